@@ -8,10 +8,8 @@ from statistics import median
 import pytest
 
 from tests.progress_corpus.record import RECORDINGS, RESTARTED
-from tests.progress_corpus.strangers import STRANGERS
-from trainshed.core.progress.estimate import Tracker
-from trainshed.core.progress.lines import counts, last_state, rest, totals_of
-from trainshed.core.progress.records import Estimate
+from trainshed.core.progress.estimate import Estimate, Tracker
+from trainshed.core.progress.lines import counts, last_state, totals_of
 from trainshed.core.progress.remaining import remaining_text
 
 
@@ -98,26 +96,6 @@ def test_the_command_line_says_how_much_there_is(
     assert totals_of(arguments) == totals
 
 
-@pytest.mark.parametrize(
-    ("line", "seconds"),
-    [
-        ("eta: 0:12:30  iter: 19  total_loss: 2.1", 750),
-        ("Epoch [1][50/100]\tlr: 0.001, eta: 1 day, 2:00:00, time: 0.1", 26 * 3600),
-        ("90:\tlearn: 0.3\ttotal: 52ms\tremaining: 1m 20s", 80),
-        ("remaining time: 5.9s", 5.9),
-        ("epoch 3, about 1.5 minutes remaining", 90),
-        ("time left: 1 hour, 2 min", 3720),
-        ("Time remaining: 00:14:22", 862),
-        ("12/50 [======>.......] - ETA: 4s - loss: 0.3", None),
-        (" 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s, eta 3s]", None),
-        ("beta: 0:12:30", None),
-        ("3 remaining", None),
-    ],
-)
-def test_what_a_program_says_of_its_own_rest(line: str, seconds: float | None) -> None:
-    assert rest(last_state(line)) == seconds
-
-
 @dataclass(frozen=True)
 class Recording:
     """What a program printed, and when it ended."""
@@ -192,71 +170,6 @@ def test_no_estimate_is_absurd_once_half_of_a_run_is_over(name: str) -> None:
         assert 0.5 * true <= found.remaining <= 1.6 * true, share
 
 
-def after(share: float, name: str) -> tuple[Estimate | None, float]:
-    """What is known of a stranger's program after a share of its run, and what truly remains."""
-    lines, end = STRANGERS[name].run()
-    tracker = Tracker(0.0, totals_of(STRANGERS[name].command))
-    for at, text in lines:
-        if at <= share * end:
-            tracker.feed(at, text)
-    return tracker.estimate(share * end), end * (1 - share)
-
-
-@pytest.mark.parametrize("name", STRANGERS)
-def test_strangers_ways_of_telling_are_understood(name: str) -> None:
-    """spec/program#progress: no rule is for one of them."""
-    for share in (0.2, 0.3, 0.5, 0.7):
-        found, true = after(share, name)
-        assert found is not None and found.remaining is not None, share
-        assert abs(found.remaining - true) <= 0.25 * true, share
-
-
-def test_after_a_fifth_of_a_strangers_run_the_rest_is_known_to_a_tenth() -> None:
-    wrong: list[float] = []
-    for found, true in (after(0.2, name) for name in STRANGERS):
-        assert found is not None and found.remaining is not None
-        wrong.append(abs(found.remaining - true) / true)
-    assert median(wrong) <= 0.10
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [f"Test set: Accuracy: {n}/10000 ({n // 100}%)" for n in (1100, 5400, 8000, 9100, 9600)],
-        [f"acc {n}% of images" for n in (10, 30, 50, 70)],
-        [f"memory {n}/64 GB in use" for n in (3, 9, 20, 30)],
-        [f"[rank {n}/8] joined" for n in range(1, 6)],
-        [f"saved to /data/{n}/9" for n in range(1, 6)],
-        [f"GPU 0 at {n}% done with warm-up" for n in (10, 40, 70)],
-        [f"{n}/20 of the board are white" for n in (3, 7, 11, 6, 9)],
-        [f"2026/11/{n} done" for n in range(10, 20)],
-        [f"loading shard {n}/20" for n in range(1, 9)],
-        ["done: 5/5", "done: 5/5", "done: 5/5"],
-    ],
-)
-def test_what_grows_otherwise_is_no_progress(lines: list[str]) -> None:
-    tracker = Tracker(0.0)
-    for at, text in enumerate(lines):
-        tracker.feed(float(at), text)
-    found = tracker.estimate(float(len(lines)))
-    assert found is None or (found.done, found.remaining) == (None, None)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Frame {}/20",
-        "operation {} of 20",
-        "window {}/20 of the sky",
-        "pass {}/20",
-        "(step) {} / 20",
-    ],
-)
-def test_a_word_that_has_the_name_of_a_quality_in_it_is_none(text: str) -> None:
-    found = told(*((float(n), text.format(n)) for n in range(1, 5)), now=4)
-    assert (found.done, found.remaining) == (pytest.approx(0.2), pytest.approx(16))
-
-
 def test_what_was_only_seen_complete_is_not_the_whole() -> None:
     """As a validation of five batches that is told once in an epoch."""
     found = told((0, "100%|███| 4/4 [00:00<00:00]"), (5, "lr 0.1"), now=9)
@@ -305,13 +218,6 @@ def test_bars_within_tell_of_the_first_unit() -> None:
     assert found.done == pytest.approx(0.5 / 4)
 
 
-def test_where_nothing_is_counted_the_programs_own_estimate_is_told() -> None:
-    lines = [(float(at), f"eta: 0:{(600 - at) // 60:02d}:00  lr: 0.1") for at in range(0, 300, 60)]
-    assert told(*lines, now=270).remaining == pytest.approx(330)
-    optimist = [(float(at), f"eta: 0:00:{40 - at // 10:02d}  lr: 0.1") for at in range(0, 200, 10)]
-    assert told(*optimist, now=190).remaining == pytest.approx(210)
-
-
 def test_what_comes_before_the_work_is_not_the_work() -> None:
     found = told((0, "Map:  50%|███ | 500/1000"), (5, "Map:  90%|███ | 900/1000"), now=5)
     assert (found.remaining, found.text) == (None, "900 of 1000")
@@ -342,12 +248,3 @@ def test_a_program_that_says_it_is_through_is_through() -> None:
 )
 def test_the_rest_in_words(remaining: float | None, margin: float | None, text: str) -> None:
     assert remaining_text(remaining, margin) == text
-
-
-def test_the_pair_of_an_epoch_is_no_step_within_it() -> None:
-    tracker = Tracker(0.0)
-    for epoch in range(1, 5):
-        tracker.feed(10.0 * epoch, f"epoch {epoch}/8 loss {1 / epoch:.3f}")
-    estimate = tracker.estimate(40.0)
-    assert estimate is not None
-    assert (estimate.done, estimate.text) == (0.5, "epoch 4 of 8")

@@ -1,32 +1,25 @@
 """Finds how far programs are when somebody asks, and remembers it, so that later looks read only what is new.
 
 Nothing is read of a job that nobody asks about. The first look samples the job's whole log, so that it does
-not matter who looked before, or whether the service was away. The modules that read lines are loaded by the
-first look of all.
+not matter who looked before, or whether the service was away.
 """
 
 import asyncio
-import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, field
 
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.progress.records import Estimate
+from trainshed.core.progress.estimate import Estimate, Tracker
+from trainshed.core.progress.lines import Count, Level, totals_of
 from trainshed.core.streams import StreamSource
 from trainshed.core.units import Nanos
 from trainshed.store.logs.progress import Place, Report
 from trainshed.store.logs.reader import LogReader
 
-if TYPE_CHECKING:
-    from trainshed.core.progress.estimate import Tracker
-    from trainshed.core.progress.lines import Count
-
-_ESTIMATE: Final = "trainshed.core.progress.estimate"
 _MOST: Final = 4096
 """Most jobs that are remembered: some 20 kB each."""
 _SECOND: Final = 10**9
@@ -56,7 +49,7 @@ class _Followed(Struct):
 
     attempt: int
     incarnation: int
-    tracker: "Tracker"
+    tracker: Tracker
     #: The place up to which its log was read.
     place: Place = field(default_factory=Place)
     #: The last line that was read; "" = none yet.
@@ -74,29 +67,25 @@ class ProgressBook:
 
     async def look(self, logs: LogReader, job: Job, now: Nanos) -> Known:
         """Return how far a running job is; `now` in ns. Reads a bounded number of bytes."""
-        if _ESTIMATE not in sys.modules:
-            await asyncio.to_thread(import_module, _ESTIMATE)
         replica = _primary(job)
         followed = self._of(job, replica)
         async with followed.lock:
             source = StreamSource(job.uid, followed.attempt, replica.id)
-            found = await logs.sampled(source, followed.place)
-            followed.place = found.place
-            followed.last_line = found.last or followed.last_line
-            for at, text in found.lines:
+            sample = await logs.sampled(source, followed.place)
+            followed.place = sample.place
+            followed.last_line = sample.last or followed.last_line
+            for at, text in sample.lines:
                 followed.tracker.feed(at / _SECOND, text)
-        told = reported(logs, job, now)
-        if told is not None:
-            return Known(followed.last_line, told.estimate, told.source, told.at, told.metrics)
+        if (report := reported(logs, job, now)) is not None:
+            return Known(
+                followed.last_line, report.estimate, report.source, report.at, report.metrics
+            )
         estimate = followed.tracker.estimate(now / _SECOND)
         return Known(followed.last_line, estimate, "output" if estimate else "")
 
     def _of(self, job: Job, replica: Replica) -> _Followed:
         followed = self._followed.get(job.uid)
         if followed is None:
-            from trainshed.core.progress.estimate import Tracker
-            from trainshed.core.progress.lines import totals_of
-
             began = replica.started / _SECOND if replica.started else None
             program = job.spec.pool(replica.id.pool).program
             tracker = Tracker(began, totals_of((*program.command, *program.args)))
@@ -115,15 +104,15 @@ class ProgressBook:
 
 def reported(logs: LogReader, job: Job, now: Nanos) -> Known | None:
     """Return what a job's primary program has reported of itself in the last attempt; None = nothing."""
-    told = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
-    if not told:
+    reports = logs.reports(StreamSource(job.uid, job.attempt, _primary(job).id))
+    if not reports:
         return None
-    newest = told[-1]
-    return Known("", _estimate(told, job, now), "report", newest.at, newest.metrics)
+    newest = reports[-1]
+    return Known("", _estimate(reports, job, now), "report", newest.at, newest.metrics)
 
 
-def _estimate(told: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None:
-    newest = told[-1]
+def _estimate(reports: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None:
+    newest = reports[-1]
     counted = _counted(newest.metrics)
     if newest.percent is None and counted is None and newest.left is None:
         return None
@@ -138,20 +127,15 @@ def _estimate(told: tuple[Report, ...], job: Job, now: Nanos) -> Estimate | None
     if newest.left is not None:
         left = max(newest.left - max(now - newest.at, 0) / _SECOND, 0.0)
         return Estimate(done, text, left, left * _ABOUT)
-    from trainshed.core.progress.estimate import Tracker
-    from trainshed.core.progress.lines import Count, Level
-
     tracker = Tracker()
-    for report in told:
+    for report in reports:
         if report.percent is not None:
             tracker.count(report.at / _SECOND, (Count(Level.STEP, "", report.percent, 100),))
     guess = tracker.estimate(now / _SECOND)
     return Estimate(done, text, guess.remaining, guess.margin) if guess else Estimate(done, text)
 
 
-def _counted(metrics: Mapping[str, str]) -> "Count | None":
-    from trainshed.core.progress.lines import Count, Level
-
+def _counted(metrics: Mapping[str, str]) -> Count | None:
     for done, total, word in _STEPS:
         try:
             of, all_ = float(metrics[done]), float(metrics[total])
@@ -164,4 +148,4 @@ def _counted(metrics: Mapping[str, str]) -> "Count | None":
 
 def _primary(job: Job) -> Replica:
     primary = ReplicaId(job.spec.pools[0].position, 0)
-    return next((each for each in job.replicas if each.id == primary), Replica(primary))
+    return next((replica for replica in job.replicas if replica.id == primary), Replica(primary))

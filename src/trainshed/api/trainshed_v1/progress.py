@@ -10,7 +10,7 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.progress.records import Estimate
+from trainshed.core.progress.estimate import Estimate
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records

@@ -12,19 +12,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from trainshed.core.progress.guessed import column, guesses, row
 from trainshed.core.progress.lines import (
     Count,
     Level,
     counts,
     is_aside,
     last_state,
-    rest,
-    total_of,
 )
-from trainshed.core.progress.records import Estimate
 
 _MOST_COUNTERS: Final = 32
 _MOST_MARKS: Final = 128
@@ -43,12 +38,21 @@ _FAR_ERROR: Final = 0.12
 """Error that is added at the very beginning, when little of the program was seen."""
 _LEAST_SHARE: Final = 0.2
 """Part of a unit from which on the bars within it are trusted to tell how long it takes."""
-_TOLD_ERROR: Final = 0.15
-"""Error of the remaining time that a program itself prints, as a part of it."""
-_SURE: Final = 3
-"""Number of counts, each larger than the one before, after which a guess is believed."""
 _WIDTH: Final = 1.3
 """Standard deviations to either side that hold four of five cases."""
+
+
+class Estimate(Struct, frozen=True):
+    """How far a program is."""
+
+    #: From 0 to 1; None = not known.
+    done: float | None
+    #: In words, such as "epoch 3 of 10".
+    text: str
+    #: Seconds that it will still run; None = too little is known.
+    remaining: float | None = None
+    #: Seconds by which `remaining` may be wrong, either way, in four of five cases; None = not known.
+    margin: float | None = None
 
 
 class _Mark(Struct, frozen=True):
@@ -67,10 +71,6 @@ class _Counter(Struct):
     #: It counts within an epoch, not over the whole program.
     is_within: bool
     began: float
-    #: It was found in no known form, and is believed only once it has grown.
-    is_guess: bool = False
-    #: It has fallen before it was complete: such a guess is not believed.
-    has_fallen: bool = False
     #: The moments at which its count grew, oldest first, since it last began.
     marks: list[_Mark] = field(default_factory=list[_Mark])
     #: When the count was seen last, grown or not.
@@ -96,18 +96,6 @@ class _Counter(Struct):
     def is_through(self) -> bool:
         return self.total > 0 and self.done >= self.total * _NEARLY
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it may be believed: a guess must have grown, and from at most half of its total."""
-        if not self.is_guess:
-            return True
-        return (
-            not self.has_fallen
-            and len(self.marks) >= _SURE
-            and self.marks[0].done <= self.total / 2
-            and self.marks[-1].at > self.marks[0].at
-        )
-
     def take(self, at: float, done: float) -> bool:
         """Take the count of a line; return False if it is the same as before."""
         self.seen = at
@@ -121,7 +109,6 @@ class _Counter(Struct):
                 self.passes += 1
                 self.earlier = []
             else:
-                self.has_fallen = self.has_fallen or not self.is_cut
                 self.earlier = self.spans()[-_MOST_MARKS:]
             self.marks, self.is_cut = [], False
         self.marks.append(_Mark(at, done))
@@ -151,111 +138,65 @@ class Tracker:
 
     Its memory is bounded, whatever it is given: 32 counters with 128 marks each."""
 
-    __slots__ = ("_began", "_counters", "_table", "_told", "_totals")
+    __slots__ = ("_began", "_counters", "_totals")
 
     def __init__(
         self, began: float | None = None, totals: Mapping[str, float] | None = None
     ) -> None:
         self._began = began
         self._totals = dict(totals or {})
-        self._counters: dict[tuple[str, float, bool], _Counter] = {}
-        #: The column of the table that is being printed, and what it counts.
-        self._table: tuple[int, str] | None = None
-        #: (when, seconds left) as the program itself printed it, oldest first, since its start.
-        self._told: list[tuple[float, float]] = []
+        self._counters: dict[tuple[str, float], _Counter] = {}
 
     def restarted(self) -> None:
         """Note that the program was started anew: the time until it has come as far again is not measured."""
-        self._told = []
         for counter in self._counters.values():
             counter.is_cut = True
 
     def feed(self, at: float, text: str) -> None:
         """Take a line that was printed at `at`, in seconds."""
-        text = last_state(text)
-        if found := self._found(text):
-            self.count(at, found)
-        if (told := rest(text)) is not None:
-            if len(self._told) >= _MOST_MARKS:
-                del self._told[: _MOST_MARKS // 2 : 2]
-            self._told.append((at, told))
+        if line_counts := counts(last_state(text)):
+            self.count(at, line_counts)
 
-    def _found(self, text: str) -> tuple[Count, ...]:
-        """Return what a line counts: in a table's column, in known forms, or else as a guess."""
-        found = counts(text)
-        if self._table is not None and (told := row(text, self._table)) is not None:
-            steps = tuple(
-                replace(each, is_within=True) for each in found if each.level is Level.STEP
-            )
-            return (replace(told, has_more=not steps), *steps)
-        self._table = column(text) or self._table
-        if any(each.total and (each.level is Level.STEP) for each in found):
-            return found
-        is_within = any(each.level is Level.EPOCH for each in found)
-        # The pair of `epoch 4/8` is known: it is no step within that epoch.
-        known = {(each.done, each.total) for each in found}
-        guessed = [each for each in guesses(text) if (each.done, each.total) not in known]
-        return (*found, *(replace(each, is_within=is_within) for each in guessed))
-
-    def count(self, at: float, found: tuple[Count, ...]) -> None:
+    def count(self, at: float, line_counts: tuple[Count, ...]) -> None:
         """Take what a line counts (`lines.counts`)."""
         if self._began is None:
             self._began = at
-        has_steps = any(
-            each.level is Level.STEP and not (each.is_guess and each.done >= each.total)
-            for each in found
-        )
-        for each in found:
-            counter = self._counter(at, each)
-            if counter is None:
-                continue
-            if not counter.marks and each.done == 0:
+        has_steps = any(count.level is Level.STEP for count in line_counts)
+        for count in line_counts:
+            counter = self._counter(at, count)
+            if not counter.marks and count.done == 0:
                 counter.from_zero = True
-            if counter.take(at, each.done) and each.level is Level.EPOCH:
-                if each.has_more and not has_steps:
+            if counter.take(at, count.done) and count.level is Level.EPOCH:
+                if count.has_more and not has_steps:
                     counter.ends += 1
                 else:
                     counter.begins += 1
 
-    def _counter(self, at: float, count: Count) -> _Counter | None:
-        total = count.total or total_of(self._totals, count.what)
+    def _counter(self, at: float, count: Count) -> _Counter:
+        total = count.total or self._totals.get(count.what, 0.0)
         if count.done > total > 0 and not count.total:
             total = 0.0
-        key = (count.what, total, count.is_guess)
-        found = self._counters.get(key)
-        if found is None:
+        key = (count.what, total)
+        counter = self._counters.get(key)
+        if counter is None:
             if len(self._counters) >= _MOST_COUNTERS:
-                oldest = min(self._counters, key=lambda each: self._counters[each].seen)
+                oldest = min(self._counters, key=lambda key: self._counters[key].seen)
                 del self._counters[oldest]
-            found = _Counter(
-                *(count.level, count.what, total, is_aside(count), count.is_within, at),
-                is_guess=count.is_guess,
+            counter = self._counters[key] = _Counter(
+                *(count.level, count.what, total, is_aside(count), count.is_within, at)
             )
-            self._counters[key] = found
-        return found
+        return counter
 
     def estimate(self, now: float) -> Estimate | None:
         """Estimate how far the program is at `now`, which is no earlier than its last line; None if no line
-        has told anything."""
-        found = self._counted(now)
-        if not self._told or (found is not None and found.remaining is not None):
-            return found
-        left = _told_rest(self._told, now)
-        if left is None:
-            return found
-        done, text = (found.done, found.text) if found else (None, "")
-        return Estimate(done, text, left, left * _TOLD_ERROR)
-
-    def _counted(self, now: float) -> Estimate | None:
-        """Return the estimate by what lines count; None if no line has counted anything."""
+        has counted anything."""
         shown = self._shown()
         if shown is None:
             return None
-        text = _text(shown)
         governor = self._governor()
         if governor is None:
             # A share of one bar of many would be read as a share of the whole.
-            return Estimate(None, text)
+            return Estimate(None, _text(shown))
         if governor.level is Level.EPOCH and not self._is_smooth(governor):
             return self._by_epochs(governor, now, _text(governor))
         return _by_steps(governor, now, _text(governor), self._share(governor))
@@ -265,71 +206,66 @@ class Tracker:
         counts within one unit of the bar before. 0 = not known."""
         since, share, part = outer.marks[-1].at, 0.0, 1.0
         inner = [
-            each
-            for each in self._counters.values()
-            if each is not outer
-            and each.level is Level.STEP
-            and each.total > 0
-            and each.began >= outer.began
-            and each.marks
-            and each.seen >= since
-            and not each.is_aside
-            and each.is_sure
+            counter
+            for counter in self._counters.values()
+            if counter is not outer
+            and counter.level is Level.STEP
+            and counter.total > 0
+            and counter.began >= outer.began
+            and counter.marks
+            and counter.seen >= since
+            and not counter.is_aside
         ]
-        for each in sorted(inner, key=lambda each: each.began):
-            share += part * min(each.done / each.total, 1.0)
-            part /= each.total
+        for counter in sorted(inner, key=lambda counter: counter.began):
+            share += part * min(counter.done / counter.total, 1.0)
+            part /= counter.total
         return min(share, 1.0)
 
     def _shown(self) -> _Counter | None:
         """Return the counter that is shown where none governs: with a total before without, epochs before
         steps, and then the newest; one of work beside the training only if there is no other."""
         return max(
-            (each for each in self._counters.values() if each.is_sure),
-            key=lambda each: (not each.is_aside, each.total > 0, each.level, each.seen),
+            self._counters.values(),
+            key=lambda counter: (
+                not counter.is_aside,
+                counter.total > 0,
+                counter.level,
+                counter.seen,
+            ),
             default=None,
         )
 
     def _governor(self) -> _Counter | None:
         """Return the counter that measures the whole program; None if none does."""
         known = [
-            each
-            for each in self._counters.values()
-            if each.total > 0 and not each.is_within and not each.is_guess
+            counter
+            for counter in self._counters.values()
+            if counter.total > 0 and not counter.is_within
         ]
-        epochs = [each for each in known if each.level is Level.EPOCH]
+        epochs = [counter for counter in known if counter.level is Level.EPOCH]
         if epochs:
-            return max(epochs, key=lambda each: each.seen)
-        if any(each.level is Level.EPOCH and each.marks for each in self._counters.values()):
+            return max(epochs, key=lambda counter: counter.seen)
+        if any(
+            counter.level is Level.EPOCH and counter.marks for counter in self._counters.values()
+        ):
             # There are epochs, but not how many of them; each epoch has bars of its own.
-            known = [each for each in known if each.total > max(e.total for e in known) * 0.999]
+            known = [
+                counter for counter in known if counter.total > max(e.total for e in known) * 0.999
+            ]
         # What was only seen complete may have been anything.
         once = [
-            each
-            for each in known
-            if not (each.passes or each.is_aside or (each.is_through and len(each.marks) == 1))
+            counter
+            for counter in known
+            if not (
+                counter.passes
+                or counter.is_aside
+                or (counter.is_through and len(counter.marks) == 1)
+            )
         ]
-        open_ = [each for each in once if not each.is_through]
+        open_ = [counter for counter in once if not counter.is_through]
         if open_:
-            return min(open_, key=lambda each: each.began)
-        return self._guessed() or max(once, key=lambda each: each.seen, default=None)
-
-    def _guessed(self) -> _Counter | None:
-        """Return the guessed counter that measures the whole program; None if there is none, or it is not
-        clear which."""
-        epochs = [each for each in self._counters.values() if each.level is Level.EPOCH]
-        found = [
-            each
-            for each in self._counters.values()
-            if each.is_guess
-            and not (each.is_within or each.passes or each.has_fallen or each.is_through)
-            # What goes on over the end of an epoch is no part of one.
-            and all(len(e.marks) > 1 and each.marks[0].at < e.marks[-1].at for e in epochs)
-        ]
-        if not found or not all(each.is_sure for each in found):
-            # What has not grown yet may be what holds the others.
-            return None
-        return min(found, key=lambda each: each.began)
+            return min(open_, key=lambda counter: counter.began)
+        return max(once, key=lambda counter: counter.seen, default=None)
 
     def _is_smooth(self, counter: _Counter) -> bool:
         """Whether it counts parts of epochs as well."""
@@ -384,18 +320,17 @@ class Tracker:
 
     def _inner(self, since: float) -> _Counter | None:
         """Return the largest counter of steps within the epoch that began at `since`."""
-        found = [
-            each
-            for each in self._counters.values()
-            if each.level is Level.STEP
-            and each.total > 0
-            and each.marks
-            and each.seen >= since
-            and each.marks[-1].at >= since
-            and not each.is_aside
-            and (each.is_sure or each.passes > 0)
+        steps = [
+            counter
+            for counter in self._counters.values()
+            if counter.level is Level.STEP
+            and counter.total > 0
+            and counter.marks
+            and counter.seen >= since
+            and counter.marks[-1].at >= since
+            and not counter.is_aside
         ]
-        return max(found, key=lambda each: (each.total, each.seen), default=None)
+        return max(steps, key=lambda counter: (counter.total, counter.seen), default=None)
 
 
 def _text(counter: _Counter) -> str:
@@ -421,19 +356,6 @@ def _by_steps(counter: _Counter, now: float, text: str, share: float) -> Estimat
     # What was presumably done since its last line.
     since = min(max(now - last.at, 0.0), left * pace.mean)
     return _estimate(done, text, left * pace.mean - since, left, pace)
-
-
-def _told_rest(told: list[tuple[float, float]], now: float) -> float | None:
-    """Return the seconds that remain by what a program itself printed. If its latest numbers did not fall as
-    fast as time went by, they are corrected by the speed at which they fell. None if they do not fall."""
-    at, left = told[-1]
-    began = next(each for each in told if each[0] >= (told[0][0] + at) / 2)
-    speed = (began[1] - left) / (at - began[0]) if at > began[0] else 1.0
-    if speed <= 0:
-        return None
-    if not 1 / _OUTLIER < speed < _OUTLIER:
-        left /= speed
-    return max(left - max(now - at, 0.0), 0.0)
 
 
 def _pace(counter: _Counter) -> _Pace | None:

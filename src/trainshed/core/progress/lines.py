@@ -34,14 +34,10 @@ class Count(Struct, frozen=True):
     has_more: bool = False
     #: The line says which epoch it belongs to: it counts within that epoch, not over the whole program.
     is_within: bool = False
-    #: It was found in no known form (`guessed`), and is believed only once it has grown.
-    is_guess: bool = False
 
     @property
     def text(self) -> str:
         """The count in words, such as "epoch 3 of 10"."""
-        if self.what == "percent":
-            return f"{self.done:g} %"
         done, total = (_figure(count) for count in (self.done, self.total))
         counted = f"{done} of {total}" if self.total else done
         return f"{self.what} {counted}" if self.what in LEVELS else counted
@@ -64,11 +60,6 @@ LEVELS: Final = {
     "timestep": Level.STEP,
 }
 """The level of what is counted, by the word for one unit of it."""
-_ALIKE: Final = (
-    frozenset({"round", "iteration", "iter"}),
-    frozenset({"step", "iteration", "iter", "update"}),
-)
-"""Words for the same thing: a program may be given the total of one, and count another."""
 _NAMES: Final = (
     r"map|filter|loading|downloading|tokeni[sz]ing|generating|casting|extracting|resolving|fetching"
     r"|creating|sanity checking|preparing|preprocessing|uploading|saving|scanning|compiling|building"
@@ -113,17 +104,6 @@ _LEADING: Final = re.compile(
 """`[03/10] train_loss: 0.3`"""
 _ROUND: Final = re.compile(r"^\[(\d{1,9})\]\s{1,4}[\w' @]{1,60}[-:]")
 """`[12]\ttrain-rmse:0.4`, as XGBoost and LightGBM print their rounds."""
-_TOLD: Final = r"\b(?:eta|remaining(?: time)?|time (?:left|remaining))\b['\"]?[:=]?\s{0,3}"
-_CLOCK: Final = re.compile(
-    rf"{_TOLD}(?:(\d{{1,3}}) days?, )?(\d{{1,3}}):(\d{{2}})(?::(\d{{2}}))?", re.IGNORECASE
-)
-_UNIT: Final = r"(?:days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s|ms|us)\b"
-_SPAN: Final = rf"((?:\d{{1,6}}(?:\.\d{{1,6}})?\s?{_UNIT},?\s?){{1,4}})"
-_REST: Final = re.compile(_TOLD + _SPAN, re.IGNORECASE)
-_AHEAD: Final = re.compile(rf"{_SPAN}(?:remaining|left|to go)\b", re.IGNORECASE)
-"""`1.2 minutes remaining`"""
-_PART: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?([a-z]{1,7})")
-_SECONDS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]{0,12}[A-Za-z]")
 _DIGITS: Final = re.compile(r"\d{1,12}")
 _MANY: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -142,7 +122,6 @@ _MARKS: Final = (
     "pisode",
     "pdate",
 )
-_RESTS: Final = ("eta", "ETA", "emaining", "left", "to go")
 
 
 def may_count(text: str) -> bool:
@@ -169,26 +148,6 @@ def counts(text: str) -> tuple[Count, ...]:
             inner = [replace(each, is_within=True) for each in inner]
     found += inner
     return tuple(sorted(found, key=lambda each: -each.level))
-
-
-def rest(text: str) -> float | None:
-    """Return for how many seconds a program will go on, where a line says so: `eta: 0:12:30`, `remaining:
-    5.9s`; None if it does not. What a bar says of its own rest does not count: a bar may be one of many."""
-    if not any(mark in text for mark in _RESTS):
-        return None
-    if any(pattern.search(text) for pattern in (_BAR, _KERAS, _RICH)):
-        return None
-    if match := _CLOCK.search(text):
-        days, first, second, third = (int(group or 0) for group in match.groups())
-        hours, minutes, seconds = (first, second, third) if match[4] else (0, first, second)
-        return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-    if match := _REST.search(text) or _AHEAD.search(text):
-        parts = _PART.findall(match[1].lower())
-        return sum(
-            float(count) * _SECONDS[unit if unit in ("ms", "us") else unit[0]]
-            for count, unit in parts
-        )
-    return None
 
 
 def last_state(text: str) -> str:
@@ -243,14 +202,6 @@ def _bars(text: str) -> list[Count]:
                 is_beside = BESIDE.search(text, 0, match.start()) is not None
                 return [Count(Level.STEP, "validation" if is_beside else "", done, total)]
     return []
-
-
-def total_of(totals: Mapping[str, float], word: str) -> float:
-    """Return the total of what lines count by this word, from `totals_of`; 0 = not known."""
-    if word in totals:
-        return totals[word]
-    alike = [totals[name] for name in totals if any({name, word} <= group for group in _ALIKE)]
-    return alike[0] if len(alike) == 1 else 0.0
 
 
 def is_aside(count: Count) -> bool:
