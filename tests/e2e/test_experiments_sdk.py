@@ -162,13 +162,11 @@ def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
 @transports
 def test_the_command_tells_what_the_sdk_logged(seen: dict[str, Any], transport: str) -> None:
     assert f"trial-{transport}  " in seen[transport]["table"]
-    second, first = seen[transport]["description"]["runs"]
-    assert (first["name"], second["name"], first["state"]) == ("r1", "r2", "COMPLETE")
-    assert first["parameters"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
-    assert first["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
-    (curve,) = first["curves"]
-    assert (curve["name"], curve["steps"]) == ("loss", [1, 2, 3, 4, 5, 6])
-    assert curve["values"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
+    runs = {run["displayName"]: run["metadata"] for run in seen[transport]["description"]["runs"]}
+    assert set(runs) == {"r1", "r2"}
+    assert runs["r1"]["_state"] == "COMPLETE"
+    assert runs["r1"]["_params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
+    assert runs["r1"]["_metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
 
 
 @transports

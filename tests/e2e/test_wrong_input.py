@@ -325,7 +325,6 @@ def test_credentials(service: Service) -> None:
         (f"{CUSTOM_JOBS}?pageSize=many", "page_size"),
         (f"{CUSTOM_JOBS}?filter=state%3D", "filter"),
         (f"{CUSTOM_JOBS}?filter=colour%3D%22red%22", "filter"),
-        (f"{CUSTOM_JOBS}?readMask=nothing_like_it", "read_mask"),
         (f"{CUSTOM_JOBS}?colour=red", "colour"),
         (f"{ML_JOBS}?pageToken=nonsense", "page_token"),
         (f"{ML_JOBS}?pageSize=-1", "page_size"),

@@ -125,8 +125,6 @@ async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
     assert (await files.read(7, [1]))[1] == points(*range(100))
     assert (await files.read(7, [1], 2))[1] == points(0, 99)
     assert (await files.read(7, [1], 1))[1] == points(99)
-    assert (await files.read(7, [1], 2, lambda step, _: step < 50))[1] == points(0, 49)
-    assert (await files.read(7, [1], None, lambda _, at: at >= 1098))[1] == points(98, 99)
 
 
 async def test_a_run_takes_so_many_bytes_and_no_more(

@@ -180,7 +180,6 @@ def test_render_forms() -> None:
         '{"displayName":"é","state":"JOB_STATE_RUNNING","labels":{"a":"1","b":"2"}}'.encode()
     )
     assert b'"state":3' in wire.render(job, enums_as_ints=True)
-    assert wire.render(job, pretty=True).startswith(b'{\n  "displayName"')
     entry = wire.parse("google.logging.v2.LogEntry", {"timestamp": "2020-01-01T00:00:00.5Z"})
     assert b"00:00:00.500000000Z" in wire.render(entry, nine_digits=True)
 

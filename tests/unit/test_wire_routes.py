@@ -211,7 +211,7 @@ def test_bind_puts_path_query_and_body_together() -> None:
         "updateMask": "labels,etag",
         "job": {"labels": {"a": "b"}, "etag": "aGk="},
     }
-    assert (result.enums_as_ints, result.pretty) == (False, False)
+    assert not result.enums_as_ints
 
 
 def test_bind_reads_the_query_of_lists() -> None:
@@ -223,12 +223,11 @@ def test_bind_reads_the_query_of_lists() -> None:
             ("filter", 'state="JOB_STATE_RUNNING"'),
             ("readMask", "name,displayName"),
             ("$alt", "json;enum-encoding=int"),
-            ("prettyPrint", "true"),
         ],
     )
     request: Any = result.message
     assert (request.page_size, list(request.read_mask.paths)) == (10, ["name", "display_name"])
-    assert (result.enums_as_ints, result.pretty) == (True, True)
+    assert result.enums_as_ints
 
 
 def test_bind_reads_nested_query_parameters() -> None:

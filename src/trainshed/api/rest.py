@@ -17,7 +17,6 @@ such an id is told apart by what only clients of `ml` v1 send.
 
 import asyncio
 import contextlib
-import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -58,7 +57,6 @@ from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
-from trainshed.wire.selection import select
 from trainshed.wire.status import WireError
 
 Authenticate = Callable[[str | None], Principal]
@@ -83,22 +81,6 @@ _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
 _BELOW_LOCATION = 6
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
-_COLLECTIONS: Final = (
-    "jobs",
-    "customJobs",
-    "hyperparameterTuningJobs",
-    "trainingPipelines",
-    "studies",
-    "trials",
-    "models",
-    "datasets",
-    "tensorboards",
-    "metadataStores",
-    "operations",
-    "locations",
-    "persistentResources",
-)
-"""Names of collections, to suggest one for a path with a misspelled name."""
 _HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
 _OVERRIDES: Final = "x-http-method-override"
 """A header of a POST that names the intended verb. The apiclient sends a GET whose address is longer than 2
@@ -260,8 +242,6 @@ class RestSurface:
         query = request.parameters
         if is_form:
             query = [*query, *parse_qsl(body.decode("latin-1"), keep_blank_values=True)]
-        if mask := request.headers.get("x-goog-fieldmask"):
-            query = [("$fields", mask), *query]
         return json_answer(
             await self._call(principal, route, variables, query, body, version=_version(path))
         )
@@ -285,28 +265,9 @@ class RestSurface:
         verb, path = request.method, request.raw_path
         known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
         if known is None:
-            hint = self._near(_plain(path))
-            where = " in the APIs that are served here"
-            return refusal_answer(no_such_method(request, where, hint))
+            return refusal_answer(no_such_method(request, " in the APIs that are served here"))
         self._authenticate(request.headers.get("authorization"))
         raise not_served(known, self._handlers)
-
-    def _near(self, path: str) -> str:
-        """Return a sentence that suggests a served path or verb; "" = nothing is near."""
-        import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-        if verbs := self._verbs(path):
-            return f" This path takes {' and '.join(verbs)}."
-        above, _, last = path.rpartition("/")
-        alike = {name.lower(): name for name in _COLLECTIONS}
-        for name in difflib.get_close_matches(last.lower(), alike):
-            if self._verbs(f"{above}/{alike[name]}"):
-                return f" Did you mean {above}/{alike[name]}?"
-        return ""
-
-    def _verbs(self, path: str) -> list[str]:
-        tables = (self._table, self._table_of_ml)
-        return [verb for verb in _VERBS if any(table.match(verb, path) for table in tables)]
 
     def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
         verb, path = request.method, request.raw_path
@@ -339,8 +300,7 @@ class RestSurface:
         response = await handler(call, bound.message)
         if isinstance(response, wire_json.Resource):
             if not bound.enums_as_ints:
-                selected = select(response.public(), bound.selection)
-                return wire_json.encode_text(selected, pretty=bound.pretty)
+                return wire_json.encode_text(response.public())
             response = response.message()
         beta = self._services.beta
         if version is Version.V1BETA1 and route.service not in _BELOW_UI:
@@ -351,14 +311,8 @@ class RestSurface:
                 response,
                 enums_as_ints=bound.enums_as_ints,
                 nine_digits=route.api in _NINE_DIGITS,
-                pretty=bound.pretty,
             )
-            if is_beta:
-                rendered = beta.dressed(rendered, version, pretty=bound.pretty)
-            if not bound.selection:
-                return rendered
-            selected = select(json.loads(rendered), bound.selection)
-            return wire_json.encode_text(selected, pretty=bound.pretty)
+            return beta.dressed(rendered, version) if is_beta else rendered
 
         is_beta = beta.is_due(response, version)
         # Takes a second for a tuning job of a thousand trials; other requests go on meanwhile.

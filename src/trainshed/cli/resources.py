@@ -19,6 +19,8 @@ Json = dict[str, Any]
 _OWN: Final = "/trainshed/v1"
 _PUBLIC: Final = "/v1/projects/{project}/locations/{region}"
 _PAGE: Final = 1000
+_EXPERIMENTS: Final = 'schema_title="system.Experiment" AND NOT metadata.tensorboard_link:*'
+_RUNS: Final = 'schema_title="system.ExperimentRun" AND parent_contexts:"{name}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,19 @@ class Kind:
     listed: str = ""
     #: The list's field in the answer; "" = `name`.
     key: str = ""
-    #: Query of all requests; `{project}` and `{region}` are filled in. `asked`: more for one record.
+    #: Query of requests to the service's own API; `{project}` and `{region}` are filled in. `listing`: more
+    #: for the list.
     query: Mapping[str, str] | None = None
-    asked: Mapping[str, str] | None = None
+    listing: Mapping[str, str] | None = None
     #: The field by which a record is named; of a resource's name the last part counts.
     id: str = "name"
     #: Path of one record, with `{id}` as well; "" = it is looked up in the list.
     one: str = ""
     #: Further parts of a described record: field to (HTTP method, path below the record's own, field there).
     parts: Mapping[str, tuple[str, str, str]] | None = None
+    #: The field of a described record with what lies below it, and the filter of `listed` that finds that;
+    #: `{name}` is the record's full name.
+    children: tuple[str, str] | None = None
     #: Path by which one is deleted, and one version of it, which is a query parameter if it stands nowhere
     #: in the path; "" = it cannot be.
     deleted: str = ""
@@ -105,8 +111,15 @@ class Place:
         Raises Refused, Unreachable."""
         path, key = self.filled(kind.listed), kind.key or kind.name
         query = {"all": "true"} if every and kind.usual else {}
-        found = list(self._pages(path, key, query | self._query(kind)))
-        return found if every or kind.usual is None else list(filter(kind.usual, found))
+        try:
+            query = {**query, **self._query(kind, path), **(kind.listing or {})}
+            records = list(self._pages(path, key, query))
+        except Refused as refused:
+            # Clients make the store of experiments with the first one.
+            if refused.status != 404 or "/metadataStores/" not in str(refused):
+                raise
+            return []
+        return records if every or kind.usual is None else list(filter(kind.usual, records))
 
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record that `name` means: an id, a full name, or a display name. Raises
@@ -136,13 +149,17 @@ class Place:
                 record[field] = place.client.post(at, {}).get(key, [])
             else:
                 record[field] = list(place._pages(at, key, {}))
+        if kind.children:
+            field, wanted = kind.children
+            query = {"filter": wanted.format(name=record["name"])}
+            record[field] = list(place._pages(place.filled(kind.listed), kind.key, query))
         return _ordered(kind, record)
 
     def one(self, kind: Kind, name: str) -> Json:
         """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
         record: Json = {}
-        query = self._query(kind) | dict(kind.asked or {})
-        for answer in self._answers(self.filled(kind.one, name), query):
+        path = self.filled(kind.one, name)
+        for answer in self._answers(path, self._query(kind, path)):
             for key, value in answer.items():
                 if isinstance(value, list) and key in record:
                     record[key] += value
@@ -156,7 +173,7 @@ class Place:
         Raises Refused, Unreachable."""
         place, named, version = self.of_name(kind, name)
         template = kind.version_deleted if version else kind.deleted
-        query = place._query(kind) if template.startswith(_OWN) else {}
+        query = place._query(kind, template)
         if version and "{version}" not in template:
             query["version"] = version
         place.client.delete(place.filled(template, named, version), **query)
@@ -186,7 +203,9 @@ class Place:
             if not token:
                 return
 
-    def _query(self, kind: Kind) -> dict[str, str]:
+    def _query(self, kind: Kind, path: str) -> dict[str, str]:
+        if not path.startswith(_OWN):
+            return {}
         values = {"{project}": self.project, "{region}": self.region}
         return {key: values.get(value, value) for key, value in (kind.query or {}).items()}
 
@@ -332,15 +351,15 @@ KINDS: Final = {
         Kind(
             "experiments",
             (
-                Field("EXPERIMENT", "name"),
-                Field("RUNS", "runs", right=True),
-                Field("CHANGED", "changed", _moment),
+                Field("EXPERIMENT", "name", short),
+                _CREATED,
                 Field("DESCRIPTION", "description", flexible=True),
             ),
-            listed=f"{_OWN}/experiments",
-            one=f"{_OWN}/experiments/{{id}}",
-            query=_IN_PLACE,
-            asked={"curves": "true"},
+            listed=f"{_PUBLIC}/metadataStores/default/contexts",
+            key="contexts",
+            listing={"filter": _EXPERIMENTS, "orderBy": "create_time desc"},
+            one=f"{_PUBLIC}/metadataStores/default/contexts/{{id}}",
+            children=("runs", _RUNS),
             none="How to log one: docs/experiments.md",
         ),
         Kind(
@@ -358,17 +377,17 @@ KINDS: Final = {
         Kind(
             "models",
             (
-                Field("MODEL", "modelId"),
+                Field("MODEL", "name", short),
                 _NAME,
-                Field("VERSION", "version", right=True),
-                Field("CREATED", "created", _moment),
-                Field("MADE BY", "madeBy", _collection),
+                Field("VERSION", "versionId", right=True),
+                _CREATED,
+                Field("MADE BY", "trainingPipeline", _collection, optional=True),
                 Field("ARTIFACTS", "artifactUri"),
             ),
-            id="modelId",
-            listed=f"{_OWN}/models",
+            listed=f"{_PUBLIC}/models",
             one=f"{_OWN}/models/{{id}}",
             query=_IN_PLACE,
+            parts={"evaluations": ("GET", "/evaluations", "modelEvaluations")},
             deleted=f"{_PUBLIC}/models/{{id}}",
             version_deleted=f"{_PUBLIC}/models/{{id}}@{{version}}:deleteVersion",
         ),

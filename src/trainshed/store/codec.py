@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.metadata.records import MetadataStore, Node
 from trainshed.core.pipelines.records import (
-    EvaluationSlice,
     ModelEvaluation,
     ModelVersion,
     Pipeline,
@@ -79,7 +78,6 @@ _measurements = msgspec.json.Decoder(Measurement)
 _operations = msgspec.json.Decoder(Operation)
 _versions = msgspec.json.Decoder(ModelVersion)
 _evaluations = msgspec.json.Decoder(ModelEvaluation)
-_slices = msgspec.json.Decoder(EvaluationSlice)
 _resources = msgspec.json.Decoder(PersistentResource)
 _stores = msgspec.json.Decoder(MetadataStore)
 _nodes = msgspec.json.Decoder(Node)
@@ -232,14 +230,6 @@ def encode_evaluation(evaluation: ModelEvaluation) -> bytes:
 
 def decode_evaluation(record: bytes) -> ModelEvaluation:
     return _decoded("model_evaluations", "record", record, _evaluations.decode)
-
-
-def encode_slice(part: EvaluationSlice) -> bytes:
-    return _encoder.encode(part)
-
-
-def decode_slice(record: bytes) -> EvaluationSlice:
-    return _decoded("model_evaluation_slices", "record", record, _slices.decode)
 
 
 def encode_board_resource(resource: BoardResource) -> bytes:

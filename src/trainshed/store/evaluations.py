@@ -1,11 +1,10 @@
-"""The store's port for evaluations of models and their slices, which are deleted with their version of the
-model. Contract suite: tests/contract/store."""
+"""The store's port for evaluations of models, which are deleted with their version of the model. Contract
+suite: tests/contract/store."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from trainshed.core.names import EvaluationName, ModelName
-from trainshed.core.pipelines.records import EvaluationSlice, ModelEvaluation
+from trainshed.core.pipelines.records import ModelEvaluation
 
 
 class Evaluations(Protocol):
@@ -23,20 +22,4 @@ class Evaluations(Protocol):
         self, model: ModelName, version: int, below: int, limit: int
     ) -> tuple[ModelEvaluation, ...]:
         """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
-        ...
-
-    async def add_slices(self, slices: Sequence[EvaluationSlice]) -> None:
-        """Add slices of one evaluation, all or none; their dimensions become those of the evaluation. Raises
-        NotFound (no such evaluation)."""
-        ...
-
-    async def slice(self, name: EvaluationName, slice_id: int) -> EvaluationSlice:
-        """Raises NotFound."""
-        ...
-
-    async def slices(
-        self, name: EvaluationName, after: int, limit: int
-    ) -> tuple[EvaluationSlice, ...]:
-        """Return the slices of one evaluation in the order in which they were added, with ids above `after`.
-        Raises NotFound (no such evaluation)."""
         ...

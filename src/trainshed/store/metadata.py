@@ -1,12 +1,11 @@
 """The store's port for metadata stores: contexts, artifacts, executions and the edges between them. Contract
 suite: tests/contract/store."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.records import (
-    Children,
     Edge,
     Lineage,
     MetadataStore,
@@ -50,13 +49,6 @@ class Metadata(Protocol):
         """Return the nodes that match a query. Raises NotFound (the store)."""
         ...
 
-    async def children(
-        self, names: Sequence[NodeName], *, schema_title: str
-    ) -> Mapping[NodeName, Children]:
-        """Return the child contexts of that schema for each of these contexts of one store; contexts that do
-        not exist are left out."""
-        ...
-
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
         """Replace a node by what `change`, a pure function, returns for it, in one step; its name and parents
         stay. If `change` returns the node unchanged, nothing is written. Raises NotFound, and what `change`
@@ -71,10 +63,6 @@ class Metadata(Protocol):
     async def link(self, edges: Sequence[Edge]) -> None:
         """Add edges, all or none; an edge that exists already stays as it is. Raises NotFound (a node),
         InvalidRequest (a context would be among its own ancestors, or have more than ten parents)."""
-        ...
-
-    async def unlink(self, edges: Sequence[Edge]) -> None:
-        """Remove edges; those that do not exist are skipped. Raises NotFound (a node)."""
         ...
 
     async def lineage(self, name: NodeName, hops: int) -> Lineage:

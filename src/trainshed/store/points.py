@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Final
@@ -55,7 +55,7 @@ class _Columns(Struct):
     times: "array[int]" = field(default_factory=lambda: array("q"))
     values: list[float | bytes] = field(default_factory=list[float | bytes])
 
-    def points(self, most: int | None, passes: Callable[[int, int], bool] | None) -> list[Point]:
+    def points(self, most: int | None) -> list[Point]:
         """Return the points, as `PointFiles.read` does."""
         steps, times = self.steps, self.times
         order: Sequence[int] = range(len(steps))
@@ -67,8 +67,6 @@ class _Columns(Struct):
                 for index, later in zip_longest(by_step, by_step[1:])
                 if later is None or steps[later] != steps[index]
             ]
-        if passes is not None:
-            order = [index for index in order if passes(steps[index], times[index])]
         if most is not None:
             order = thinned(order, most)
         return [Point(steps[index], times[index], self.values[index]) for index in order]
@@ -110,19 +108,11 @@ class PointFiles:
         run: int,
         series: Collection[int],
         most: int | None = None,
-        passes: Callable[[int, int], bool] | None = None,
     ) -> dict[int, list[Point]]:
-        """Return the points of some series, ascending by step; [] for a series without points.
-
-        `passes` filters by step and time (ns). Of the points that pass, `most` (None: all) are returned,
-        spread evenly, including the first and the last.
-        """
+        """Return `most` points (None: all) of each of some series, ascending by step, spread evenly, with the
+        first and the last; [] for a series without points."""
         async with self._reading:
-            return await asyncio.to_thread(self._read, run, frozenset(series), most, passes)
-
-    async def size(self, runs: Collection[int]) -> int:
-        """Return the bytes that the points of some runs take on disk."""
-        return await asyncio.to_thread(lambda: sum(map(self._size, runs)))
+            return await asyncio.to_thread(self._read, run, frozenset(series), most)
 
     async def forget(self, runs: Iterable[int]) -> None:
         """Remove the points of runs that were deleted."""
@@ -183,7 +173,7 @@ class PointFiles:
         """Drop half of the points of each series. Return the length of the file that is left."""
         kept = bytearray()
         for uid, column in _columns(path.read_bytes()).items():
-            points = column.points(None, None)
+            points = column.points(None)
             kept += _frame(uid, spread(points, max(_FEWEST, len(points) // 2)))
         durable.write(str(path), bytes(kept))
         return len(kept)
@@ -193,20 +183,13 @@ class PointFiles:
         run: int,
         series: frozenset[int],
         most: int | None,
-        passes: Callable[[int, int], bool] | None,
     ) -> dict[int, list[Point]]:
         try:
             data = self._path(run).read_bytes()
         except FileNotFoundError:
             data = b""
         columns = {uid: _Columns() for uid in series} | _columns(data, series)
-        return {uid: column.points(most, passes) for uid, column in columns.items()}
-
-    def _size(self, run: int) -> int:
-        try:
-            return self._path(run).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return {uid: column.points(most) for uid, column in columns.items()}
 
     def _path(self, run: int) -> Path:
         return self._directory / f"{run}.points"

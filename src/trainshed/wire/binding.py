@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.wire import plans, pool, selection
+from trainshed.wire import plans, pool
 from trainshed.wire.decode import Walk
 from trainshed.wire.json import decode_text
 from trainshed.wire.plans import Plan, Shape, Special
@@ -44,9 +44,6 @@ class Bound(Struct, frozen=True):
     #: As `json.Parsed.value_texts`, with the body field's name in front.
     value_texts: Mapping[str, str]
     enums_as_ints: bool
-    pretty: bool
-    #: What is wanted of the answer; empty = all of it.
-    selection: selection.Selection
 
 
 def bind(
@@ -61,7 +58,7 @@ def bind(
     message = pool.message_class(route.rpc.request)()
     plan = plans.plan_for(message)
     walk = Walk(keep_output_only=False)
-    system, own = _split(query)
+    alt, own = _split(query)
     violations: list[Violation] = []
     if route.body:
         raw = decode_text(body)
@@ -73,30 +70,22 @@ def bind(
         _set_variable(message, name, text)
     if violations or walk.violations:
         raise WireError((*walk.violations, *violations), message, undecided=tuple(walk.undecided))
-    alt = system.get("alt", "")
-    wanted = system.get("fields", "")
-    answer = pool.message_class(route.rpc.response) if wanted else None
-    return Bound(
-        message,
-        walk.value_texts,
-        enums_as_ints="enum-encoding=int" in alt,
-        pretty=(system.get("prettyPrint") or system.get("pp") or "") in ("true", "1"),
-        selection=selection.parse(wanted, plans.plan_for(answer)) if answer else {},
-    )
+    return Bound(message, walk.value_texts, enums_as_ints="enum-encoding=int" in alt)
 
 
-def _split(query: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Split a query into system parameters (without their `$`) and the method's own."""
-    system: dict[str, str] = {}
+def _split(query: Iterable[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the system parameter `alt` (without its `$`), and the method's own parameters. All other system
+    parameters are ignored: an answer is always whole and compact."""
+    alt = ""
     own: list[tuple[str, str]] = []
     for key, text in query:
         bare = key.removeprefix("$")
         # `$.xgafv` chooses between two public error forms; there is one here.
         if bare in _SYSTEM or key == "$.xgafv":
-            system[bare] = text
+            alt = text if bare == "alt" else alt
         else:
             own.append((key, text))
-    return system, own
+    return alt, own
 
 
 def _tree(

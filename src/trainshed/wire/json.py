@@ -93,11 +93,10 @@ def render(
     *,
     enums_as_ints: bool = False,
     nine_digits: bool = False,
-    pretty: bool = False,
 ) -> bytes:
     """Return the message as UTF-8 JSON; `nine_digits` gives all timestamps one width (`encode.Form`)."""
     form = Form(enums_as_ints=enums_as_ints, nine_digits=nine_digits)
-    return encode_text(encode.to_json(message, form), pretty=pretty)
+    return encode_text(encode.to_json(message, form))
 
 
 def to_public(message: Message) -> dict[str, Any]:
@@ -165,10 +164,8 @@ def decode_text(data: bytes | bytearray) -> Any:
         raise _malformed("A number has too many digits.") from None
 
 
-def encode_text(value: Any, *, pretty: bool = False) -> bytes:
-    """Encode JSON values as UTF-8 text: compact, or indented by two with a final newline."""
-    if pretty:
-        return json.dumps(value, ensure_ascii=False, indent=2).encode() + b"\n"
+def encode_text(value: Any) -> bytes:
+    """Encode JSON values as compact UTF-8 text."""
     return _encode(value)
 
 

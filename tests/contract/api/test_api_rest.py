@@ -113,11 +113,6 @@ async def test_a_body_packed_by_gzip_is_as_good(house: House, path: str) -> None
     assert "as gzip" in unknown.error["message"]
 
 
-async def test_pretty_printing(house: House) -> None:
-    answer = await house.call("GET", "/v1/projects/p1:getConfig?prettyPrint=true")
-    assert b'\n  "' in answer.body
-
-
 async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,20 +131,3 @@ async def test_a_new_token_works_at_once(house: House) -> None:
     token = house.tokens.issue(Principal("second@example.com"))
     view = (await house.call("GET", "/trainshed/v1/status", token=token)).json
     assert view["principal"] == "second@example.com"
-
-
-@pytest.mark.parametrize(
-    ("verb", "path", "hint"),
-    [
-        ("GET", f"{LOCATION}/customjobs", f"Did you mean {LOCATION}/customJobs?"),
-        ("POST", "/v1/projects/p1/job", "Did you mean /v1/projects/p1/jobs?"),
-        ("PUT", "/v1/projects/p1/jobs", "This path takes GET and POST."),
-        ("GET", "/v1/projects/p1/locations/us-centra1/customJobs", "Did you mean us-central1?"),
-    ],
-)
-async def test_what_nothing_serves_is_told_what_is_near(
-    house: House, verb: str, path: str, hint: str
-) -> None:
-    answer = await house.call(verb, path)
-    assert answer.status == 404
-    assert answer.error["message"].endswith(hint)

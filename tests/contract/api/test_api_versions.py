@@ -64,7 +64,7 @@ async def test_where_no_version_is_said_the_one_counts_through_which_it_was_made
     for version in ("v1beta1", "v1"):
         made = await house.call(
             "POST",
-            f"/{version}/{name}/trials:suggest?prettyPrint=true",
+            f"/{version}/{name}/trials:suggest",
             {"suggestionCount": 1, "clientId": version},
         )
         found = await house.call("GET", f"/ui/{made.json['name']}")

@@ -310,9 +310,8 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
     seen: list[str] = []
     token = ""
     while True:
-        page = await listed(f"pageSize=2&pageToken={token}&readMask=name")
+        page = await listed(f"pageSize=2&pageToken={token}")
         seen += [job["name"] for job in page["customJobs"]]
-        assert all(job.keys() == {"name"} for job in page["customJobs"])
         await created(house, "later")  # New jobs do not move the pages that follow.
         token = page.get("nextPageToken", "")
         if not token:
@@ -320,22 +319,11 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
     assert seen == names[::-1]
 
 
-async def test_who_asks_for_some_fields_gets_those(house: House) -> None:
-    """spec/clients#partial-answers."""
-    name = await created(house, "run")
-    listed = await house.call("GET", f"{JOBS}?fields=customJobs(displayName,state),nextPageToken")
-    assert listed.json == {"customJobs": [{"displayName": "run", "state": "JOB_STATE_QUEUED"}]}
-    mask = [("X-Goog-FieldMask", "customJobs.name")]
-    assert (await house.call("GET", JOBS, headers=mask)).json == {"customJobs": [{"name": name}]}
-    made = await house.call("POST", f"{JOBS}?$fields=state", custom_job())
-    assert made.json == {"state": "JOB_STATE_QUEUED"}
-
-
-async def test_who_asks_for_fields_that_there_are_not_changes_nothing(house: House) -> None:
-    refused = await house.call("POST", f"{JOBS}?fields=colour", custom_job())
-    assert (refused.status, refused.error["status"]) == (400, "INVALID_ARGUMENT")
-    assert refused.error["details"][0]["fieldViolations"][0]["field"] == "colour"
-    assert (await house.call("GET", JOBS)).json == {}
+async def test_answers_are_whole(house: House) -> None:
+    """spec/clients#partial-answers"""
+    await created(house, "run")
+    whole = (await house.call("GET", JOBS)).json
+    assert (await house.call("GET", f"{JOBS}?fields=nextPageToken&readMask=name")).json == whole
 
 
 async def test_a_post_is_what_it_says_it_is(house: House) -> None:
@@ -361,7 +349,6 @@ async def test_a_post_is_what_it_says_it_is(house: House) -> None:
         ("filter=colour%3Dred", "filter"),
         ("pageSize=-1", "page_size"),
         ("pageToken=AAAA", "page_token"),
-        ("readMask=colour", None),
         ("colour=red", "colour"),
     ],
 )

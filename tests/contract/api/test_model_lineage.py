@@ -8,9 +8,8 @@ import pytest
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, House
-from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, ok, store_made
-from tests.contract.api.test_metadata import custom_job as job_of_run
-from tests.contract.api.test_models import MODELS, PLACE, fields, uploaded
+from tests.contract.api.test_metadata import ok
+from tests.contract.api.test_models import MODELS, fields, uploaded
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.access.job_tokens import JobClaims
@@ -83,13 +82,11 @@ async def test_a_program_that_uploads_a_model_is_what_made_it(house: House) -> N
         assert version["origin"]["arguments"] == []
 
 
-async def test_a_pipelines_model_names_its_job_its_data_and_their_split(house: House) -> None:
+async def test_a_pipelines_model_names_its_job_and_its_data(house: House) -> None:
     dataset = (await test_datasets.made(house)).removeprefix("/v1/")
-    split = {"trainingFraction": 0.8, "validationFraction": 0.1, "testFraction": 0.1}
     data = {
         "datasetId": dataset.rpartition("/")[2],
         "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"},
-        "fractionSplit": split,
     }
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
     view = await ok(house, "POST", f"{LOCATION}/trainingPipelines", body)
@@ -100,74 +97,12 @@ async def test_a_pipelines_model_names_its_job_its_data_and_their_split(house: H
     job = view["trainingTaskMetadata"]["backingCustomJob"]
     found = version["origin"]
     assert (found["pipeline"], found["job"]) == (view["name"], job)
-    assert (found["dataset"], found["datasetDisplayName"]) == (dataset, "d")
-    assert found["split"] == "fraction 0.8/0.1/0.1"
-    (listed,) = (await ok(house, "GET", f"{OURS}?{QUERY}"))["models"]
-    assert (listed["modelId"], listed["madeBy"]) == ("m1", view["name"])
-    await ok(house, "DELETE", f"/v1/{dataset}")
-    (version,) = await described(house)
-    assert (version["origin"]["dataset"], version["origin"]["datasetDisplayName"]) == (dataset, "")
-
-
-async def test_runs_sources_and_evaluations_are_shown(house: House) -> None:
-    """What `log_params`, `assign_input_artifacts` and `assign_output_artifacts` of the SDK record."""
-    await store_made(house)
-    await uploaded(house, modelId="m1")
-    run = {
-        "schemaTitle": "system.ExperimentRun",
-        "displayName": "r1",
-        "metadata": {"_params": {"lr": 0.5}, "_metrics": {"acc": 0.75}, "_state": "COMPLETE"},
-    }
-    await ok(house, "POST", f"{CONTEXTS}?contextId=e-r1", run)
-    model = {
-        "schemaTitle": "google.VertexModel",
-        "metadata": {"resourceName": f"{PLACE}/models/m1@1"},
-    }
-    rows = {"schemaTitle": "system.Dataset", "displayName": "rows", "uri": "gs://bucket/a.csv"}
-    for node, content in (("model", model), ("rows", rows), ("other", rows)):
-        await ok(house, "POST", f"{ARTIFACTS}?artifactId={node}", content)
-    await ok(house, "POST", f"{EXECUTIONS}?executionId=x", {"displayName": "train"})
-    place = f"{PLACE}/metadataStores/default"
-    events = [
-        {"artifact": f"{place}/artifacts/rows", "type": "INPUT"},
-        {"artifact": f"{place}/artifacts/model", "type": "OUTPUT"},
-    ]
-    await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
-    members = {"executions": [f"{place}/executions/x"]}
-    await ok(house, "POST", f"{CONTEXTS}/e-r1:addContextArtifactsAndExecutions", members)
-    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
-    await ok(house, "POST", f"{MODELS}/m1/evaluations:import", {"modelEvaluation": evaluation})
-    (version,) = await described(house)
-    (shown,) = version["runs"]
-    assert (shown["displayName"], shown["state"]) == ("r1", "COMPLETE")
-    assert (shown["parameters"], shown["metrics"]) == ({"lr": 0.5}, {"acc": 0.75})
-    assert [each["displayName"] for each in version["sources"]] == ["rows"]
-    assert version["sources"][0]["uri"] == "gs://bucket/a.csv"
-    (measured,) = version["evaluations"]
-    assert (measured["displayName"], measured["metrics"]) == ("holdout", {"auPrc": 0.5})
-
-
-async def test_the_run_of_a_job_is_the_run_of_its_model(house: House) -> None:
-    await store_made(house)
-    place = f"{PLACE}/metadataStores/default/contexts"
-    for node in ("e", "e-r"):
-        await ok(house, "POST", f"{CONTEXTS}?contextId={node}", {"displayName": node})
-    spec = job_of_run(
-        experiment=f"{place}/e",
-        experimentRun=f"{place}/e-r",
-        baseOutputDirectory={"outputUriPrefix": "gs://bucket/out"},
-    )
-    await ok(house, "POST", f"{LOCATION}/customJobs", spec)
-    await uploaded(house, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
-    (version,) = await described(house)
-    assert [each["name"] for each in version["runs"]] == [f"{place}/e-r"]
+    assert found["dataset"] == dataset
 
 
 async def test_what_is_asked_wrongly_is_told(house: House) -> None:
-    assert fields(await house.call("GET", OURS)) == {"project", "region"}
+    assert fields(await house.call("GET", f"{OURS}/none")) == {"project", "region"}
     assert (await house.call("GET", f"{OURS}/none?{QUERY}")).status == 404
-    other = await house.call("GET", f"{OURS}?project=p2&region=us-central1")
-    assert other.json["models"] == []
     await uploaded(house, modelId="m1")
     assert (await house.call("GET", f"{OURS}/m1?project=p2&region=us-central1")).status == 404
 

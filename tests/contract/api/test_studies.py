@@ -1,25 +1,16 @@
-"""`aiplatform` v1 studies over REST and gRPC against a real store (spec/tuning#studies, facts/tuning,
+"""`aiplatform` v1 studies over REST against a real store (spec/tuning#studies, facts/tuning,
 spec/clients#surface, spec/clients#conflicts)."""
 
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION, House
-from tests.contract.api.studying import OWN, SPEC, advised, house_over
+from tests.contract.api.studying import OWN, SPEC, advised
 from trainshed.core.study.records import StudyState, StudyUid
 
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
-
-
-@pytest.fixture(params=["REST", "gRPC"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """spec/submit: both transports have the same handlers."""
-    async with house_over(request.param, tmp_path) as opened:
-        yield opened
 
 
 async def created(house: House, display_name: str = "tune", **more: Any) -> str:

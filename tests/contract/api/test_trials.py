@@ -1,8 +1,8 @@
-"""`aiplatform` v1 trials over REST and gRPC against a real store (spec/tuning#trials, facts/resources#trials,
+"""`aiplatform` v1 trials over REST against a real store (spec/tuning#trials, facts/resources#trials,
 facts/tuning)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, Answer, House
 from tests.contract.api.serving import Served, credentials_of, serve
-from tests.contract.api.studying import OWN, SPEC, Adviser, advised, house_over
+from tests.contract.api.studying import OWN, SPEC, Adviser, advised
 from trainshed.api.resources import studies
 from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
 from trainshed.store.port import StaleCommit
@@ -18,13 +18,6 @@ from trainshed.store.port import StaleCommit
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
 FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]}}
-
-
-@pytest.fixture(params=["REST", "gRPC"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
-    """spec/submit: both transports have the same handlers."""
-    async with house_over(request.param, tmp_path) as opened:
-        yield opened
 
 
 @pytest.fixture

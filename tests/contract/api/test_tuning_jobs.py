@@ -114,20 +114,6 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
     assert "startTime" not in third
 
 
-async def test_a_list_reads_trials_only_if_they_are_asked_for(house: House) -> None:
-    name = await created(house)
-    await tried(house, name)
-    (full,) = (await house.call("GET", JOBS)).json["hyperparameterTuningJobs"]
-    assert len(full["trials"]) == 3
-    (masked,) = (await house.call("GET", f"{JOBS}?readMask=name,state")).json[
-        "hyperparameterTuningJobs"
-    ]
-    assert masked == {"name": name, "state": "JOB_STATE_RUNNING"}
-    (only,) = (await house.call("GET", f"{JOBS}?readMask=trials")).json["hyperparameterTuningJobs"]
-    assert only == {"trials": full["trials"]}
-    assert fields(await house.call("GET", f"{JOBS}?readMask=trials.id")) == ["read_mask"]
-
-
 async def test_lists_filter_and_page(house: House) -> None:
     names = [await created(house, displayName=f"job-{n}") for n in range(3)]
     other = await house.call("POST", f"{LOCATION}/customJobs", custom_job())

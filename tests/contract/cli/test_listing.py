@@ -39,14 +39,17 @@ NODE: dict[str, Any] = {
     "accelerators": [{"type": "NVIDIA_L4", "count": 2, "used": 1, "usedByOthers": 1}],
     "replicas": [{"job": "j", "replica": "workerpool0-0", "gpus": ["GPU-a"]}],
 }
-EXPERIMENT: dict[str, Any] = {"name": "churn", "runs": 3, "changed": AT, "description": "who"}
+EXPERIMENT: dict[str, Any] = {
+    "name": f"{PLACE}/metadataStores/default/contexts/churn",
+    "createTime": AT,
+    "description": "who",
+}
 MODEL: dict[str, Any] = {
     "name": f"{PLACE}/models/churn",
-    "modelId": "churn",
     "displayName": "Churn",
-    "version": 2,
-    "created": AT,
-    "madeBy": f"{PLACE}/customJobs/8",
+    "versionId": "2",
+    "createTime": AT,
+    "trainingPipeline": f"{PLACE}/trainingPipelines/8",
     "artifactUri": "gs://b/8",
 }
 STUDY: dict[str, Any] = {
@@ -74,17 +77,17 @@ SECRET: dict[str, Any] = {
         ),
         (
             "experiments",
-            f"{OWN}/experiments",
+            f"/v1/{PLACE}/metadataStores/default/contexts",
             EXPERIMENT,
-            "EXPERIMENT RUNS CHANGED DESCRIPTION",
-            f"churn  3  {SHOWN}  who",
+            "EXPERIMENT CREATED DESCRIPTION",
+            f"churn  {SHOWN}  who",
         ),
         (
             "models",
-            f"{OWN}/models",
+            f"/v1/{PLACE}/models",
             MODEL,
             "MODEL NAME VERSION CREATED MADE BY ARTIFACTS",
-            f"churn  Churn  2  {SHOWN}  customJobs/8  gs://b/8",
+            f"churn  Churn  2  {SHOWN}  trainingPipelines/8  gs://b/8",
         ),
         (
             "nodes",
@@ -125,7 +128,7 @@ def test_a_list_is_a_table_of_columns_and_json_the_records(
     titles: str,
     row: str,
 ) -> None:
-    service.on("GET", path, {kind: [record]})
+    service.on("GET", path, {path.rpartition("/")[2]: [record]})
     for words in (("list", kind), (kind, "list"), (kind,)):
         result = trainshed(*words)
         assert result.exit_code == 0, result.stderr
@@ -218,23 +221,38 @@ def test_a_study_has_its_trials_and_the_best(trainshed: Invoke, service: FakeSer
     assert (shown["trials"], shown["optimalTrials"]) == (trials, trials[:1])
 
 
-def test_the_runs_of_an_experiment_are_joined(trainshed: Invoke, service: FakeService) -> None:
-    def page(run: str, token: str) -> dict[str, Any]:
-        return {"experiment": EXPERIMENT, "runs": [{"name": run}], "nextPageToken": token}
-
-    service.on("GET", f"{OWN}/experiments/churn", page("b", "t"), page("a", ""))
+def test_an_experiment_has_its_runs(trainshed: Invoke, service: FakeService) -> None:
+    runs = [{"name": f"{PLACE}/metadataStores/default/contexts/churn-{run}"} for run in ("b", "a")]
+    contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
+    service.on("GET", f"{contexts}/churn", EXPERIMENT)
+    service.on(
+        "GET",
+        contexts,
+        {"contexts": runs[:1], "nextPageToken": "t"},
+        {"contexts": runs[1:]},
+    )
     shown = yaml.safe_load(trainshed("experiments", "describe", "churn").stdout)
-    assert shown == {"experiment": EXPERIMENT, "runs": [{"name": "b"}, {"name": "a"}]}
-    assert service.asked[1].query == HERE | {"curves": "true", "pageToken": "t"}
+    assert shown == EXPERIMENT | {"runs": runs}
+    assert service.asked[0].query == {}
+    assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.asked[-1].query["filter"]
+
+
+def test_experiments_of_no_store_are_none(trainshed: Invoke, service: FakeService) -> None:
+    contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
+    service.refuse("GET", contexts, 404, f"{PLACE}/metadataStores/default does not exist")
+    assert "docs/experiments.md" in trainshed("experiments", "list").stderr
 
 
 def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeService) -> None:
     origin = {"job": f"{PLACE}/customJobs/8", "parameters": {"lr": 0.125}}
-    answer = {"modelId": "churn", "versions": [{"version": 2, "origin": origin}]}
+    answer = {"name": MODEL["name"], "versions": [{"version": 2, "origin": origin}]}
     service.on("GET", f"{OWN}/models/churn", answer)
+    good = [{"displayName": "holdout"}]
+    service.on("GET", f"/v1/{MODEL['name']}/evaluations", {"modelEvaluations": good})
     for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
-        assert yaml.safe_load(trainshed("models", "describe", name).stdout) == answer
-    assert service.asked[-1].query == HERE
+        shown = yaml.safe_load(trainshed("models", "describe", name).stdout)
+        assert shown == answer | {"evaluations": good}
+    assert service.asked[-2].query == HERE
     service.refuse("GET", f"{OWN}/models/no", 404, "There is no model 'no'.")
     assert "There is no model 'no'." in trainshed("models", "describe", "no").stderr
 

@@ -1,11 +1,14 @@
 """Studies, datasets and models, each with what belongs to it."""
 
+import json
+import re
+from html import unescape
 from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION
-from tests.contract.api.test_experiments import experiment_made, run_made, store_made
+from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 
 pytestmark = pytest.mark.anyio
@@ -85,29 +88,82 @@ async def test_a_model_leads_to_what_made_it(house: ConsoleHouse, browser: Brows
     listed = (await browser.get("/models?project=p1")).body.decode()
     path = f"/models/{name.rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in listed
+    evaluation = {"displayName": "holdout", "metrics": {"auPrc": 0.5, "classes": ["a"]}}
+    await made(house, f"/v1/{name}/evaluations:import", {"modelEvaluation": evaluation})
     page = await browser.get(path)
     assert "Version 1" in text_of(page)
+    assert "auPrc 0.5" in text_of(page)
     assert 'href="/buckets/bucket?prefix=out%2Fmodel%2F"' in page.body.decode()
+
+
+async def run_made(house: ConsoleHouse, run: str, **metadata: Any) -> None:
+    """As the SDK makes one, of the experiment `exp`."""
+    house.clock += 10**9
+    body = {"displayName": run, "schemaTitle": "system.ExperimentRun", "metadata": metadata}
+    await made(house, f"{CONTEXTS}?contextId=exp-{run}", body)
+    children = {"childContexts": [f"{STORE}/contexts/exp-{run}"]}
+    await made(house, f"{CONTEXTS}/exp:addContextChildren", children)
+
+
+async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -> None:
+    """As the SDK makes one, in a tensorboard of its own."""
+    board = await made(house, f"{LOCATION}/tensorboards", {"displayName": "b"})
+    experiments = f"/v1/{board['response']['name']}/experiments"
+    await made(house, f"{experiments}?tensorboardExperimentId=exp", {})
+    at = f"{experiments}/exp/runs/{run}"
+    body = {"displayName": run}
+    await made(house, f"{experiments}/exp/runs?tensorboardRunId={run}", body)
+    artifact = {"metadata": {"resourceName": at.removeprefix("/v1/")}}
+    await made(house, f"{ARTIFACTS}?artifactId=exp-{run}-tb-run", artifact)
+    series = await made(house, f"{at}/timeSeries", {"displayName": name, "valueType": "SCALAR"})
+    points = [{"step": step, "scalar": {"value": value}} for step, value in enumerate(values)]
+    data = {
+        "tensorboardTimeSeriesId": series["name"].rpartition("/")[2],
+        "valueType": "SCALAR",
+        "values": points,
+    }
+    await made(house, f"{at}:write", {"timeSeriesData": [data]})
+
+
+async def test_without_a_store_there_are_no_experiments(browser: Browser) -> None:
+    assert "No experiment yet" in text_of(await browser.get("/experiments?project=p1"))
+    assert (await browser.get("/experiments/exp?project=p1")).status == 404
 
 
 async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
     await store_made(house)
-    await experiment_made(house, "exp")
+    experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}
+    await made(house, f"{CONTEXTS}?contextId=exp", experiment)
+    board = experiment | {"metadata": {"tensorboard_link": "x"}}
+    await made(house, f"{CONTEXTS}?contextId=board", board)
     for run, rate, accuracy in (("r1", 0.1, 0.5), ("r2", 0.2, 0.9), ("r3", 0.3, 0.7)):
         await run_made(
             house,
             run,
-            "exp",
-            _params={"batch": 64, "rate": rate, "kind": "sgd"},
+            _params={"batch": 64, "rate": rate, "kind": "sgd", "dims": [1, 2]},
             _metrics={"accuracy": accuracy},
         )
+    await curve_made(house, "r1", "loss", 2, 0.25)
+    await curve_made(house, "r2", "loss", 1)
     path = "/experiments/exp?project=p1"
-    assert f'href="{path}"' in (await browser.get("/experiments?project=p1")).body.decode()
+    listed = (await browser.get("/experiments?project=p1")).body.decode()
+    assert f'href="{path}"' in listed
+    assert "experiments/board" not in listed
+    assert (await browser.get(path.replace("/exp?", "/board?"))).status == 404
     page = await browser.get(path)
     text = text_of(page)
+    assert "[1, 2]" in text
+    (drawn,) = re.findall('data-curves="([^"]*)"', page.body.decode())
+    assert json.loads(unescape(drawn)) == {
+        "at": [0, 1],
+        "lines": [["r1", [2, 0.25]], ["r2", [1, None]]],
+        "label": "Step",
+    }
     assert all(name in text for name in ("r1", "r2", "r3"))
     assert text.index("rate") < text.index("batch"), "what differs comes first"
     assert "r2: 0.9" in page.body.decode(), "a line is called as its run"
     chosen = text_of(await browser.get(f"{path}&run=r1&run=r3"))
     assert "Runs compared" in chosen
     assert "r2" not in chosen
+    await run_made(house, "odd", _params="no object", _metrics=[1], _state=7)
+    assert "odd" in text_of(await browser.get(path)), "clients may write anything"

@@ -37,7 +37,6 @@ from tests.contract.store.study_samples import (
     make_evaluation,
     make_pipeline,
     make_resource,
-    make_slice,
     make_study,
     make_trial,
     make_tuning,
@@ -84,7 +83,6 @@ async def fill(store: Store) -> None:
     await store.models.register(make_version("m", 1, "default", "champion"), told(1))
     await store.models.create_persistent_resource(make_resource("r"), told(2))
     await store.evaluations.add(make_evaluation(1))
-    await store.evaluations.add_slices([make_slice(1, 1)])
     await store.metadata.create_store(make_metadata_store(), told(3))
     await store.metadata.create(make_node(context("e")))
     await store.tensorboards.create((make_board("t"),))
@@ -115,7 +113,6 @@ async def contents(store: Store) -> dict[str, Any]:
         "champion": await store.models.version(version.name, "champion"),
         "resource": await store.models.persistent_resource(make_resource("r").name),
         "evaluation": await store.evaluations.evaluation(make_evaluation(1).name),
-        "slice": await store.evaluations.slice(make_evaluation(1).name, 1),
         "metadata": await store.metadata.store(make_metadata_store().name),
         "node": await store.metadata.node(context("e")),
         "board": await store.tensorboards.resource(make_board("t").name),

@@ -16,7 +16,6 @@ from trainshed.core.names import (
     StudyName,
 )
 from trainshed.core.pipelines.records import (
-    EvaluationSlice,
     ModelDraft,
     ModelEvaluation,
     ModelVersion,
@@ -161,13 +160,7 @@ def make_version(model_id: str, version: int, *aliases: str, created: int = 0) -
 def make_evaluation(number: int, version: int = 1) -> ModelEvaluation:
     """Of the model `m`."""
     name = EvaluationName(ModelName("p", "us-central1", "m"), number)
-    return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number, f"e{number}", ("x",))
-
-
-def make_slice(number: int, evaluation: int, dimension: str = "country") -> EvaluationSlice:
-    return EvaluationSlice(
-        make_evaluation(evaluation).name, number, "{}", T0, dimension, str(number)
-    )
+    return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number)
 
 
 def make_resource(resource_id: str, place: str = PLACE) -> PersistentResource:

@@ -33,7 +33,6 @@ from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,
     make_resource,
-    make_slice,
     make_study,
     make_trial,
     make_version,
@@ -88,9 +87,6 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("model_evaluations", "record"): (
         lambda store: store.evaluations.evaluations(make_version("m", 1).name, 1, 0, 9),
     ),
-    ("model_evaluation_slices", "record"): (
-        lambda store: store.evaluations.slices(make_evaluation(1).name, 0, 9),
-    ),
     ("persistent_resources", "record"): (
         lambda store: store.models.persistent_resources("projects/p/locations/us-central1", "", 9),
     ),
@@ -139,7 +135,6 @@ async def fill(store: Store) -> None:
     await store.models.register(make_version("n", 1, "default"), operation(20))
     for number in (1, 2):
         await store.evaluations.add(make_evaluation(number))
-    await store.evaluations.add_slices([make_slice(number, 1) for number in (1, 2)])
     for number, name in enumerate((STORE, replace(STORE, store_id="other"))):
         await store.metadata.create_store(make_metadata_store(name), operation(30 + number))
     for number in (1, 2):
@@ -199,7 +194,6 @@ KEYS = {
     "measurements": "number",
     "persistent_resources": "name",
     "model_evaluations": "evaluation_id",
-    "model_evaluation_slices": "slice_id",
     "metadata_stores": "store_id",
     "datasets": "dataset_id",
     "tensorboard_resources": "resource_id",

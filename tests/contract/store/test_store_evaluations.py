@@ -4,7 +4,6 @@ import pytest
 
 from tests.contract.store.study_samples import (
     make_evaluation,
-    make_slice,
     make_version,
     told,
 )
@@ -25,8 +24,6 @@ async def filled(store: Store) -> Store:
     for number in (1, 2, 3):
         await store.evaluations.add(make_evaluation(number))
     await store.evaluations.add(make_evaluation(4, version=2))
-    await store.evaluations.add_slices([make_slice(1, 1), make_slice(2, 1, "age")])
-    await store.evaluations.add_slices([make_slice(3, 4)])
     return store
 
 
@@ -42,27 +39,11 @@ async def test_evaluations_are_of_one_version_newest_first(filled: Store) -> Non
     assert await filled.evaluations.evaluation(make_evaluation(2).name) == make_evaluation(2)
 
 
-async def test_slices_come_in_their_order_and_their_dimensions_are_the_evaluations(
-    filled: Store,
-) -> None:
-    name = make_evaluation(1).name
-    both = (make_slice(1, 1), make_slice(2, 1, "age"))
-    assert await filled.evaluations.slices(name, 0, 9) == both
-    assert await filled.evaluations.slices(name, 1, 9) == both[1:]
-    assert await filled.evaluations.slices(name, 0, 1) == both[:1]
-    assert await filled.evaluations.slice(name, 2) == both[1]
-    evaluation = await filled.evaluations.evaluation(name)
-    assert evaluation.slice_dimensions == ("x", "country", "age")
-
-
 async def test_what_is_not_there_is_not_found(filled: Store) -> None:
     nobody = make_evaluation(9).name
     for call in (
         filled.evaluations.add(make_evaluation(5, version=3)),
         filled.evaluations.evaluation(nobody),
-        filled.evaluations.slices(nobody, 0, 9),
-        filled.evaluations.slice(make_evaluation(1).name, 3),
-        filled.evaluations.add_slices([make_slice(9, 9)]),
     ):
         with pytest.raises(NotFound):
             await call
@@ -75,5 +56,3 @@ async def test_evaluations_go_with_their_version_and_their_model(filled: Store) 
     await filled.models.delete_model(M, told(4))
     await filled.models.register(make_version("m", 1, "default"), told(5))
     assert await ids(filled, 1) == []
-    await filled.evaluations.add(make_evaluation(1))
-    assert await filled.evaluations.slices(make_evaluation(1).name, 0, 9) == ()

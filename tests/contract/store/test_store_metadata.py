@@ -33,7 +33,6 @@ from trainshed.core.metadata.conditions import (
     TextIs,
 )
 from trainshed.core.metadata.records import (
-    Children,
     EdgeRole,
     Lineage,
     Node,
@@ -186,27 +185,6 @@ async def test_lists_are_ordered_and_have_pages(metadata: Store) -> None:
         await metadata.metadata.nodes(NodeQuery(other, NodeKind.CONTEXT, None, 9))
 
 
-async def test_children_are_counted_by_schema_with_their_last_change(metadata: Store) -> None:
-    names = [context(node_id) for node_id in ("e", "f", "r1", "r2", "x")]
-    e, f, r1, r2, x = names
-    await created(
-        metadata,
-        make_node(e),
-        make_node(f),
-        *(make_node(name, 5, schema_title="run") for name in (r1, r2)),
-        make_node(x, 9, schema_title="other"),
-    )
-    await metadata.metadata.link([edge(e, CHILD, name) for name in (r1, r2, x)])
-    await metadata.metadata.change(r1, lambda node: replace(node, updated=T0 + 7))
-    asked = (e, f, context("nobody"))
-    assert await metadata.metadata.children(asked, schema_title="run") == {
-        e: Children(2, T0 + 7),
-        f: Children(),
-        asked[2]: Children(),
-    }
-    assert await metadata.metadata.children((), schema_title="run") == {}
-
-
 async def test_nodes_are_deleted_all_or_none_and_their_neighbours_stay(metadata: Store) -> None:
     await created(
         metadata,
@@ -237,8 +215,7 @@ async def test_a_context_is_never_above_itself_and_has_ten_parents(metadata: Sto
     with pytest.raises(InvalidRequest, match="more than 10 parents"):
         await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:11]])
     await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:10]])
-    await metadata.metadata.unlink([edge(name, CHILD, names[11]) for name in names[1:11]])
-    assert (await metadata.metadata.node(names[11])).parents == (names[0],)
+    assert (await metadata.metadata.node(names[11])).parents == tuple(sorted(names[:10]))
 
 
 async def test_nothing_is_linked_to_another_store(metadata: Store) -> None:

@@ -13,7 +13,6 @@ from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
-from trainshed.api.calls.paging import Mask
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.resources.jobs import (
@@ -116,10 +115,9 @@ async def get(call: Call, request: Any) -> wire_json.Resource:
 
 async def list_(call: Call, request: Any) -> Message:
     wanted = compile_job_filter(request.filter, views.STATES)
-    mask = Mask(request.read_mask, views.CUSTOM_JOB)
     page = await page_of(call, request, _COLLECTION, wanted)
     return pool.message_class("google.cloud.aiplatform.v1.ListCustomJobsResponse")(
-        custom_jobs=[mask.apply(_shown(call, of_kind(job, Job)).message()) for job, _ in page.jobs],
+        custom_jobs=[_shown(call, of_kind(job, Job)).message() for job, _ in page.jobs],
         next_page_token=page.next_token,
     )
 

@@ -27,7 +27,6 @@ from trainshed.api.aiplatform_v1.model_messages import (
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import (
     SCAN_LIMIT,
-    Mask,
     Scan,
     decode_number,
     encode_token,
@@ -217,9 +216,8 @@ async def list_models(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
     page = await _page(found, request, str(parent))
-    mask = Mask(request.read_mask, model_messages.MODEL)
     return pool.message_class(f"{_V1}.ListModelsResponse")(
-        models=[mask.apply(model_messages.model(record)) for record in page.records],
+        models=[model_messages.model(record) for record in page.records],
         next_page_token=page.next_token,
     )
 
@@ -229,9 +227,8 @@ async def list_versions(call: Call, request: Any) -> Message:
     name, _ = read_model_name(request.name)
     newest_first = await call.services.models.versions(name)
     page = await _page(newest_first[::-1], request, str(name))
-    mask = Mask(request.read_mask, model_messages.MODEL)
     return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
-        models=[mask.apply(model_messages.model(r, versioned=True)) for r in page.records],
+        models=[model_messages.model(record, versioned=True) for record in page.records],
         next_page_token=page.next_token,
     )
 

@@ -202,10 +202,10 @@ def _metadata(record: Operation) -> Any:
 
 def _operation_metadata(verb: str, record: Operation) -> str:
     """Return the name of the metadata's message. It is named after the method, which is in the name of an
-    answer of its own (`PurgeContextsResponse`), or is the verb and a resource."""
+    answer of its own (`UploadModelResponse`), or is the verb and a resource."""
     answer = record.response_type.rpartition(".")[2]
     method = answer.removesuffix("Response") if answer.endswith("Response") else f"{verb}{answer}"
-    return f"{_V1}.{method}{'' if method.startswith('Purge') else 'Operation'}Metadata"
+    return f"{_V1}.{method}OperationMetadata"
 
 
 async def _suggested(services: Services, record: Operation) -> Message:

@@ -35,7 +35,6 @@ _SERVICE: Final = "google.cloud.aiplatform.v1.PersistentResourceService"
 _RESOURCE: Final = "google.cloud.aiplatform.v1.PersistentResource"
 _COLLECTION: Final = "persistentResources"
 _ID: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_UPDATABLE: Final = ("display_name", "labels", "resource_pools")
 _DEFAULT_PAGE: Final = 100
 
 
@@ -89,35 +88,6 @@ async def list_(call: Call, request: Any) -> Message:
     )
 
 
-async def update(call: Call, request: Any) -> Message:
-    """Replace the display name, the labels or the pools, as the mask says."""
-    given = request.persistent_resource
-    parent = _parse(given.name, field="persistent_resource.name")
-    fields = _masked_fields(request.update_mask.paths)
-    record = await call.services.models.persistent_resource(given.name)
-    changed: Any = _view(record)
-    for field in fields:
-        changed.ClearField(field)
-        part = pool.message_class(_RESOURCE)()
-        part.CopyFrom(given)
-        for other in part.DESCRIPTOR.fields_by_name:
-            if other != field:
-                part.ClearField(other)
-        changed.MergeFrom(part)
-    wire_json.clear_output_only(changed)
-    public = _checked(changed, given.name.rpartition("/")[2])
-    record = replace(
-        record,
-        display_name=changed.display_name,
-        public_json=kept_json(public),
-        updated=call.services.now(),
-        labels=tuple(public.get("labels", {}).items()),
-    )
-    done = _operation(call.services, parent, OperationKind.UPDATE, record)
-    await call.services.models.replace_persistent_resource(record, done)
-    return operations.finished(done)
-
-
 async def reboot(call: Call, request: Any) -> Message:
     """Set the update time. Nothing can be restarted, so this is done at once."""
     parent = _parse(request.name)
@@ -140,7 +110,6 @@ HANDLERS: Final[Handlers] = {
     f"{_SERVICE}.CreatePersistentResource": create,
     f"{_SERVICE}.GetPersistentResource": get,
     f"{_SERVICE}.ListPersistentResources": list_,
-    f"{_SERVICE}.UpdatePersistentResource": update,
     f"{_SERVICE}.DeletePersistentResource": delete,
     f"{_SERVICE}.RebootPersistentResource": reboot,
 }
@@ -213,22 +182,6 @@ def _check_pool(section: Section) -> None:
             "replicaCount",
             f"A pool needs 1 to {machines.MAX_REPLICAS} replicas, or an autoscaling_spec.",
         )
-
-
-def _masked_fields(paths: Any) -> tuple[str, ...]:
-    """Return the resource's own fields that an update replaces. Raises InvalidRequest."""
-    if not paths:
-        raise InvalidRequest((Violation("update_mask", "Name what is to be updated."),))
-    fields = tuple(dict.fromkeys(path.partition(".")[0] for path in paths))
-    return _only(fields)
-
-
-def _only(fields: tuple[str, ...]) -> tuple[str, ...]:
-    wrong = [field for field in fields if field not in _UPDATABLE]
-    if wrong:
-        text = f"Only {', '.join(_UPDATABLE)} can be updated, not {', '.join(wrong)}."
-        raise InvalidRequest((Violation("update_mask", text),))
-    return fields
 
 
 def _operation(

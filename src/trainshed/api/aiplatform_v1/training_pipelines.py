@@ -22,7 +22,6 @@ from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks, certain_faults, within
-from trainshed.api.calls.paging import Mask
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import JobTest, compile_job_filter
@@ -187,12 +186,9 @@ async def list_(call: Call, request: Any) -> Message:
         views.PIPELINE_STATES,
         {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
     )
-    mask = Mask(request.read_mask, views.PIPELINE)
     page = await page_of(call, request, _COLLECTION, wanted)
     return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
-        training_pipelines=[
-            mask.apply(_shown(call, of_kind(work, Pipeline))) for work, _ in page.jobs
-        ],
+        training_pipelines=[_shown(call, of_kind(work, Pipeline)) for work, _ in page.jobs],
         next_page_token=page.next_token,
     )
 

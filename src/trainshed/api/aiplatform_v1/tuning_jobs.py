@@ -16,7 +16,6 @@ from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.aiplatform_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
-from trainshed.api.calls.paging import Mask
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.resources.jobs import (
@@ -105,15 +104,13 @@ async def get(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     wanted = compile_job_filter(request.filter, views.STATES)
-    mask = Mask(request.read_mask, views.TUNING_JOB)
     page = await page_of(call, request, _COLLECTION, wanted)
-    with_trials = mask.shows("trials")
     shown: list[Message] = []
     for work, _ in page.jobs:
         job = of_kind(work, TuningJob)
         # Lists omit measurements, of which a page of large jobs would have millions.
-        found = Evidence(await _trials(call.services, job), {}) if with_trials else NOTHING_TRIED
-        shown.append(mask.apply(await _shown(call, job, found)))
+        tried = Evidence(await _trials(call.services, job), {})
+        shown.append(await _shown(call, job, tried))
     return pool.message_class("google.cloud.aiplatform.v1.ListHyperparameterTuningJobsResponse")(
         hyperparameter_tuning_jobs=shown, next_page_token=page.next_token
     )

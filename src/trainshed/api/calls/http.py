@@ -56,10 +56,9 @@ def error_answer(request: Request, error: Exception) -> Response:
     return refusal_answer(refused)
 
 
-def no_such_method(request: Request, where: str = "", hint: str = "") -> Refusal:
-    """Return the refusal of a request that nothing serves. `hint`: a sentence to append, with a leading
-    space."""
-    text = f"There is no method {request.method} {request.raw_path}{where}.{hint}"
+def no_such_method(request: Request, where: str = "") -> Refusal:
+    """Return the refusal of a request that nothing serves."""
+    text = f"There is no method {request.method} {request.raw_path}{where}."
     return Refusal(StatusCode.NOT_FOUND, text)
 
 

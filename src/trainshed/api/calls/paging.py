@@ -1,4 +1,4 @@
-"""Pages of lists: sizes, opaque tokens, a bounded search with a filter, and read masks.
+"""Pages of lists: sizes, opaque tokens, a bounded search with a filter.
 
 A token says where the previous page ended and is bound to the request that it was given for. Filters are
 applied off the event loop: all scans share one thread, in which they take short turns. However many callers
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
-from google.protobuf.message import Message
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -25,7 +24,6 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
 from trainshed.store.port import JobQuery, Reader
-from trainshed.wire import pool
 
 SCAN_LIMIT: Final = 2_000
 """Jobs that one request reads before it answers a short page with a token to go on."""
@@ -226,44 +224,3 @@ class Scan(Generic[T]):
                 break
         self._left -= time.thread_time() - began
         return verdicts
-
-
-class Mask:
-    """A FieldMask for messages of one type. Raises InvalidRequest for a path that the type does not have."""
-
-    def __init__(self, mask: Any, message_type: str, *, field: str = "read_mask") -> None:
-        paths = [path for path in mask.paths if path != "*"]
-        self._class = pool.message_class(message_type)
-        self._mask = mask if paths and len(paths) == len(mask.paths) else None
-        unknown = [path for path in paths if not _has(self._class, path)]
-        if unknown:
-            raise InvalidRequest(
-                tuple(
-                    Violation(field, f"{path!r} is no field of {message_type}.") for path in unknown
-                )
-            )
-
-    def shows(self, field: str) -> bool:
-        """Whether an answer includes anything of the message's own field `field`."""
-        return self._mask is None or any(
-            path.partition(".")[0] == field for path in self._mask.paths
-        )
-
-    def apply(self, message: Message) -> Message:
-        """Return the message with the masked fields only; the message itself if there is no mask."""
-        if self._mask is None:
-            return message
-        kept = self._class()
-        self._mask.MergeMessage(message, kept)
-        return kept
-
-
-def _has(message_class: type[Message], path: str) -> bool:
-    """Whether a mask can name a path: repeated fields only as a whole."""
-    at = message_class.DESCRIPTOR
-    for name in path.split("."):
-        field = at.fields_by_name.get(name) if at is not None else None
-        if field is None:
-            return False
-        at = None if field.is_repeated else field.message_type
-    return True

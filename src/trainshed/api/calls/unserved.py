@@ -71,6 +71,7 @@ _OF_COLLECTIONS: Final = {
     "notebookRuntimeTemplates": _NOTEBOOKS,
     "notebookRuntimes": _NOTEBOOKS,
     "organizations": _PROJECTS,
+    "persistentResources": "Nothing is reserved by it: delete it, and create it anew",
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
     "publishers": _LANGUAGE_MODELS,
     "ragCorpora": _LANGUAGE_MODELS,
@@ -86,13 +87,17 @@ _OF_COLLECTIONS: Final = {
 }
 """What to do instead of the methods below a collection, by its name in their paths."""
 _OF_VERBS: Final = {
+    "batchImport": "Import each slice as an evaluation of its own",
     "countTokens": _LANGUAGE_MODELS,
     "directPredict": _NO_SERVING,
     "directRawPredict": _NO_SERVING,
     "explain": _NO_SERVING,
+    "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
     "generateContent": _LANGUAGE_MODELS,
     "getIamPolicy": _TOKENS,
     "predict": _NO_SERVING,
+    "purge": "List what passes the filter, and delete each",
+    "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",
     "rawPredict": _NO_SERVING,
     "serverStreamingPredict": _NO_SERVING,
     "setIamPolicy": _TOKENS,

@@ -60,7 +60,7 @@ class BetaOperations:
         """Whether `dressed` would change anything."""
         return any(self._is_beta(each.name, version) for each in _operations(answer))
 
-    def dressed(self, rendered: bytes, version: Version, *, pretty: bool) -> bytes:
+    def dressed(self, rendered: bytes, version: Version) -> bytes:
         """Return a JSON answer with the types changed as by `dress`. This is done in JSON because the private
         pool has no messages of `v1beta1` as which an `Any` could be rendered."""
         answer: dict[str, Any] = json.loads(rendered)
@@ -71,7 +71,7 @@ class BetaOperations:
                     packed = operation.get(field)
                     if packed is not None:
                         packed["@type"] = _renamed(packed["@type"])
-        return encode_text(answer, pretty=pretty)
+        return encode_text(answer)
 
     def _is_beta(self, name: str, version: Version) -> bool:
         return version is Version.V1BETA1 or (version is Version.UNSAID and name in self._names)

@@ -29,7 +29,6 @@ from trainshed.api.trainshed_v1 import (
     curves,
     describing,
     drills,
-    experiments,
     explain,
     jobs,
     launches,
@@ -63,7 +62,6 @@ from trainshed.wire.trainshed_v1.viewers import ViewRequest
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
-_OF_EXPERIMENTS: Final = "trainshed.v1.Experiments."
 _SECRET: Final = 4 << 20
 """Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
 limit."""
@@ -99,7 +97,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:clear"): Method(
         "trainshed.v1.Quotas.Clear", quotas.clear, body=capacity.QuotaKey
     ),
-    ("GET", "models"): Method("trainshed.v1.Models.List", models.list_),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(
@@ -107,10 +104,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
-    ("GET", "experiments"): Method("trainshed.v1.Experiments.List", experiments.list_),
-    ("GET", "experiments/{experiment}"): Method(
-        "trainshed.v1.Experiments.Describe", experiments.describe
-    ),
     ("POST", "logs:collect"): Method(
         "trainshed.v1.Logs.Collect", collecting.collect, body=LogOrder
     ),
@@ -247,11 +240,8 @@ async def _authorize(call: JsonCall, method: str) -> None:
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
-    """Return the projects that a call is about: that of the experiments, that of the job which the path names
-    in full, or those of the query. For anything else the project is not known."""
-    if method.startswith(_OF_EXPERIMENTS):
-        project = call.parameter("project") or call.services.settings.project
-        return (project,) if project else ()
+    """Return the projects that a call is about: that of the job which the path names in full, or those of the
+    query. For anything else the project is not known."""
     if not method.startswith(_OF_JOBS):
         return ()
     if call.target:

@@ -1,137 +1,224 @@
 """The pages of models and of experiments."""
 
 import json
-import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
-from trainshed.console.pages.vertex import place_of
+from trainshed.console.pages.vertex import place_of, vertex_page, vertex_path, vertex_table
+from trainshed.console.rendering import id_of
 from trainshed.console.visits import Part, View, Visit
-from trainshed.wire.trainshed_v1.experiments import (
-    Curve,
-    ExperimentList,
-    ExperimentRun,
-    ExperimentRuns,
-)
+from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Trial
-from trainshed.wire.trainshed_v1.models import ModelDescription, ModelList
+from trainshed.wire.trainshed_v1.models import ModelDescription
 
 _PAGE: Final = 100
 """Runs on one page of an experiment."""
 _CURVES: Final = 12
-"""Maximum charts on that page."""
+"""Most charts on that page."""
+_DRAWN: Final = 20
+"""Most runs whose curves are drawn."""
+_POINTS: Final = 60
+"""Most points of a curve."""
+_STORE: Final = "metadataStores/default"
+"""The metadata store that clients keep experiments in."""
+_EXPERIMENT: Final = "system.Experiment"
+_LINK: Final = "tensorboard_link"
+"""Metadata of contexts that stand for a tensorboard which was made from a job's log directory."""
+
+
+class Run(Struct, frozen=True):
+    """A run of an experiment."""
+
+    #: The id, without the experiment's in front.
+    name: str
+    #: What its writer last reported: RUNNING, COMPLETE, FAILED; "" = nothing.
+    state: str
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    #: Full names of the jobs that belong to it.
+    jobs: tuple[str, ...]
 
 
 async def models(visit: Visit) -> View:
     """`/models`: the models of the project."""
-    project, region = place_of(visit)
-    found = await visit.get(ModelList, "models", project=project, region=region)
-    return View("Models", "models.html", {"found": found}, place="models")
+    return await vertex_table(
+        visit,
+        "models",
+        ("Model", "Version", "Artifacts", "Created"),
+        "No model yet. A training pipeline registers one, and so does aiplatform.Model.upload.",
+        lambda model: (model.get("versionId", ""), model.get("artifactUri", "")),
+    )
 
 
 async def model(visit: Visit) -> View:
-    """`/models/M`: the model's versions, and what each was made from."""
+    """`/models/M`: the model's versions, what each was made from, and its evaluations."""
     project, region = place_of(visit)
     path = f"models/{visit.quoted('model')}"
-    found = await visit.get(ModelDescription, path, project=project, region=region)
-    title = found.versions[0].display_name if found.versions else found.model_id
-    return View(title, "model.html", {"found": found, "title": title}, place="models")
+    described = await visit.get(ModelDescription, path, project=project, region=region)
+    title = described.versions[0].display_name if described.versions else described.model_id
+    evaluations = {
+        version.version: (await vertex_page(visit, f"{path}@{version.version}/evaluations")).get(
+            "modelEvaluations", ()
+        )
+        for version in described.versions
+    }
+    return View(
+        title,
+        "model.html",
+        {"found": described, "title": title, "evaluations": evaluations},
+        place="models",
+    )
 
 
 async def experiments(visit: Visit) -> View:
-    """`/experiments`: the experiments of the project."""
-    project, region = place_of(visit)
-    found = await visit.get(
-        ExperimentList,
+    """`/experiments`: the experiments of the project, newest first."""
+    wanted = f'schema_title="{_EXPERIMENT}" AND NOT metadata.{_LINK}:*'
+    answer: Any = {}  # Clients make the store with the first experiment.
+    try:
+        answer = await _contexts(visit, wanted)
+    except Refused as refused:
+        if refused.code is not StatusCode.NOT_FOUND:
+            raise
+    return await vertex_table(
+        visit,
         "experiments",
-        project=project,
-        region=region,
-        pageToken=visit.query("page"),
-    )
-    return View(
-        "Experiments",
-        "experiments.html",
-        {
-            "found": found,
-            "following": visit.next_page(found.next_page_token),
-        },
-        place="experiments",
+        ("Experiment", "Changed", "Description", "Created"),
+        'No experiment yet. aiplatform.init(experiment="first") begins one.',
+        lambda experiment: (
+            experiment.get("updateTime", "")[:10],
+            experiment.get("description", ""),
+        ),
+        answer={**answer, "experiments": answer.get("contexts", ())},
     )
 
 
 async def experiment(visit: Visit) -> View:
     """`/experiments/E[?run=A&run=B]`: the experiment's runs, or those named, compared, with their curves."""
-    project, region = place_of(visit)
-    path = f"experiments/{visit.quoted('experiment')}"
-    found = await visit.get(
-        ExperimentRuns,
-        path,
-        project=project,
-        region=region,
-        curves="true",
-        limit=str(_PAGE),
-        pageToken=visit.query("page"),
+    path = vertex_path(visit, f"{_STORE}/contexts/{visit.quoted('experiment')}")
+    context = await visit.backend.call(visit.principal, "GET", path)
+    if context.get("schemaTitle") != _EXPERIMENT or _LINK in context.get("metadata", {}):
+        raise Refused(StatusCode.NOT_FOUND, f"{context['name']} is no experiment.")
+    answer = await _contexts(
+        visit, f'schema_title="system.ExperimentRun" AND parent_contexts:"{context["name"]}"'
     )
+    every = [_run(run, id_of(context["name"])) for run in answer.get("contexts", ())]
     wanted = frozenset(visit.request.values.get("run", ()))
-    shown = [run for run in found.runs if not wanted or run.name in wanted]
+    shown = [run for run in every if not wanted or run.name in wanted]
     parameters = list(dict.fromkeys(n for run in shown for n in run.parameters))
-    alike = {n for n in parameters if len({run.parameters.get(n) for run in shown}) == 1}
+    alike = {n for n in parameters if len({str(run.parameters.get(n)) for run in shown}) == 1}
     metrics = list(dict.fromkeys(n for run in shown for n in run.metrics))
     axes, lines = compared(shown, [n for n in parameters if n not in alike], metrics)
     return View(
-        found.experiment.display_name or found.experiment.name,
+        context.get("displayName") or id_of(context["name"]),
         "experiment.html",
         {
-            "found": found,
+            "description": context.get("description", ""),
+            "count": len(every),
             "runs": shown,
             "chosen": wanted,
             # Parameters that differ come first: runs are compared for them.
             "parameters": sorted(parameters, key=lambda name: name in alike),
             "alike": alike if len(shown) > 1 else frozenset[str](),
             "metrics": metrics,
-            "curves": curves_of(shown),
-            "following": visit.next_page(found.next_page_token),
+            "curves": await _charts(visit, id_of(context["name"]), shown[:_DRAWN]),
+            "following": visit.next_page(answer.get("nextPageToken")),
         },
         parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
         place="experiments",
     )
 
 
+async def _contexts(visit: Visit, wanted: str) -> Any:
+    query = {"filter": wanted, "orderBy": "create_time desc"}
+    token = visit.query("page")
+    return await vertex_page(visit, f"{_STORE}/contexts", token=token, size=_PAGE, **query)
+
+
+def _run(context: Mapping[str, Any], experiment: str) -> Run:
+    metadata: Mapping[str, Any] = context.get("metadata", {})
+    state = metadata.get("_state")
+    jobs: Any = metadata.get("_custom_jobs")
+    return Run(
+        name=id_of(context["name"]).removeprefix(f"{experiment}-"),
+        state=state if isinstance(state, str) else "",
+        parameters=_values(metadata.get("_params")),
+        metrics=_values(metadata.get("_metrics")),
+        jobs=tuple(job["custom_job_resource_name"] for job in jobs or ()),
+    )
+
+
+def _values(metadata: object) -> dict[str, Any]:
+    """Return what a run has logged by name, with lists and objects as JSON. Clients may write anything
+    there."""
+    if not isinstance(metadata, dict):
+        return {}
+    return {
+        name: json.dumps(value) if isinstance(value, list | dict) else value
+        for name, value in cast(dict[str, Any], metadata).items()
+    }
+
+
 def compared(
-    runs: Sequence[ExperimentRun], parameters: Sequence[str], metrics: Sequence[str]
+    runs: Sequence[Run], parameters: Sequence[str], metrics: Sequence[str]
 ) -> tuple[list[Axis], list[Line]]:
     """Return parallel coordinates of the runs: the given parameters, and the first metric as the objective.
     Empty if fewer than two runs have measured it, or if no parameter is given."""
-    found: list[Trial] = []
+    trials: list[Trial] = []
     for number, run in enumerate(runs, 1):
-        measured = {
-            name: float(value)
-            for name, value in run.metrics.items()
-            if isinstance(value, int | float) and math.isfinite(value)
-        }
-        if metrics and metrics[0] in measured:
-            given = {name: run.parameters.get(name) for name in parameters}
-            found.append(Trial(number=number, parameters=given, value=measured[metrics[0]]))
+        value = run.metrics.get(metrics[0]) if metrics else None
+        if isinstance(value, int | float):
+            chosen = {name: run.parameters.get(name) for name in parameters}
+            trials.append(Trial(number=number, parameters=chosen, value=float(value)))
     names = {number: run.name for number, run in enumerate(runs, 1)}
-    if not found:
+    if not trials:
         return [], []
-    return parallel(found, Search(found, (Metric(metrics[0]),), frozenset(), names=names))
+    return parallel(trials, Search(trials, (Metric(metrics[0]),), frozenset(), names=names))
 
 
-def curves_of(runs: Sequence[ExperimentRun]) -> list[tuple[str, str]]:
-    """Return (name, data) of the first `_CURVES` time series. The data are JSON for a chart: the steps, and
+async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return (name, data) of the first time series of the runs. The data are JSON for a chart: the steps, and
     each run's values at them."""
-    by_name: dict[str, list[tuple[str, Curve]]] = {}
-    for run in runs:
-        for curve in run.curves:
-            by_name.setdefault(curve.name, []).append((run.name, curve))
+    if not runs:
+        return []
+    # The SDK keeps where the curves of a run are as an artifact of this name.
+    names = {f"{experiment}-{run.name}-tb-run": run.name for run in runs}
+    wanted = " OR ".join(f'name="{name}"' for name in names)
+    path = f"{_STORE}/artifacts"
+    answer = await vertex_page(visit, path, filter=wanted)
+    lines: dict[str, dict[str, dict[int, float]]] = {}
+    for artifact in answer.get("artifacts", ()):
+        board = artifact.get("metadata", {}).get("resourceName", "")
+        for name, values in (await _curves(visit, board)).items():
+            lines.setdefault(name, {})[names[id_of(artifact["name"])]] = values
     charts: list[tuple[str, str]] = []
-    for name, drawn in list(by_name.items())[:_CURVES]:
-        steps = sorted({step for _, curve in drawn for step in curve.steps})
-        lines = [
-            [run, [dict(zip(curve.steps, curve.values, strict=True)).get(step) for step in steps]]
-            for run, curve in drawn
-        ]
-        charts.append((name, json.dumps({"at": steps, "lines": lines, "label": "Step"})))
+    for name, by_run in list(lines.items())[:_CURVES]:
+        steps = sorted({step for values in by_run.values() for step in values})
+        drawn = [[run, [values.get(s) for s in steps]] for run, values in by_run.items()]
+        charts.append((name, json.dumps({"at": steps, "lines": drawn, "label": "Step"})))
     return charts
+
+
+async def _curves(visit: Visit, board: str) -> dict[str, dict[int, float]]:
+    """Return the values at each step of a tensorboard run's first series of numbers; {} if the visitor cannot
+    read them, since clients may write any name there."""
+    curves: dict[str, dict[int, float]] = {}
+    try:
+        path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _CURVES})}"
+        answer = await visit.backend.call(visit.principal, "GET", path)
+        for series in answer.get("tensorboardTimeSeries", ()):
+            if series["valueType"] != "SCALAR":
+                continue
+            path = f"/v1/{series['name']}:read?{urlencode({'maxDataPoints': _POINTS})}"
+            read = await visit.backend.call(visit.principal, "GET", path)
+            curves[series["displayName"]] = {
+                int(point.get("step", 0)): point["scalar"].get("value", 0)
+                for point in read["timeSeriesData"].get("values", ())
+                if isinstance(point["scalar"].get("value", 0), int | float)
+            }
+    except Refused:
+        return {}
+    return curves

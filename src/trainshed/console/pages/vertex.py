@@ -24,11 +24,14 @@ def vertex_path(visit: Visit, below: str) -> str:
     return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
 
 
-async def vertex_page(visit: Visit, below: str, *, token: str = "", size: int = _PAGE) -> Any:
-    """Return one page of a collection of the Vertex API, as JSON. Raises Refused."""
-    query = urlencode({"pageSize": str(size), **({"pageToken": token} if token else {})})
+async def vertex_page(
+    visit: Visit, below: str, *, token: str = "", size: int = _PAGE, **query: str
+) -> Any:
+    """Return one page of a collection of the Vertex API, as JSON. `query`: its filter or order. Raises
+    Refused."""
+    query |= {"pageSize": str(size), **({"pageToken": token} if token else {})}
     path = vertex_path(visit, below)
-    return await visit.backend.call(visit.principal, "GET", f"{path}?{query}")
+    return await visit.backend.call(visit.principal, "GET", f"{path}?{urlencode(query)}")
 
 
 async def vertex_table(
@@ -37,10 +40,14 @@ async def vertex_table(
     columns: tuple[str, str, str, str],
     nothing: str,
     cells: Callable[[Any], tuple[str, str]],
+    *,
+    answer: Any = None,
 ) -> View:
     """Return the page that lists a collection of the Vertex API: a row for each resource with its name, the
-    two `cells`, and when it was created. `nothing`: the text of an empty list."""
-    answer = await vertex_page(visit, collection, token=visit.query("page"))
+    two `cells`, and when it was created. `nothing`: the text of an empty list; `answer`: the list's, where
+    it is not simply that of the collection."""
+    if answer is None:
+        answer = await vertex_page(visit, collection, token=visit.query("page"))
     rows = [
         (
             each.get("displayName", ""),

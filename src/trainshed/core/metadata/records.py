@@ -137,14 +137,6 @@ class Node(Struct, frozen=True):
     parents: tuple[NodeName, ...] = ()
 
 
-class Children(Struct, frozen=True):
-    """How many child contexts a context has, and when the last of them changed."""
-
-    count: int = 0
-    #: Nanoseconds since the epoch; 0 without any.
-    updated: Nanos = 0
-
-
 class EdgeRole(enum.StrEnum):
     """What the target of an edge is to its source."""
 

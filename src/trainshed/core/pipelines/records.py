@@ -107,26 +107,6 @@ class ModelEvaluation(Struct, frozen=True):
     public_json: str
     #: Nanoseconds since the epoch.
     created: Nanos
-    display_name: str = ""
-    #: As given, with those of slices that came later.
-    slice_dimensions: tuple[str, ...] = ()
-    #: The first numbers among its metrics, by name.
-    numbers: tuple[tuple[str, float], ...] = ()
-
-
-class EvaluationSlice(Struct, frozen=True):
-    """How good a version is on a part of the data, as somebody has imported it."""
-
-    #: Name of the evaluation.
-    name: EvaluationName
-    slice_id: int
-    #: The slice in public JSON, as given.
-    public_json: str
-    #: Nanoseconds since the epoch.
-    created: Nanos
-    #: What the part is cut by, and which part it is; "" = not said.
-    dimension: str = ""
-    value: str = ""
 
 
 class ModelExport(Struct, frozen=True):

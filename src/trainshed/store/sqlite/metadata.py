@@ -1,8 +1,7 @@
 """Implements metadata stores (`store.metadata.Metadata`) on SQLite."""
 
-import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery
 from trainshed.core.metadata.records import (
-    Children,
     Edge,
     EdgeRole,
     Lineage,
@@ -109,23 +107,6 @@ class SqliteMetadata:
 
         return await self._snapshots.aside(read)
 
-    async def children(
-        self, names: Sequence[NodeName], *, schema_title: str
-    ) -> Mapping[NodeName, Children]:
-        by_id = {name.node_id: name for name in names}
-        if not names:
-            return {}
-        parameters = _of_store(names[0].store) | {
-            "ids": json.dumps(list(by_id)),
-            "schema_title": schema_title,
-        }
-
-        def read(connection: sqlite3.Connection) -> dict[NodeName, Children]:
-            rows = connection.execute(_SQL["children"], parameters)
-            return {by_id[node_id]: Children(count, updated) for node_id, count, updated in rows}
-
-        return dict.fromkeys(names, Children()) | await self._snapshots.aside(read)
-
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
         def work(connection: sqlite3.Connection) -> Node:
             number, old = _read(connection, name)
@@ -152,13 +133,6 @@ class SqliteMetadata:
                 _link(connection, edge)
 
         await self._writer.run("link", work)
-
-    async def unlink(self, edges: Sequence[Edge]) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            for edge in edges:
-                connection.execute(_SQL["delete_edge"], _ends(connection, edge))
-
-        await self._writer.run("unlink", work)
 
     async def lineage(self, name: NodeName, hops: int) -> Lineage:
         def read(connection: sqlite3.Connection) -> Lineage:

@@ -56,20 +56,9 @@ DELETE FROM metadata_edges WHERE source = :node OR target = :node;
 INSERT INTO metadata_edges (source, role, target, at, labels)
 VALUES (:source, :role, :target, :at, :labels) ON CONFLICT DO NOTHING;
 
--- name: delete_edge
-DELETE FROM metadata_edges WHERE source = :source AND role = :role AND target = :target;
-
 -- name: parents
 SELECT p.node_id FROM metadata_edges AS e JOIN metadata_nodes AS p ON p.node = e.source
 WHERE e.target = :node AND e.role = 'child' ORDER BY p.node_id;
-
--- name: children
-SELECT p.node_id, count(*), max(c.updated) FROM metadata_nodes AS p
-JOIN metadata_edges AS e ON e.source = p.node AND e.role = 'child'
-JOIN metadata_nodes AS c ON c.node = e.target AND c.schema_title = :schema_title
-WHERE p.project_id = :project_id AND p.location = :location AND p.store_id = :store_id
-  AND p.kind = 'contexts' AND p.node_id IN (SELECT value FROM json_each(:ids))
-GROUP BY p.node;
 
 -- name: is_below
 WITH RECURSIVE below(node) AS (

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.datasets.messages import (
-    DATASET,
     V1,
     message,
     read_imports,
@@ -28,7 +27,6 @@ from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import (
     SCAN_LIMIT,
-    Mask,
     Scan,
     decode_number,
     encode_token,
@@ -75,8 +73,7 @@ async def create(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    mask = Mask(request.read_mask, DATASET)
-    return mask.apply(view(await call.services.datasets.dataset(DatasetName.parse(request.name))))
+    return view(await call.services.datasets.dataset(DatasetName.parse(request.name)))
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -87,7 +84,6 @@ async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
     question = (str(parent), request.filter, request.order_by)
     start = decode_number(request.page_token, *question)
-    mask = Mask(request.read_mask, DATASET)
     found = await call.services.datasets.datasets(
         parent.project_id, parent.location, "", SCAN_LIMIT
     )
@@ -98,7 +94,7 @@ async def list_(call: Call, request: Any) -> Message:
     more = len(passing) > start + size
     return message(
         "ListDatasetsResponse",
-        datasets=[mask.apply(view(record)) for record in passing[start : start + size]],
+        datasets=[view(record) for record in passing[start : start + size]],
         next_page_token=encode_token(str(start + size), *question) if more else "",
     )
 

@@ -9,7 +9,6 @@ from trainshed.api.aiplatform_v1.metadata.messages import V1, view
 from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import read_labels
@@ -19,7 +18,6 @@ _INPUT: Final = 1
 _OUTPUT: Final = 2
 _ROLES: Final = {_INPUT: EdgeRole.INPUT, _OUTPUT: EdgeRole.OUTPUT}
 _TYPES: Final = {role: number for number, role in _ROLES.items()}
-_MOST_HOPS: Final = 100
 
 
 async def add_members(call: Call, request: Any) -> Message:
@@ -42,13 +40,15 @@ async def add_members(call: Call, request: Any) -> Message:
 
 async def add_children(call: Call, request: Any) -> Message:
     """Put contexts below a context; their etags stay as they are."""
-    await call.services.metadata.link(_children(call, request))
+    context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
+    at = call.services.now()
+    await call.services.metadata.link(
+        [
+            Edge(context, EdgeRole.CHILD, child, at)
+            for child in _names(request.child_contexts, NodeKind.CONTEXT, "child_contexts")
+        ]
+    )
     return pool.message_class(f"{V1}.AddContextChildrenResponse")()
-
-
-async def remove_children(call: Call, request: Any) -> Message:
-    await call.services.metadata.unlink(_children(call, request))
-    return pool.message_class(f"{V1}.RemoveContextChildrenResponse")()
 
 
 async def add_events(call: Call, request: Any) -> Message:
@@ -84,37 +84,13 @@ async def of_execution(call: Call, request: Any) -> Message:
     return _subgraph(await call.services.metadata.lineage(name, 1))
 
 
-async def of_artifact(call: Call, request: Any) -> Message:
-    """Return what is at most `max_hops` events away from an artifact (0, or more than 100: at most 100
-    away)."""
-    name = NodeName.parse(request.artifact, NodeKind.ARTIFACT, of="artifact")
-    if request.max_hops < 0:
-        raise InvalidRequest((Violation("max_hops", "It must not be negative."),))
-    if request.filter:
-        text = "A lineage cannot be filtered; leave the filter out and choose among the answer."
-        raise InvalidRequest((Violation("filter", text),))
-    hops = min(request.max_hops or _MOST_HOPS, _MOST_HOPS)
-    return _subgraph(await call.services.metadata.lineage(name, hops))
-
-
 HANDLERS: Final[Handlers] = {
     f"{SERVICE}.AddContextArtifactsAndExecutions": add_members,
     f"{SERVICE}.AddContextChildren": add_children,
-    f"{SERVICE}.RemoveContextChildren": remove_children,
     f"{SERVICE}.AddExecutionEvents": add_events,
     f"{SERVICE}.QueryContextLineageSubgraph": of_context,
     f"{SERVICE}.QueryExecutionInputsAndOutputs": of_execution,
-    f"{SERVICE}.QueryArtifactLineageSubgraph": of_artifact,
 }
-
-
-def _children(call: Call, request: Any) -> list[Edge]:
-    context = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
-    at = call.services.now()
-    return [
-        Edge(context, EdgeRole.CHILD, child, at)
-        for child in _names(request.child_contexts, NodeKind.CONTEXT, "child_contexts")
-    ]
 
 
 def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:

@@ -1,4 +1,4 @@
-"""Contexts, artifacts and executions: create, get, list, update, delete, purge.
+"""Contexts, artifacts and executions: create, get, list, update, delete.
 
 The three kinds differ in a few fields only.
 """
@@ -27,7 +27,7 @@ from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import decode_number, encode_token, page_size, read_order
 from trainshed.api.resources.operations import done_at_once
-from trainshed.core.errors import InvalidRequest, NotFound, Violation
+from trainshed.core.errors import NotFound
 from trainshed.core.metadata.conditions import NodeQuery, Order
 from trainshed.core.metadata.merging import changed
 from trainshed.core.metadata.records import MERGED, Node, NodeKind, NodeName, StoreName
@@ -37,8 +37,6 @@ from trainshed.wire import pool
 
 _PAGE: Final = 100
 _LARGEST: Final = 1000
-_PURGED_AT_ONCE: Final = 10_000
-_SAMPLE: Final = 100
 
 
 async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
@@ -111,25 +109,6 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
     return operations.finished(done)
 
 
-async def _purge(kind: NodeKind, call: Call, request: Any) -> Message:
-    """Delete what passes a filter, the oldest ten thousand at a time; without `force` only count it."""
-    store = StoreName.parse(request.parent, of="parent")
-    if not request.filter.strip():
-        text = "Name what is to be deleted; everything is create_time > 2000-01-01T00:00:00Z."
-        raise InvalidRequest((Violation("filter", text),))
-    condition = read_filter(request.filter, store, kind)
-    services = call.services
-    found = await services.metadata.nodes(NodeQuery(store, kind, condition, _PURGED_AT_ONCE))
-    names = [node.name for node in found]
-    answer = pool.message_class(f"{V1}.Purge{message_name(kind)}sResponse")(
-        purge_count=len(names),
-        purge_sample=[] if request.force else [str(name) for name in names[:_SAMPLE]],
-    )
-    done = done_at_once(services, store, OperationKind.UPDATE, str(store), answer)
-    await services.metadata.delete(names if request.force else (), done)
-    return operations.finished(done)
-
-
 def _new(call: Call, name: NodeName, fields: NodeFields) -> Node:
     now = call.services.now()
     etag = now // 10**6
@@ -158,7 +137,6 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
     "List{}s": _list,
     "Update{}": _update,
     "Delete{}": _delete,
-    "Purge{}s": _purge,
 }
 
 

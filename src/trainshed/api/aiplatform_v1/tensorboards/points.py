@@ -1,8 +1,7 @@
 """Points of time series: written by run or by experiment, read in order of their steps, thinned if there are
 many."""
 
-import operator
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -10,11 +9,7 @@ from google.protobuf.message import Message
 from trainshed.api.aiplatform_v1.tensorboards.messages import V1, value_number
 from trainshed.api.aiplatform_v1.tensorboards.resources import SERVICE
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import decode_number, encode_token, page_size
-from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import Comparison, FilterError, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.operators import Operator
 from trainshed.core.requests import Faults
 from trainshed.core.tensorboards.records import (
     BoardName,
@@ -33,10 +28,6 @@ MOST_SERIES: Final = 20
 """Most series of one batch read."""
 _SHOWN: Final = {ValueType.SCALAR: 1_000, ValueType.TENSOR: 100, ValueType.BLOB_SEQUENCE: 100}
 """Default number of points of a series in an answer."""
-_EXPORTED: Final = 10_000
-_PAGE: Final = 1_000
-PointTest = Callable[[int, int], bool]
-"""Takes a point's step and time (ns)."""
 _Write = dict[int, list[tuple[int, list[Point]]]]
 """Points by run and series."""
 
@@ -82,10 +73,12 @@ async def read(call: Call, request: Any) -> Message:
     name = BoardName.parse(
         request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
     )
-    passes = _read_filter(request.filter)
+    if request.filter:
+        text = "Points cannot be filtered; leave the filter out and choose among the answer."
+        raise InvalidRequest((Violation("filter", text),))
     series = await call.services.tensorboards.resource(name)
     most = request.max_data_points or _shown(series)
-    ((_, points),) = await _points(call, (series,), most if most > 0 else None, passes)
+    ((_, points),) = await _points(call, (series,), most if most > 0 else None)
     return pool.message_class(f"{V1}.ReadTensorboardTimeSeriesDataResponse")(
         time_series_data=_data(series, points)
     )
@@ -116,55 +109,11 @@ async def batch_read(call: Call, request: Any) -> Message:
     )
 
 
-async def export(call: Call, request: Any) -> Message:
-    """Return all points of a series, page by page."""
-    name = BoardName.parse(
-        request.tensorboard_time_series, Level.SERIES, of="tensorboard_time_series"
-    )
-    size = page_size(request.page_size, default=_EXPORTED, maximum=_EXPORTED)
-    question = (str(name), request.filter)
-    start = decode_number(request.page_token, *question)
-    passes = _read_filter(request.filter)
-    series = await call.services.tensorboards.resource(name)
-    ((_, points),) = await _points(call, (series,), None, passes)
-    more = len(points) > start + size
-    answer: Any = pool.message_class(f"{V1}.ExportTensorboardTimeSeriesDataResponse")(
-        next_page_token=encode_token(str(start + size), *question) if more else ""
-    )
-    _fill(answer.time_series_data_points, series, points[start : start + size])
-    return answer
-
-
-async def size(call: Call, request: Any) -> Message:
-    """Return the bytes that all points below a tensorboard take on the disk."""
-    board = BoardName.parse(request.tensorboard, Level.TENSORBOARD, of="tensorboard")
-    runs = [
-        run.uid
-        async for experiment in _all_below(call, board, Level.EXPERIMENT)
-        async for run in _all_below(call, experiment.name, Level.RUN)
-    ]
-    return pool.message_class(f"{V1}.ReadTensorboardSizeResponse")(
-        storage_size_byte=await call.services.points.size(runs)
-    )
-
-
-async def _all_below(call: Call, parent: BoardName, level: Level) -> AsyncIterator[BoardResource]:
-    after, more = "", True
-    while more:
-        page = await call.services.tensorboards.below(str(parent), level, after, _PAGE)
-        for resource in page:
-            yield resource
-        more = len(page) == _PAGE
-        after = page[-1].name.own_id if page else ""
-
-
 HANDLERS: Final[Handlers] = {
-    f"{SERVICE}.ReadTensorboardSize": size,
     f"{SERVICE}.WriteTensorboardRunData": write_run,
     f"{SERVICE}.WriteTensorboardExperimentData": write_experiment,
     f"{SERVICE}.ReadTensorboardTimeSeriesData": read,
     f"{SERVICE}.BatchReadTensorboardTimeSeriesData": batch_read,
-    f"{SERVICE}.ExportTensorboardTimeSeriesData": export,
 }
 
 
@@ -215,10 +164,7 @@ async def _write(call: Call, writes: _Write) -> None:
 
 
 async def _points(
-    call: Call,
-    found: Sequence[BoardResource],
-    most: int | None,
-    passes: PointTest | None = None,
+    call: Call, found: Sequence[BoardResource], most: int | None
 ) -> list[tuple[BoardResource, list[Point]]]:
     """Return several series with their points, in their order; the file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
@@ -227,7 +173,7 @@ async def _points(
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
         run = await call.services.tensorboards.resource(name)
-        points |= await call.services.points.read(run.uid, uids, most, passes)
+        points |= await call.services.points.read(run.uid, uids, most)
     return [(series, points[series.uid]) for series in found]
 
 
@@ -254,34 +200,3 @@ def _fill(values: Any, series: BoardResource, points: Iterable[Point]) -> None:
                 value.blobs.ParseFromString(raw)
             case number, _:
                 value.scalar.value = number
-
-
-_TESTS: Final[Mapping[Operator, Callable[[int, int], bool]]] = {
-    Operator.EQUAL: operator.eq,
-    Operator.NOT_EQUAL: operator.ne,
-    Operator.LESS: operator.lt,
-    Operator.LESS_EQUAL: operator.le,
-    Operator.GREATER: operator.gt,
-    Operator.GREATER_EQUAL: operator.ge,
-}
-
-
-def _read_filter(text: str) -> PointTest | None:
-    """Read a filter of one comparison: `step > 1` or `wall_time >= 2026-01-01T00:00:00Z`. Returns None if all
-    points pass. Raises InvalidRequest."""
-    try:
-        match parse_filter(text):
-            case None:
-                return None
-            case Comparison(("step",), compare, value) if compare in _TESTS:
-                if not value.lstrip("-").isdecimal():
-                    raise FilterError(f"{value!r} is no step")
-                of_step, wanted = _TESTS[compare], int(value)
-                return lambda step, _: of_step(step, wanted)
-            case Comparison(("wall_time",), compare, value) if compare in _TESTS:
-                of_time, wanted = _TESTS[compare], moment(value)
-                return lambda _, at: of_time(at, wanted)
-            case _:
-                raise FilterError("compare step or wall_time, for example step > 100")
-    except FilterError as error:
-        raise InvalidRequest((Violation("filter", str(error)),)) from None

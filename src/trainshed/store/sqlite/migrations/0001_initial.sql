@@ -314,7 +314,7 @@ CREATE TABLE datasets (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX datasets_by_age ON datasets (project_id, location, made, dataset_id);
 
--- Evaluations of versions of models, and their slices.
+-- Evaluations of versions of models.
 CREATE TABLE model_evaluations (
     project_id    TEXT NOT NULL,
     location      TEXT NOT NULL,
@@ -325,15 +325,6 @@ CREATE TABLE model_evaluations (
     PRIMARY KEY (project_id, location, model_id, evaluation_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX model_evaluations_by_version ON model_evaluations (project_id, location, model_id, version, evaluation_id);
-CREATE TABLE model_evaluation_slices (
-    project_id    TEXT NOT NULL,
-    location      TEXT NOT NULL,
-    model_id      TEXT NOT NULL,
-    evaluation_id INTEGER NOT NULL,
-    slice_id      INTEGER NOT NULL,
-    record        BLOB NOT NULL,
-    PRIMARY KEY (project_id, location, model_id, evaluation_id, slice_id)
-) STRICT, WITHOUT ROWID;
 
 -- Below which directory of a bucket each job writes, without a slash at its end: what lies there leads to its job.
 CREATE TABLE job_outputs (
