@@ -1,23 +1,22 @@
-"""Moments, durations, tables, references, the progress board: what the command line shows."""
+"""Moments, durations, tables, references: what the command line shows."""
 
-import io
-import queue
-from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC
 
 import click
 import pytest
-from rich.console import Console
 
-from trainshed.cli.jobs import watch
 from trainshed.cli.jobs.describe import timeline_lines
-from trainshed.cli.jobs.follow import Update
 from trainshed.cli.jobs.references import meant
-from trainshed.cli.jobs.views import JobView, LogLine, ReplicaView, TimelineView, WaitingView
-from trainshed.cli.jobs.watch import Board, live, plain
+from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
 from trainshed.cli.text.colours import entry_colour, replica_colour, state_colour
-from trainshed.cli.text.moments import duration, gibibytes, local_clock, local_moment, parse_moment
+from trainshed.cli.text.moments import (
+    duration,
+    gibibytes,
+    local_clock,
+    local_moment,
+    parse_moment,
+    size,
+)
 from trainshed.cli.text.tables import Column, cut, joined, pairs, table, width
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
@@ -83,6 +82,12 @@ def test_sizes() -> None:
     ]
 
 
+def test_sizes_are_in_powers_of_ten() -> None:
+    assert [size(n) for n in (0, 999, 1000, 25e9, 3.2e13)] == [
+        *("0 B", "999 B", "1.0 kB", "25.0 GB", "32.0 TB")
+    ]
+
+
 def test_tables_align_and_give_way() -> None:
     columns = (Column("A", flexible=True), Column("N", right=True), Column("Z"))
     rows = [("a long long name", "7", "end"), ("ｗｉｄｅ", "128", "")]
@@ -138,30 +143,6 @@ def test_meant_takes_an_unambiguous_beginning() -> None:
         meant("zzz", [])
 
 
-def test_the_board_keeps_the_newest_line_of_each_replica() -> None:
-    board = Board().after(view())
-    for text in ("epoch 1", "\x1b[31mepoch 2\x1b[0m\r", "  "):
-        board = board.after(LogLine(NOON, "workerpool0-0", "INFO", text))
-    first, second = board.rows(NOON + 3 * SECOND)
-    assert (first.last, first.ran) == ("epoch 2", "3.0s")
-    assert (second.last, second.ran, second.state) == ("", "", ReplicaState.WAITING)
-
-
-def test_the_board_says_what_a_job_waits_for() -> None:
-    told = TimelineView(NOON, "building", "Building the runtime.\nWith scikit-learn.")
-    board = Board().after(told).after(view(state=JobState.PREPARING))
-    assert board.note == "Building the runtime."
-    assert board.after(view()).note == ""
-
-
-def test_the_board_says_why_a_queued_job_has_no_room() -> None:
-    waiting = WaitingView("quota", "needs 8 CPUs", position=2)
-    queued = replace(view(state=JobState.QUEUED), waiting=waiting, waits=("needs 8 CPUs", "try 4"))
-    told = TimelineView(NOON, "created", "It was created.")
-    board = Board().after(told).after(queued)
-    assert board.note == "needs 8 CPUs; try 4 (number 2)"
-
-
 def test_entries_that_ask_for_attention_have_a_colour() -> None:
     assert entry_colour("running") is None
     assert entry_colour("no_checkpoint") == entry_colour("limit_nears") == "yellow"
@@ -171,65 +152,9 @@ def test_entries_that_ask_for_attention_have_a_colour() -> None:
     assert entry_colour("failed") == "red"
 
 
-def test_plain_lines_wait_for_no_view() -> None:
-    line = LogLine(NOON, "workerpool0-0", "INFO", "hello")
-    assert [click.unstyle(text) for text in plain(line, Board(), lines=True)] == [
-        "workerpool0-0  hello"
-    ]
-    assert not list(plain(line, Board(), lines=False))
-    ml = replace(view().replicas[0], task="master-replica-0")
-    board = Board(replace(view(), api=Api.ML, replicas=(ml,)))
-    assert click.unstyle(next(plain(line, board, lines=True))) == "master-replica-0  hello"
-
-
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
     """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
     told = click.unstyle(timeline_lines([TimelineView(NOON, "verdict", message)])[-1])
     assert told.endswith("Its last lines: …): 1 of 2; the job is retried.")
-
-
-def test_the_live_table_ends_with_what_is_true() -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, color_system=None, width=60)
-    told = TimelineView(NOON, "preparing", "Preparing scikit-learn.")
-    line = LogLine(NOON, "workerpool0-0", "INFO", "[bold] epoch 1 " + "x" * 60)
-    over = replace(view(state=JobState.SUCCEEDED), ended=NOON + 5 * SECOND)
-    updates = [told, view(state=JobState.PREPARING), line, over]
-    last = live(updates, lambda: NOON + 9 * SECOND, console, lines=False)
-    assert last == over
-    drawn = screen.getvalue()
-    assert "preparing: Preparing scikit-learn." in drawn
-    title, first, second = drawn.rstrip("\x1b[?25h\n").splitlines()[-3:]
-    assert title.split() == ["digits", "SUCCEEDED", "4.0s"]
-    assert first.split()[:6] == ["workerpool0-0", "RUNNING", "9.0s", "[bold]", "epoch", "1"]
-    assert first.endswith("x…")
-    assert second.split() == ["workerpool1-0", "WAITING"]
-
-
-def test_the_live_table_says_how_far_a_job_is_after_the_last_line_of_a_burst(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watch, "_ASK_EVERY", 0.3)
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, color_system=None, width=60)
-    asked: queue.Queue[None] = queue.Queue()
-    printed = ["epoch 1 of 3"]
-
-    def progress() -> str:
-        asked.put(None)
-        return printed[-1]
-
-    def updates() -> Iterator[Update]:
-        yield view()
-        yield LogLine(NOON, "workerpool0-0", "INFO", printed[-1])
-        asked.get(timeout=10)
-        printed.append("epoch 3 of 3")
-        yield LogLine(NOON, "workerpool0-0", "INFO", printed[-1])
-        # Nothing more comes while the program saves its model.
-        asked.get(timeout=10)
-        yield replace(view(state=JobState.SUCCEEDED), ended=NOON + SECOND)
-
-    live(updates(), lambda: NOON, console, lines=False, progress=progress)
-    assert asked.empty()

@@ -66,8 +66,8 @@ def test_values_of_json_are_made_plain_with_their_names() -> None:
 
 def test_further_lines_of_a_message_stand_below_its_first() -> None:
     line = LogLine(0, "workerpool0-0", "INFO", "a\nservice  Job completed")
-    shown = click.unstyle(line_text(line, "worker", 8)).split("\n")
-    assert shown == ["worker    a", "          service  Job completed"]
+    shown = click.unstyle(line_text(line, "worker")).split("\n")
+    assert shown == ["worker  a", "        service  Job completed"]
 
 
 @given(ANY_TEXT)

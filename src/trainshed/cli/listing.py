@@ -13,11 +13,10 @@ from trainshed.cli.connection import Endpoint, find, place_of, takes_address, ta
 from trainshed.cli.jobs.references import completing, find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data, takes_form, terminal_width
-from trainshed.cli.resources import KINDS, Json, Kind, Place, short
-from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.resources import KINDS, Kind, Place, short
+from trainshed.cli.text.tables import table_of
 from trainshed.cli.text.yaml_form import yaml_text
 
-_NOTHING: Final = "–"
 _SOON: Final = 0.5
 """Seconds that the service may take to answer while a shell completes a name."""
 _OFFERED: Final = 100
@@ -106,7 +105,7 @@ def list_(*, kind: Kind, every: bool, form: str, **where: Unpack[_Where]) -> Non
         of_whom = f" of {place}" if kind.is_placed else ""
         click.echo(f"There are no {kind.name}{of_whom}. {kind.none}".rstrip(), err=True)
         return
-    for line in table_of(kind, records, terminal_width()):
+    for line in table_of(kind.fields, records, terminal_width()):
         click.echo(line)
 
 
@@ -160,17 +159,6 @@ def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpa
     for each in name:
         place.delete(kind, each)
         actions.did(singular, each, "deleted", f"{each}  is deleted")
-
-
-def table_of(kind: Kind, records: list[Json], width: int | None) -> list[str]:
-    """Return the lines of a table of records. `width`: maximum width of a line, None = unlimited."""
-    cells = [(field, [field.cell(record) for record in records]) for field in kind.fields]
-    shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
-    columns = [
-        Column(field.title, right=field.right, flexible=field.flexible) for field, _ in shown
-    ]
-    rows = zip(*([text or _NOTHING for text in texts] for _, texts in shown), strict=True)
-    return titled(columns, list(rows), width)
 
 
 def _endpoint(where: _Where) -> Endpoint:

@@ -6,13 +6,14 @@ APIs where these have them, else of the service's own one. Nothing here prints.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.text.moments import gibibytes, local_moment, parse_moment
+from trainshed.cli.text.tables import Field
 
 Json = dict[str, Any]
 
@@ -21,30 +22,6 @@ _PUBLIC: Final = "/v1/projects/{project}/locations/{region}"
 _PAGE: Final = 1000
 _EXPERIMENTS: Final = 'schema_title="system.Experiment" AND NOT metadata.tensorboard_link:*'
 _RUNS: Final = 'schema_title="system.ExperimentRun" AND parent_contexts:"{name}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A column of a kind's table."""
-
-    title: str
-    #: The field of the record, with dots between names; "" = the whole record.
-    path: str
-    #: Makes the cell's text of the field's value, which is never None.
-    show: Callable[[Any], str] = str
-    #: Whether cells are aligned to the right, as numbers are.
-    right: bool = False
-    #: Whether cells may be cut if the terminal is too narrow.
-    flexible: bool = False
-    #: Whether the column is left out if no record has anything there.
-    optional: bool = False
-
-    def cell(self, record: Json) -> str:
-        """Return the text of a record's cell; "" if the record has no such field."""
-        value: Any = record
-        for name in filter(None, self.path.split(".")):
-            value = cast(Json, value).get(name) if isinstance(value, dict) else None
-        return "" if value is None else self.show(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +197,7 @@ def short(name: str) -> str:
 
 def _ordered(kind: Kind, record: Json) -> Json:
     """Return a record with the fields first that are columns."""
-    first = [field.path.partition(".")[0] for field in kind.fields]
+    first = [(field.path or "").partition(".")[0] for field in kind.fields]
     return {key: record[key] for key in dict.fromkeys((*first, *record)) if key in record}
 
 
@@ -396,10 +373,12 @@ KINDS: Final = {
             (
                 Field("NODE", "name"),
                 Field("CONDITION", "condition"),
-                Field("CPUS", "", _used("usedVcpus", "vcpus", "{:g}".format), right=True),
-                Field("MEMORY", "", _used("usedMemoryBytes", "memoryBytes", gibibytes), right=True),
+                Field("CPUS", None, _used("usedVcpus", "vcpus", "{:g}".format), right=True),
+                Field(
+                    "MEMORY", None, _used("usedMemoryBytes", "memoryBytes", gibibytes), right=True
+                ),
                 Field("ACCELERATORS", "accelerators", _node_accelerators),
-                Field("OTHERS", "", _others, optional=True),
+                Field("OTHERS", None, _others, optional=True),
                 Field("REPLICAS", "replicas", lambda replicas: str(len(replicas)), right=True),
                 Field("WHY", "cause", optional=True),
             ),

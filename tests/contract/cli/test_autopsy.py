@@ -56,7 +56,7 @@ def test_it_is_listed(service: FakeService, trainshed: Invoke) -> None:
     header, first, second = done.stdout.splitlines()
     assert header.split()[0] == "REPLICA"
     assert "exit code 3" in first
-    assert "3.3 MiB" in first
+    assert "3.5 MB" in first
     assert "2026-11-21 06:00:05" in first
     assert "python3 -m trainer --note 'a b'" in first
     assert "–" in second

@@ -153,7 +153,7 @@ def test_more_than_there_is_is_told_of_a_job_that_would_start(
     nodes = [{"name": "local", "vcpus": 2.0, "memoryBytes": 2**30}]
     service.on("GET", "/trainshed/v1/nodes", {"nodes": nodes})
     result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
-    assert "machines would have 4 CPUs and 15.0 GiB, and there are 2 and 1.0 GiB" in result.stdout
+    assert "replicas may use 4 CPUs and 12.0 GiB, and there are 2 and 1.0 GiB" in result.stdout
 
 
 def test_gclouds_config_needs_no_program(trainshed: Invoke, service: FakeService) -> None:

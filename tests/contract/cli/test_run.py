@@ -186,8 +186,8 @@ def test_a_job_that_asks_for_more_than_there_is_is_told_so(
     node = {"name": "local", "vcpus": 2, "memoryBytes": 2**36, "condition": "READY"}
     ready.on("GET", "/trainshed/v1/nodes", {"nodes": [node]})
     told = trainshed("run", str(program / "other.py")).stderr
-    assert "notice: Its machines would have 12 CPUs and " in told
-    assert "and there are 2 and 64.0 GiB: it runs" in told
+    assert "notice: Its replicas may use 12 CPUs and " in told
+    assert "and there are 2 and 64.0 GiB: they share" in told
 
 
 def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(

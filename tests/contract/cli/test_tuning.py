@@ -103,9 +103,9 @@ def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) 
         f"Its job  {PLACE}/customJobs/72",
         "",
         "TRIAL  STATE      accuracy  STEP  TIME    lr  units",
-        "    1  SUCCEEDED       0.5    12  3.0s  0.01      8",
-        "  ★ 2  SUCCEEDED      0.75    12  3.0s  0.02      8",
-        "    3  RUNNING         0.5     1   59s  0.03      8",
+        "1      SUCCEEDED       0.5    12  3.0s  0.01      8",
+        "★ 2    SUCCEEDED      0.75    12  3.0s  0.02      8",
+        "3      RUNNING         0.5     1   59s  0.03      8",
     ]
 
 

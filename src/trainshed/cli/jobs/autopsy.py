@@ -1,7 +1,6 @@
 """`trainshed jobs autopsy`: lists, opens, copies and deletes the files that failed replicas left."""
 
 import shlex
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.shell import run_shell
-from trainshed.cli.output_format import print_data, takes_form
-from trainshed.cli.text.moments import local_moment, parse_moment
+from trainshed.cli.output_format import print_data, takes_form, terminal_width
+from trainshed.cli.text.moments import local_moment, parse_moment, size
 from trainshed.cli.text.printable import one_line
-from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.text.tables import Field, table_of
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 
@@ -93,26 +92,15 @@ def _list(client: Client, uid: str, form: str) -> None:
             err=True,
         )
         return
-    columns = (
-        Column("REPLICA"),
-        Column("ATTEMPT", right=True),
-        Column("ENDED"),
-        Column("SIZE", right=True),
-        Column("KEPT UNTIL"),
-        Column("RAN", flexible=True),
+    fields = (
+        Field("REPLICA", "task"),
+        Field("ATTEMPT", "attempt", right=True),
+        Field("ENDED", "how"),
+        Field("SIZE", "bytes", lambda number: size(number) if number >= 0 else "", right=True),
+        Field("KEPT UNTIL", "expire_time", lambda text: local_moment(parse_moment(text))),
+        Field("RAN", "argv", shlex.join, flexible=True),
     )
-    rows = [
-        (
-            autopsy.task,
-            str(autopsy.attempt),
-            autopsy.how,
-            size_text(autopsy.bytes),
-            local_moment(parse_moment(autopsy.expire_time)),
-            shlex.join(autopsy.argv),
-        )
-        for autopsy in autopsies
-    ]
-    for line in titled(columns, rows, 120 if sys.stdout.isatty() else None):
+    for line in table_of(fields, autopsies, terminal_width()):
         click.echo(line)
 
 
@@ -169,13 +157,3 @@ class _AnswerFile:
             self._rest += chunk
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
-
-
-def size_text(size: int) -> str:
-    """Return a number of bytes as text, such as `12.3 MiB`; `–` if it is negative, which means not known."""
-    if size < 0:
-        return "–"
-    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= bytes_:
-            return f"{size / bytes_:.1f} {unit}"
-    return f"{size} B"

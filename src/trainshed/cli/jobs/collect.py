@@ -9,8 +9,7 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import job_path, list_jobs, project_of
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.reduction_table import size
-from trainshed.cli.text.moments import counted, local_moment, parse_moment
+from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.core.retention import jobs_due, parse_age, parse_size
 from trainshed.wire.trainshed_v1.jobs import DeletedLogs
 from trainshed.wire.trainshed_v1.record import plain, read

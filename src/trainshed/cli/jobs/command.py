@@ -1,6 +1,7 @@
 """`trainshed jobs`: the group, with list, describe, timeline and cancel. Its other commands have modules of
 their own."""
 
+from collections.abc import Sequence
 from datetime import tzinfo
 
 import click
@@ -9,13 +10,15 @@ from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.commands import LazyCommand, Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.jobs import autopsy, curves, drill, logs, shell, usage, wait, watch
+from trainshed.cli.jobs import autopsy, drill, logs, shell, wait, watch
 from trainshed.cli.jobs.describe import (
     IncarnationView,
     counter_lines,
+    curve_lines,
     description,
     incarnation_table,
     timeline_lines,
+    usage_lines,
 )
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
@@ -30,12 +33,14 @@ from trainshed.cli.jobs.references import (
 from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
-from trainshed.cli.text.colours import faint, state_colour
+from trainshed.cli.text.colours import state_colour
 from trainshed.cli.text.moments import local_moment
-from trainshed.cli.text.tables import Column, joined, table
+from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.units import Nanos
+from trainshed.wire.trainshed_v1.curves import JobCurves
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
+from trainshed.wire.trainshed_v1.usage import Usage
 
 
 @click.group(cls=Group)
@@ -48,6 +53,8 @@ def command() -> None:
 
 
 _CLONE = "trainshed.cli.jobs.clone"
+_POINTS = 32
+"""Points of a curve, of which the least and the greatest are shown."""
 command.add_command(logs.command, "logs")
 command.add_command(drill.report, "resume-report")
 command.add_command(shell.command, "shell")
@@ -116,7 +123,7 @@ def list_(
         click.echo(f"No jobs {which}{advice}", err=True)
         return
     views = [JobView.parse(job) for job in jobs[:limit]]
-    for line in job_table(views, session.now(), terminal_width()):
+    for line in table_of(job_fields(views, session.now()), views, terminal_width()):
         click.echo(line)
     if len(jobs) > limit:
         click.echo(f"These are the newest {limit}; more of them: --limit NUMBER", err=True)
@@ -137,8 +144,14 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
     view = JobView.parse(answer)
     submitted = SubmittedView.of(answer.get("resource") or {})
     lines = description(view, session.now(), width=terminal_width(), submitted=submitted)
-    about = [*curves.describe_lines(client, view), *usage.describe_lines(client, view)]
-    for line in [*lines, *about]:
+    if view.kind != "tuning":
+        # The trials of a tuning job may have very many.
+        curves = read(client.get(job_path(view.uid, "/curves"), points=_POINTS), JobCurves)
+        lines += curve_lines(curves, view.id)
+    if any(replica.started for replica in view.program.replicas):
+        usage = read(client.get(job_path(view.program.uid, "/usage"), points=0), Usage)
+        lines += usage_lines(usage)
+    for line in lines:
         click.echo(line)
 
 
@@ -184,37 +197,17 @@ def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
         raise SystemExit(1)
 
 
-def job_table(
-    jobs: list[JobView], now: Nanos, width: int | None, zone: tzinfo | None = None
-) -> list[str]:
-    """Return the lines of a table of jobs. Kind and progress have columns only if a job is of another kind
-    than custom, or has progress. `width`: maximum characters per line, None = unlimited."""
+def job_fields(
+    jobs: Sequence[JobView], now: Nanos, zone: tzinfo | None = None
+) -> tuple[Field, ...]:
+    """Return the columns of a list of these jobs."""
     kinds = any(job.kind != "custom" for job in jobs)
-    progress = any(job.progress for job in jobs)
-    columns = (
-        Column("JOB"),
-        *([Column("KIND")] if kinds else []),
-        Column("NAME", flexible=True),
-        Column("STATE"),
-        Column("CREATED"),
-        Column("LASTED", right=True),
-        *([Column("PROGRESS", flexible=True)] if progress else []),
+    return (
+        Field("JOB", "id"),
+        *([Field("KIND", "kind")] if kinds else []),
+        Field("NAME", "display_name", flexible=True),
+        Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
+        Field("CREATED", "created", lambda created: local_moment(created, zone)),
+        Field("LASTED", None, lambda job: job.lasted(now), right=True),
+        Field("PROGRESS", "progress", flexible=True, optional=True),
     )
-    rows = [
-        (
-            job.id,
-            *([job.kind] if kinds else []),
-            job.display_name or "–",
-            job.state.value,
-            local_moment(job.created, zone),
-            job.lasted(now),
-            *([job.progress or "–"] if progress else []),
-        )
-        for job in jobs
-    ]
-    header, *cells = table(columns, rows, width)
-    lines = [faint(joined(header))]
-    for job, row in zip(jobs, cells, strict=True):
-        row[2 + kinds] = click.style(row[2 + kinds], fg=state_colour(job.state))
-        lines.append(joined(row))
-    return lines

@@ -4,6 +4,7 @@ Pure."""
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from typing import Any
 
 import click
 
@@ -16,14 +17,29 @@ from trainshed.cli.jobs.views import (
     WaitingView,
     how,
 )
-from trainshed.cli.text.colours import entry_colour, faint, replica_colour, state_colour
-from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
-from trainshed.cli.text.tables import Column, joined, pairs, table
-from trainshed.cli.trial_table import best_text, best_trial, counts, terminal_text, trial_table
-from trainshed.cli.tuning_views import TuningView, shown
+from trainshed.cli.text.colours import (
+    entry_colour,
+    faint,
+    replica_colour,
+    severity_colour,
+    state_colour,
+    trial_colour,
+)
+from trainshed.cli.text.moments import (
+    duration,
+    gibibytes,
+    local_clock,
+    local_moment,
+    parse_moment,
+    size,
+)
+from trainshed.cli.text.tables import Column, Field, joined, pairs, table, table_of
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.study.records import TrialState
 from trainshed.core.units import Nanos
+from trainshed.wire.trainshed_v1.curves import JobCurve, JobCurves
+from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
 from trainshed.wire.trainshed_v1.timeline import (
     Attempt,
     Counters,
@@ -31,9 +47,14 @@ from trainshed.wire.trainshed_v1.timeline import (
     ReplicaHistory,
     Verdict,
 )
+from trainshed.wire.trainshed_v1.usage import GpuUsage, ReplicaUsage, Usage
 
 _NAMED = 3
 """Maximum failed replicas for which the command that opens their autopsy is shown."""
+_CURVES = 12
+"""Maximum curves that are shown."""
+_OWN_COLUMNS = 6
+"""Maximum parameters of trials that have columns of their own; more share one column."""
 
 
 _EFFECTS = {
@@ -123,27 +144,126 @@ def description(
         facts += _tuning_facts(program, program.tuning)
     lines = pairs([(label, value) for label, value in facts if value])
     if program.tuning and program.trials:
-        tuning = program.tuning
-        table_ = trial_table(tuning.metric, program.trials, {tuning.best}, now, width)
-        return [*lines, "", *map(terminal_text, table_)]
+        return [*lines, "", *trial_table(program.tuning, program.trials, now, width)]
     replicas = replica_table(program.replicas, now) if program.replicas else []
     return [*lines, "", *replicas] if replicas else lines
 
 
-def _tuning_facts(job: JobView, tuning: TuningView) -> list[tuple[str, str]]:
-    how = [tuning.algorithm.lower(), f"{tuning.parallel} at a time"]
+def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:
+    means = [tuning.algorithm.lower(), f"{tuning.parallel_trials} at a time"]
     if tuning.stopping:
-        how.append(f"{tuning.stopping} stopping")
-    best = best_trial(tuning, job.trials)
-    facts: list[tuple[str, str]] = [
-        ("Tunes", f"{tuning.metric}, {tuning.goal.value.lower()} ({', '.join(how)})"),
+        means.append(f"{tuning.stopping} stopping")
+    facts = [
+        ("Tunes", f"{tuning.metric}, {tuning.goal.lower()} ({', '.join(means)})"),
         ("Trials", counts(tuning)),
     ]
-    if best:
-        parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters])
+    if best := best_trial(job):
+        parameters = pairs([(name, shown(value, 6)) for name, value in best.parameters.items()])
         head = click.style(best_text(tuning, best), fg="green", bold=True)
         facts += [("Best", "\n".join([head, *parameters])), ("Its job", best.job)]
     return facts
+
+
+def counts(tuning: Tuning) -> str:
+    """Return the numbers of trials as text, such as `7 of 12 done, 4 running, 1 without a result`."""
+    parts = [f"{tuning.succeeded + tuning.infeasible} of {tuning.max_trials} done"]
+    if tuning.running:
+        parts.append(f"{tuning.running} running")
+    if tuning.infeasible:
+        parts.append(f"{tuning.infeasible} without a result")
+    if tuning.exhausted:
+        parts.append("nothing left to try")
+    return ", ".join(parts)
+
+
+def best_trial(job: JobView) -> Trial | None:
+    """Return the best trial of a tuning job so far; None if none has a result."""
+    best = job.tuning.best if job.tuning else 0
+    return next((trial for trial in job.trials if trial.number == best), None)
+
+
+def best_text(tuning: Tuning, best: Trial) -> str:
+    """Return the best trial's result as text, such as `trial 5: accuracy 0.9667 at step 12`."""
+    return f"trial {best.number}: {tuning.metric} {shown(best.value, 6)} at step {best.step}"
+
+
+def best_lines(job: JobView) -> Iterator[str]:
+    """Yield the best trial of a tuning job and its parameters, if it has one."""
+    if job.tuning and (best := best_trial(job)):
+        yield f"best is {click.style(best_text(job.tuning, best), fg='green')}"
+        yield f"with {assignment(best, 6)}"
+
+
+def trial_table(
+    tuning: Tuning, trials: Sequence[Trial], now: Nanos, width: int | None = None
+) -> list[str]:
+    """Return the lines of a table of trials; the best one has a star. `width`: as in `table_of`."""
+    names = tuple(dict.fromkeys(name for trial in trials for name in trial.parameters))
+    parameters = [
+        Field(name, None, lambda trial, name=name: shown(trial.parameters.get(name)), right=True)
+        for name in names
+    ]
+    together = [Field("PARAMETERS", None, assignment, flexible=True)]
+    fields = (
+        Field("TRIAL", None, lambda trial: f"{'★ ' * (trial.number == tuning.best)}{trial.number}"),
+        Field("STATE", None, _trial_word, colour=_trial_colour),
+        Field(tuning.metric, None, lambda trial: shown(_reached(trial)[1]), right=True),
+        Field("STEP", None, lambda trial: str(_reached(trial)[0] or ""), right=True),
+        Field("TIME", None, lambda trial: _ran(trial, now), right=True),
+        *(parameters if len(names) <= _OWN_COLUMNS else together),
+        Field("NOTE", None, _trial_note, flexible=True, optional=True),
+    )
+    return table_of(fields, trials, width)
+
+
+def _trial_word(trial: Trial) -> str:
+    """Return its state as it is shown: of an active trial, the state of its job, if that is not over."""
+    is_active = trial.state == TrialState.ACTIVE and trial.job_state
+    return trial.job_state if is_active and not JobState(trial.job_state).is_final else trial.state
+
+
+def _trial_colour(trial: Trial) -> str:
+    return trial_colour(
+        TrialState(trial.state), JobState(trial.job_state) if trial.job_state else None
+    )
+
+
+def _reached(trial: Trial) -> tuple[int, float | None]:
+    """Return the step and the value of the final measurement, else of the newest one."""
+    if trial.value is not None:
+        return trial.step, trial.value
+    return trial.curve[-1] if trial.curve else (0, None)
+
+
+def _ran(trial: Trial, now: Nanos) -> str:
+    started, ended = parse_moment(trial.start_time), parse_moment(trial.end_time)
+    return duration((ended or now) - started) if started else ""
+
+
+def _trial_note(trial: Trial) -> str:
+    """Return why a trial has no result, or that it was stopped early. For a failed program it is the
+    program's last line, which stands in the public message between the first line and the last one."""
+    lines = [line.strip() for line in trial.reason.strip().splitlines() if line.strip()]
+    return (
+        lines[-2]
+        if len(lines) > 2
+        else lines[0]
+        if lines
+        else "stopped early" * trial.stopped_early
+    )
+
+
+def shown(value: Any, digits: int = 4) -> str:
+    """Return a value as text: a number with `digits` significant digits, a whole one without a fraction;
+    "" for None."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e9 else f"{value:.{digits}g}"
+    return "" if value is None else str(value)
+
+
+def assignment(trial: Trial, digits: int = 4) -> str:
+    """Return a trial's parameters as text, such as `lr=0.01, depth=3`."""
+    return ", ".join(f"{name}={shown(value, digits)}" for name, value in trial.parameters.items())
 
 
 def waiting_lines(waiting: WaitingView) -> Iterator[str]:
@@ -158,39 +278,165 @@ def waiting_lines(waiting: WaitingView) -> Iterator[str]:
         yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
 
 
-def replica_table(replicas: tuple[ReplicaView, ...], now: Nanos) -> list[str]:
-    """Return the lines of a table of replicas. Restarts, and reasons to leave a node, have columns only if
-    there are any."""
-    restarted = any(replica.restarts for replica in replicas)
-    leaving = any(replica.leaving for replica in replicas)
-    columns = [
-        Column("REPLICA"),
-        Column("STATE"),
-        Column("ENDED"),
-        Column("RAN", right=True),
-        *([Column("RESTARTS")] if restarted else []),
-        Column("NODE"),
-        *([Column("LEAVES BECAUSE")] if leaving else []),
-    ]
-    rows = [
-        (
-            replica.task,
-            replica.state.value,
-            replica.how or "–",
-            duration((replica.ended or now) - replica.started) if replica.started else "–",
-            *([counted(replica.restarts) or "–"] if restarted else []),
-            replica.node or "–",
-            *([replica.leaving or "–"] if leaving else []),
+def replica_table(replicas: Sequence[ReplicaView], now: Nanos) -> list[str]:
+    """Return the lines of a table of replicas."""
+
+    def ran(replica: ReplicaView) -> str:
+        return duration((replica.ended or now) - replica.started) if replica.started else ""
+
+    fields = (
+        _task(),
+        Field("STATE", "state.value", colour=lambda replica: state_colour(replica.state)),
+        Field("ENDED", "how"),
+        Field("RAN", None, ran, right=True),
+        Field("RESTARTS", "restarts", counted, optional=True),
+        Field("NODE", "node"),
+        Field("LEAVES BECAUSE", "leaving", optional=True),
+    )
+    return table_of(fields, replicas)
+
+
+def _task(title: str = "REPLICA", path: str = "task") -> Field:
+    """Return a column of replicas in their colours."""
+    return Field(title, path, colour=lambda record: replica_colour(record.id))
+
+
+def curve_lines(curves: JobCurves, job: str) -> list[str]:
+    """Return the lines about what a job's programs logged as summaries; [] if nothing."""
+    if not curves.curves:
+        return []
+
+    def last(of: str) -> Field:
+        return Field(
+            of.upper(), None, lambda curve: shown(getattr(curve.points[-1], of)), right=True
         )
-        for replica in replicas
+
+    def most(name: str, choose: Any) -> Field:
+        def text(curve: JobCurve) -> str:
+            numbers = [point.value for point in curve.points if isinstance(point.value, float)]
+            return shown(choose(numbers)) if numbers else ""
+
+        return Field(name, None, text, right=True)
+
+    fields = (
+        Field("TRIAL", None, lambda curve: str(curve.trial or ""), right=True, optional=True),
+        Field("RUN", "run", optional=True),
+        Field("CURVE", "tag"),
+        last("step"),
+        last("value"),
+        most("MIN", min),
+        most("MAX", max),
+    )
+    more = len(curves.curves) - _CURVES
+    hint = [faint(f"{more} more: trainshed describe curves {job}")] if more > 0 else []
+    return ["", *table_of(fields, curves.curves[:_CURVES]), *hint]
+
+
+def usage_lines(usage: Usage) -> list[str]:
+    """Return the lines about the resources that a job's replicas used, and about its reduction; [] if
+    nothing is known yet."""
+    replicas = [replica for replica in usage.replicas if replica.sample_time]
+    if not replicas:
+        return []
+
+    def busy(replica: ReplicaUsage) -> str:
+        shares = (gpu.mean_busy for gpu in replica.gpus)
+        return " ".join("–" if share is None else f"{share:.0%}" for share in shares)
+
+    def memory(gpus: Sequence[GpuUsage]) -> str:
+        used, whole = (
+            sum(number or 0 for number in numbers)
+            for numbers in (
+                [gpu.peak_memory_bytes for gpu in gpus],
+                [gpu.total_memory_bytes for gpu in gpus],
+            )
+        )
+        return f"{gibibytes(used)} of {gibibytes(whole)}" if whole else ""
+
+    fields = (
+        _task("USED BY"),
+        Field("MEAN CPU", None, lambda used: f"{used.mean_cpus:.2f} of {used.vcpus:g}", right=True),
+        Field(
+            "PEAK MEMORY",
+            None,
+            lambda used: f"{gibibytes(used.peak_memory_bytes)} of {gibibytes(used.limit_bytes)}",
+            right=True,
+        ),
+        Field("SENT", "sent_bytes", size, right=True, optional=True),
+        Field("RECEIVED", "received_bytes", size, right=True, optional=True),
+        Field("MEAN GPU", None, busy, optional=True),
+        Field("PEAK GPU MEMORY", "gpus", memory, right=True, optional=True),
+    )
+    hints = [click.style(hint, fg="yellow") for hint in usage.hints]
+    return [
+        "",
+        *table_of(fields, replicas),
+        *_reduction_lines(usage.replicas),
+        *([""] if hints else []),
+        *hints,
     ]
-    header, *cells = table(columns, rows)
-    lines = [faint(joined(header))]
-    for replica, row in zip(replicas, cells, strict=True):
-        row[0] = click.style(row[0], fg=replica_colour(replica.id))
-        row[1] = click.style(row[1], fg=state_colour(replica.state))
-        lines.append(joined(row))
-    return lines
+
+
+def _reduction_lines(replicas: Sequence[ReplicaUsage]) -> list[str]:
+    """Return the lines about a job's reduction: a table of what was reported, and the notes; a note that
+    several replicas have is shown once. [] for a job without reducers."""
+    tellers: dict[tuple[str, str], list[str]] = {}
+    for replica in replicas:
+        for severity, text in dict.fromkeys(_notes(replica)):
+            tellers.setdefault((severity, text), []).append(replica.task)
+    notes = [
+        click.style(
+            f"{tasks[0]}{f' and {len(tasks) - 1} more' * (len(tasks) > 1)}: {text}",
+            fg=severity_colour(severity),
+        )
+        for (severity, text), tasks in tellers.items()
+    ]
+    heard = [r for r in replicas if r.reduction and r.reduction.sample_time]
+
+    def count(title: str, name: str, show: Any) -> Field:
+        return Field(title, f"reduction.{name}", show, right=True)
+
+    def rate(bytes_per_second: float) -> str:
+        return f"{size(bytes_per_second)}/s"
+
+    fields = (
+        _task("REDUCTION"),
+        count("IN", "per_second.received_bytes", rate),
+        count("OUT", "per_second.sent_bytes", rate),
+        count("RECEIVED", "totals.received_bytes", size),
+        count("SENT", "totals.sent_bytes", size),
+        count("RESTARTS", "restarts", str),
+        Field("WAITED", "reduction.totals.wait_seconds", waited),
+    )
+    lines = [*(table_of(fields, heard) if heard else []), *notes]
+    return ["", *lines] if lines else []
+
+
+def _notes(replica: ReplicaUsage) -> Iterator[tuple[str, str]]:
+    """Yield (severity, text) of a replica's notes; the current way of reducing replaces all about that."""
+    reduction = replica.reduction
+    if not reduction:
+        return
+    if mode := reduction.mode:
+        lost = mode.lost_reducers if not mode.is_native else 0
+        yield mode.severity, mode.text + f" (without {lost} of them by now)" * bool(lost)
+    for note in reduction.notes:
+        if not note.name.startswith(("mode", "native", "chosen ")):
+            yield note.severity, note.text
+
+
+def waited(waits: float | Sequence[float]) -> str:
+    """Return waiting as text, such as `14s, 12s for rank 3`: the total, and for the slowest rank if ranks are
+    known; "" for hardly any."""
+    by_rank = waits if isinstance(waits, Sequence) else ()
+    total = sum(by_rank) if isinstance(waits, Sequence) else waits
+    if total < 0.05:
+        return ""
+    text = duration(int(total * 1e9))
+    if not by_rank:
+        return text
+    most = max(by_rank)
+    return f"{text}, {duration(int(most * 1e9))} for rank {by_rank.index(most)}"
 
 
 def counted(counters: Iterable[tuple[str, int]]) -> str:
@@ -291,38 +537,25 @@ def _first_line(entry: TimelineView) -> str:
 def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
     """Return the lines of a table of the incarnations that have a verdict or are not the first; [] if there
     are none."""
-    shown = [life for life in lives if life.verdict or life.number > 1]
-    if not shown:
-        return []
-    columns = (
-        Column("ATTEMPT", right=True),
-        Column("REPLICA"),
-        Column("LIFE", right=True),
-        Column("NODE"),
-        Column("RAN", right=True),
-        Column("ENDED"),
-        Column("VERDICT"),
+    told = [life for life in lives if life.verdict or life.number > 1]
+
+    def ran(life: IncarnationView) -> str:
+        return duration(life.ended - life.started) if life.started and life.ended else ""
+
+    fields = (
+        Field("ATTEMPT", "attempt", right=True),
+        Field("REPLICA", "task", colour=lambda life: replica_colour(life.replica)),
+        Field("LIFE", "number", right=True),
+        Field("NODE", "node"),
+        Field("RAN", None, ran, right=True),
+        Field("ENDED", "how"),
+        Field(
+            "VERDICT",
+            "verdict",
+            colour=lambda life: entry_colour("verdict", life.effect) if life.verdict else None,
+        ),
     )
-    rows = [
-        (
-            str(life.attempt),
-            life.task,
-            str(life.number),
-            life.node or "–",
-            duration(life.ended - life.started) if life.started and life.ended else "–",
-            life.how or "–",
-            life.verdict or "–",
-        )
-        for life in shown
-    ]
-    header, *cells = table(columns, rows)
-    lines = [faint(joined(header))]
-    for life, row in zip(shown, cells, strict=True):
-        row[1] = click.style(row[1], fg=replica_colour(life.replica))
-        if life.verdict:
-            row[6] = click.style(row[6], fg=entry_colour("verdict", life.effect))
-        lines.append(joined(row))
-    return lines
+    return table_of(fields, told) if told else []
 
 
 def counter_lines(counters: Counters) -> Iterator[str]:

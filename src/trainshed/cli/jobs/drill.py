@@ -1,6 +1,7 @@
 """`trainshed drill`: orders a fault for a job and shows what happens; `trainshed jobs resume-report`: reports
 what drills did."""
 
+import time
 from collections.abc import Callable
 from datetime import tzinfo
 
@@ -8,17 +9,15 @@ import click
 
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import follow
-from trainshed.cli.jobs.log_text import line_text, prefix_width
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.reader import until_reader_leaves
 from trainshed.cli.text.colours import faint
-from trainshed.cli.text.moments import duration, local_clock, parse_moment
+from trainshed.cli.text.moments import duration, local_clock, parse_moment, size
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.wire.trainshed_v1.drills import (
@@ -31,14 +30,10 @@ from trainshed.wire.trainshed_v1.drills import (
 )
 from trainshed.wire.trainshed_v1.record import plain, read
 
-_SHOWN = 20
-"""Lines of the program that are shown after the restart."""
 _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
-_PAUSE = 500_000_000
-"""Nanoseconds."""
-
-
+_PAUSE = 0.5
+"""Seconds."""
 _COLOURS = {"resumed": "green", "started_over": "red", "unknown": "yellow"}
 
 _RESULTS = {"PASS": "green", "FAIL": "red"}
@@ -76,9 +71,7 @@ takes_step_pattern = click.option(
 @takes_step_pattern
 @takes_actions
 @takes_endpoint
-@click.pass_obj
 def command(
-    session: Session,
     endpoint: Endpoint,
     *,
     actions: Actions,
@@ -111,12 +104,9 @@ def command(
         actions.say(f"What comes of it: trainshed jobs resume-report {target.id}")
         actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         return
-    watch = _Watch(
-        client, target, drill, step_pattern=step_pattern, session=session, say=actions.say
-    )
     try:
         with until_reader_leaves():
-            finding = watch.until_known()
+            finding = _watched(client, target, drill, step_pattern=step_pattern, say=actions.say)
     except KeyboardInterrupt:
         actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         click.echo(
@@ -134,79 +124,50 @@ def command(
         raise SystemExit(1)
 
 
-class _Watch:
-    """Waits until the result of one drill is known, and shows what happens meanwhile."""
+def _watched(
+    client: Client,
+    job: JobView,
+    drill: Drill,
+    *,
+    step_pattern: str | None,
+    say: Callable[[str], None],
+) -> ResumeFinding:
+    """Tell what happens to the job until the result of the drill is known or the job is over, and return what
+    the resume report then says of it."""
+    ordered = parse_moment(drill.order_time)
+    path = job_path(job.uid, "/resumeReport")
 
-    def __init__(
-        self,
-        client: Client,
-        job: JobView,
-        drill: Drill,
-        *,
-        step_pattern: str | None,
-        session: Session,
-        say: Callable[[str], None],
-    ) -> None:
-        self._client = client
-        self._job = job
-        self._drill = drill
-        self._step_pattern = step_pattern
-        self._now = session.now
-        self._say = say
+    def finding() -> ResumeFinding:
+        report = read(client.get(path, stepPattern=step_pattern), ResumeReport)
+        for part in report.drills:
+            if part.drill.number == drill.number and (
+                drill.number or part.drill.order_time == drill.order_time
+            ):
+                return part
+        return ResumeFinding(drill=drill, why="it is not taken up yet")
 
-    def until_known(self) -> ResumeFinding:
-        """Return the drill's part of the report, as soon as it can tell no more or the job is over."""
-        finding = self._until_up()
-        # If a step is known already, its first lines are still read and shown.
-        if finding.restart and (_steps_of(finding).after or not _is_known(finding)):
-            self._until_step(finding.restart.at)
-        return self._finding()
-
-    def _until_up(self) -> ResumeFinding:
-        """Follow the job until the replica that was hit runs again, or never will; return the finding."""
-        ordered = parse_moment(self._drill.order_time)
-        finding = self._finding()
-        for update in follow(self._client, self._job.uid, lines=False):
-            if isinstance(update, TimelineView) and update.at >= ordered:
-                self._say(timeline_line(update))
-            elif isinstance(update, JobView):
-                finding = self._finding()
-                if finding.restart:
-                    return finding
-        return finding
-
-    def _until_step(self, restart: str) -> None:
-        """Show the program's lines until it has reported a step, or can report none any more."""
-        width = prefix_width(self._job)
-        tasks = {replica.id: replica.task for replica in self._job.replicas}
-        asked = 0
-        path = job_path(self._job.uid, "/logs")
-        with self._client.stream(path, follow="true", since=restart) as lines:
-            for number, content in enumerate(lines):
-                line = LogLine.parse(content)
-                if number < _SHOWN:
-                    self._say(line_text(line, tasks.get(line.replica, line.replica), width))
-                if number < _EAGER or self._now() - asked > _PAUSE:
-                    asked = self._now()
-                    if _is_known(self._finding()):
-                        return
-
-    def _finding(self) -> ResumeFinding:
-        """Return what the resume report says of the drill now."""
-        path = job_path(self._job.uid, "/resumeReport")
-        report = read(self._client.get(path, stepPattern=self._step_pattern), ResumeReport)
-        for finding in report.drills:
-            if finding.drill.number == self._drill.number:
-                return finding
-            if not self._drill.number and finding.drill.order_time == self._drill.order_time:
-                return finding
-        return ResumeFinding(drill=self._drill, why="it is not taken up yet")
+    for update in follow(client, job.uid, lines=False):
+        if isinstance(update, TimelineView) and update.at >= ordered:
+            say(timeline_line(update))
+        elif isinstance(update, JobView) and finding().restart:
+            break
+    told = finding()
+    if not told.restart or _is_known(told):
+        return told
+    # Each line of the program may tell the step that is missing.
+    logs = {"follow": "true", "since": told.restart.at}
+    asked = 0.0
+    with client.stream(job_path(job.uid, "/logs"), **logs) as lines:
+        for number, _ in enumerate(lines):
+            if number < _EAGER or time.monotonic() - asked > _PAUSE:
+                asked = time.monotonic()
+                if _is_known(finding()):
+                    break
+    return finding()
 
 
 def _is_known(finding: ResumeFinding) -> bool:
     """Whether further lines of the program would not change the finding."""
-    if not finding.restart:
-        return False
     steps = _steps_of(finding)
     return not steps.before or bool(steps.after)
 
@@ -293,14 +254,14 @@ def _written(checkpoints: Checkpoints, fired: int) -> str:
     last, count = checkpoints.written[0], checkpoints.written_count
     ago = duration(fired - parse_moment(last.at))
     more = f", the last of {count} files" if count > 1 else ""
-    return f"{last.uri} ({_bytes(last.bytes)}) {ago} before{more}"
+    return f"{last.uri} ({size(last.bytes)}) {ago} before{more}"
 
 
 def _read(checkpoints: Checkpoints) -> str:
     if not checkpoints.read:
         # If it is not known which checkpoints were written, reads of them cannot be recognised.
         return "unknown" if checkpoints.unknown else "nothing that was written before"
-    return "\n".join(f"{file.uri} ({_bytes(file.bytes)})" for file in checkpoints.read)
+    return "\n".join(f"{file.uri} ({size(file.bytes)})" for file in checkpoints.read)
 
 
 def _steps(steps: Steps) -> str:
@@ -319,11 +280,3 @@ def _outcome(finding: ResumeFinding) -> str:
     if not isinstance(lost, int):
         return text
     return f"{text}, {lost} {finding.unit}{'s' * (lost != 1)} lost"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"

@@ -1,7 +1,7 @@
 """`trainshed explain`: tells whether a job would be admitted now and where, or what would let it start
 (spec/submit#preflight)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,17 +19,11 @@ from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
-from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.capacity import (
-    Explanation,
-    MachineAccelerators,
-    NodeList,
-    Placement,
-    PoolMachine,
-)
+from trainshed.wire.trainshed_v1.capacity import Explanation, NodeList
 from trainshed.wire.trainshed_v1.record import read
 
 WOULD_WAIT = 3
@@ -117,14 +111,14 @@ def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
     if not nodes.nodes:
         return ""
     cpus = sum(machine.vcpus * machine.replicas for machine in answer.machines)
-    memory = sum(machine.memory_bytes * machine.replicas for machine in answer.machines)
+    memory = sum(machine.memory_limit_bytes * machine.replicas for machine in answer.machines)
     has_cpus = sum(node.vcpus for node in nodes.nodes if node.vcpus is not UNSET)
     has_memory = sum(node.memory_bytes for node in nodes.nodes if node.memory_bytes is not UNSET)
     if cpus <= has_cpus and memory <= has_memory:
         return ""
     return (
-        f"Its machines would have {cpus:g} CPUs and {gibibytes(memory)}, and there are {has_cpus:g} and"
-        f" {gibibytes(has_memory)}: it runs, and its replicas share what there is (capacity relaxed)."
+        f"Its replicas may use {cpus:g} CPUs and {gibibytes(memory)}, and there are {has_cpus:g} and"
+        f" {gibibytes(has_memory)}: they share what there is (capacity relaxed)."
     )
 
 
@@ -144,10 +138,10 @@ def explanation(answer: Explanation) -> Iterator[str]:
         if stock_out and not waiting.hint:
             yield f"  {TOO_LARGE}"
     yield ""
-    yield from _machine_table(answer.machines)
+    yield from table_of(_MACHINES, answer.machines)
     if answer.places:
         yield ""
-        yield from _place_table(answer.places)
+        yield from table_of(_PLACES, answer.places)
     told = [("notice", text) for text in answer.notices]
     told += [("warning", text) for text in answer.warnings]
     if told:
@@ -156,42 +150,16 @@ def explanation(answer: Explanation) -> Iterator[str]:
         yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
 
 
-def _machine_table(machines: Sequence[PoolMachine]) -> Iterator[str]:
-    columns = (
-        Column("POOL"),
-        Column("REPLICAS", right=True),
-        Column("MACHINE TYPE"),
-        Column("CPUS", right=True),
-        Column("A REPLICA GETS", right=True),
-        Column("ACCELERATORS"),
-        Column("DISK", right=True),
-    )
-    rows = [
-        (
-            machine.pool,
-            str(machine.replicas),
-            machine.machine_type,
-            f"{machine.vcpus:g}" if machine.vcpus else "–",
-            gibibytes(machine.memory_limit_bytes),
-            _devices(machine.accelerators),
-            f"{machine.disk_gb} GB",
-        )
-        for machine in machines
-    ]
-    yield from _lines(columns, rows)
-
-
-def _place_table(places: Sequence[Placement]) -> Iterator[str]:
-    rows = [(place.task, place.node) for place in places]
-    yield from _lines((Column("REPLICA"), Column("NODE")), rows)
-
-
-def _lines(columns: tuple[Column, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    yield from titled(columns, rows)
-
-
-def _devices(devices: MachineAccelerators | None) -> str:
-    return f"{devices.count} × {devices.type}" if devices else "–"
+_MACHINES = (
+    Field("POOL", "pool"),
+    Field("REPLICAS", "replicas", right=True),
+    Field("MACHINE TYPE", "machine_type"),
+    Field("CPUS", "vcpus", lambda vcpus: f"{vcpus:g}" if vcpus else "", right=True),
+    Field("A REPLICA GETS", "memory_limit_bytes", gibibytes, right=True),
+    Field("ACCELERATORS", "accelerators", lambda devices: f"{devices.count} × {devices.type}"),
+    Field("DISK", "disk_gb", "{} GB".format, right=True),
+)
+_PLACES = (Field("REPLICA", "task"), Field("NODE", "node"))
 
 
 def _read(file: TextIO, api: str | None, now: Nanos) -> JobFile:

@@ -92,7 +92,7 @@ def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) ->
     """Return the label of a line's writer, and its width in characters. `task`: the replica's name in the
     job; `trial_task`: its name in the trial's job."""
     if tuning := job.program.tuning:
-        number = str(trial).rjust(len(str(tuning.first + tuning.most - 1)))
+        number = str(trial).rjust(len(str(tuning.first_trial + tuning.max_trials - 1)))
         prefix = click.style(f"trial {number}", fg=trial_number_colour(trial))
         if tuning.replicas > 1:
             prefix += "  " + click.style(trial_task, fg=replica_colour(replica))
@@ -106,11 +106,11 @@ def prefix_width(job: JobView) -> int:
     return max((len(replica.task) for replica in job.replicas), default=0)
 
 
-def line_text(line: LogLine, label: str, width: int) -> str:
+def line_text(line: LogLine, label: str) -> str:
     """Return a line after the name of its replica. `click.echo` removes the colours if the output is no
     terminal."""
-    prefix = click.style(label.ljust(width), fg=replica_colour(line.replica))
-    return f"{prefix}  {_message(line, max(width, len(label)))}"
+    prefix = click.style(label, fg=replica_colour(line.replica))
+    return f"{prefix}  {_message(line, len(label))}"
 
 
 def _message(line: LogLine, width: int) -> str:

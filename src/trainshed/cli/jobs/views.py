@@ -12,7 +12,6 @@ from typing import Any
 
 from trainshed.cli.text.moments import duration, parse_moment
 from trainshed.cli.text.printable import coloured, one_line, plain
-from trainshed.cli.tuning_views import TrialView, TuningView
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 from trainshed.core.progress.remaining import remaining_text
@@ -167,8 +166,8 @@ class JobView:
     #: The trial that it evaluates; 0 = none.
     trial: int = 0
     #: Only of a tuning job, as is the next.
-    tuning: TuningView | None = None
-    trials: tuple[TrialView, ...] = ()
+    tuning: records.Tuning | None = None
+    trials: tuple[records.Trial, ...] = ()
     #: The job that a pipeline runs; None = none, or not a pipeline.
     child: "JobView | None" = None
     #: The model that a pipeline registered; "" = none.
@@ -219,8 +218,8 @@ class JobView:
             kind=job.kind,
             parent=job.parent,
             trial=job.trial,
-            tuning=TuningView.of(job.tuning) if job.tuning else None,
-            trials=tuple(map(TrialView.of, job.trials or ())),
+            tuning=job.tuning or None,
+            trials=tuple(job.trials or ()),
             child=JobView.of(job.child) if job.child else None,
             model=job.pipeline.model if job.pipeline else "",
             autopsies=tuple(map(AutopsyView.of, job.autopsies or ())),

@@ -1,6 +1,7 @@
 """`trainshed run`: submits a program of this machine, or the job in a file, and follows it to its end."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainshed.cli.run.own_service import own_service
 from trainshed.cli.run.plan import plan_lines
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
+from trainshed.cli.text.tables import pairs
 from trainshed.core.names import Api
 from trainshed.core.notifications import LABEL
 from trainshed.core.snippets import SnippetForm, snippet
@@ -206,7 +208,8 @@ def command(
         return
     _require_own_service(options, {"--url": url, "--token": token, "--ca": ca})
     with own_service(data) as endpoint:
-        _run(context, session, endpoint, options | {"watch": True}, is_own=True)
+        own = {"watch": True, "is_temporary": data is None}
+        _run(context, session, endpoint, options | own, is_own=True)
 
 
 def _require_own_service(options: dict[str, Any], address: dict[str, str | None]) -> None:
@@ -270,9 +273,20 @@ def _run(
     submitted = client.get(job_path(name))
     if form == "json":
         print_data(submitted)
-    follow = options["watch"]
-    view = JobView.parse(submitted)
-    follow_on(client, session, view, follow=follow, told=form == "json", goes_on=not is_own)
+    if is_own and options["is_temporary"]:
+        results = [("Outputs", "were removed with the service; --data DIRECTORY keeps them")]
+    else:
+        results = _results(endpoint, submitted_as.output, submitted)
+    follow_on(
+        client,
+        session,
+        JobView.parse(submitted),
+        follow=options["watch"],
+        told=form == "json",
+        goes_on=not is_own,
+        known=(*plan.notices, *plan.warnings),
+        results=pairs([] if form == "json" else results),
+    )
 
 
 def follow_on(
@@ -283,19 +297,37 @@ def follow_on(
     follow: bool | None,
     told: bool = False,
     goes_on: bool = True,
+    known: Sequence[str] = (),
+    results: Sequence[str] = (),
 ) -> None:
     """Print the name of a job that was just submitted, and follow it or say how to. `follow`: None = follow
-    on a terminal. `told`: its name was printed already. `goes_on`: the job does after Ctrl-C. Raises
-    SystemExit unless the job succeeded."""
+    on a terminal. `told`: its name was printed already. `goes_on`: the job does after Ctrl-C. `known`: lines
+    of its log that the user has seen. `results`: where to find what it makes, printed when it has succeeded.
+    Raises SystemExit unless the job succeeded."""
     if not told:
         click.echo(job.name)
     if not (sys.stdout.isatty() if follow is None else follow):
         click.echo(f"Follow it: trainshed jobs watch {job.id}", err=True)
+        for line in results:
+            click.echo(line, err=True)
         return
     # Imported here: it takes longer to import than the rest of the command.
     from trainshed.cli.jobs import watch
 
-    watch.follow_to_end(client, job, session, lines=True, goes_on=goes_on)
+    watch.follow_to_end(
+        client, job, session, lines=True, goes_on=goes_on, known=known, results=results
+    )
+
+
+def _results(endpoint: Endpoint, output: str, job: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return where the job's output and its page in the console are."""
+    bucket, _, path = output.removeprefix("gs://").partition("/")
+    on_disk = endpoint.buckets / bucket / path if endpoint.buckets and path else None
+    return [
+        *([("Outputs", output)] if output else []),
+        *([("On disk", str(on_disk))] if on_disk else []),
+        ("Page", f"{endpoint.rest}/jobs/{job['uid']}"),
+    ]
 
 
 def _labels(options: dict[str, Any]) -> dict[str, str]:

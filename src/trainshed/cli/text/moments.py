@@ -91,6 +91,14 @@ def gibibytes(size: int) -> str:
     return f"{gib:.1f} GiB" if gib < 100 else f"{gib:.0f} GiB"
 
 
+def size(count: float) -> str:
+    """Return a number of bytes as text, such as `24.1 MB`, in powers of ten."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count:.0f} B"
+
+
 def _local(at: Nanos, zone: tzinfo | None) -> datetime:
     return datetime.fromtimestamp(at // _SECOND, UTC).astimezone(zone)
 

@@ -1,8 +1,12 @@
-"""Aligns text in columns, at most as wide as the terminal; draws series of values as blocks. Pure."""
+"""Aligns text in columns, at most as wide as the terminal; makes tables of records by columns as data.
+Pure."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
+
+import click
 
 from trainshed.cli.text.colours import faint
 
@@ -10,17 +14,8 @@ _GAP = "  "
 _LEAST_FLEXIBLE = 8
 """Width below which a flexible column is not cut."""
 
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-_MIDDLE = "▄"
-
-GAP = "·"
-"""Stands for a value that is missing."""
-
-_BEYOND = 2.0
-"""Values further from the middle half than this many times its width are drawn at the edge, because one
-outlier would make all others look alike."""
+NOTHING = "–"
+"""Stands for a cell without a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +27,55 @@ class Column:
     right: bool = False
     #: Whether cells may be cut if the width does not suffice.
     flexible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a table of records."""
+
+    title: str
+    #: The field of the record, with dots between names; None = the whole record.
+    path: str | None
+    #: Makes the cell's text of the field's value, which is never None.
+    show: Callable[[Any], str] = str
+    #: Whether cells are aligned to the right, as numbers are.
+    right: bool = False
+    #: Whether cells may be cut if the terminal is too narrow.
+    flexible: bool = False
+    #: Whether the column is left out if no record has anything there.
+    optional: bool = False
+    #: The colour of a record's cell; None = it has none.
+    colour: Callable[[Any], str | None] = lambda _: None
+
+    def cell(self, record: Any) -> str:
+        """Return the text of a record's cell; "" if the record has no such field."""
+        value = record
+        for name in self.path.split(".") if self.path else ():
+            if isinstance(value, dict):
+                value = cast(dict[str, Any], value).get(name)
+            else:
+                value = getattr(value, name, None)
+        return "" if value is None else self.show(value)
+
+
+def table_of(
+    fields: Sequence[Field], records: Sequence[Any], width: int | None = None
+) -> list[str]:
+    """Return the lines of a table of records, the titles first. `width`: maximum characters of a line, None =
+    unlimited."""
+    cells = [(field, [field.cell(record) for record in records]) for field in fields]
+    shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
+    columns = [Column(field.title, field.right, field.flexible) for field, _ in shown]
+    rows = list(zip(*([text or NOTHING for text in texts] for _, texts in shown), strict=True))
+    header, *lines = table(columns, rows, width)
+    coloured = (
+        [
+            click.style(cell, fg=colour) if (colour := field.colour(record)) else cell
+            for (field, _), cell in zip(shown, line, strict=True)
+        ]
+        for record, line in zip(records, lines, strict=True)
+    )
+    return [faint(joined(header)), *map(joined, coloured)]
 
 
 def table(
@@ -131,57 +175,3 @@ def _padded(cell: str, size: int, right: bool = False, last: bool = False) -> st
     if right:
         return padding + cell
     return cell if last else cell + padding
-
-
-def spark(values: Sequence[float | None]) -> str:
-    """Draw values as blocks, one each, whose heights show the values. Equal values, or a single one, have the
-    middle height."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return GAP * len(values)
-    low, high = _bounds(known)
-    if high <= low:
-        return "".join(GAP if value is None else _MIDDLE for value in values)
-    steps = len(_BLOCKS) - 1
-    return "".join(
-        GAP
-        if value is None
-        else _BLOCKS[round(min(1.0, max(0.0, (value - low) / (high - low))) * steps)]
-        for value in values
-    )
-
-
-def best_so_far(
-    values: Sequence[float | None], better: Callable[[float, float], float]
-) -> list[float | None]:
-    """Return, for each value, the best among it and those before it; None before the first value. `better`:
-    chooses the better of two, such as `max` or `min`."""
-    bests: list[float | None] = []
-    best: float | None = None
-    for value in values:
-        if value is not None:
-            best = value if best is None else better(best, value)
-        bests.append(best)
-    return bests
-
-
-def grouped(
-    values: Sequence[float | None], most: int, better: Callable[[float, float], float]
-) -> list[float | None]:
-    """Return at most `most` values: the best of each group of neighbours. Groups are of about equal size."""
-    count = len(values)
-    groups = min(count, max(1, most))
-    return [
-        best_so_far(values[number * count // groups : (number + 1) * count // groups], better)[-1]
-        for number in range(groups)
-    ]
-
-
-def _bounds(known: Sequence[float]) -> tuple[float, float]:
-    """Return the lowest and the highest value that are drawn apart (`_BEYOND`). `known`: ascending."""
-    last = len(known) - 1
-    lower, upper = known[round(last * 0.25)], known[round(last * 0.75)]
-    reach = _BEYOND * (upper - lower)
-    if not reach:
-        return known[0], known[-1]
-    return max(known[0], lower - reach), min(known[-1], upper + reach)
