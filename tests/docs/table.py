@@ -123,10 +123,6 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
         "a script for PATH, not a command",
         "tests/e2e/test_containers.py::test_gcloud_packages_a_directory_and_its_image_runs",
     ),
-    "docs/kubernetes.md#A demo: a node is lost in the middle of training": Elsewhere(
-        "needs a cluster",
-        "tests/kubernetes/test_demo.py::test_on_a_cluster_whose_nodes_nobody_may_harm",
-    ),
     "docs/datasets.md#Datasets": Elsewhere(
         "stands for one's own files and address", "tests/e2e/test_datasets_sdk.py"
     ),

@@ -297,12 +297,3 @@ def test_the_command_tells_what_happens_and_ends_in_the_report(
     service.finish(job_id)
     again = told(trainshed(service, "jobs", "resume-report", job_id))
     assert again.rstrip().endswith("Report  PASS")
-
-
-@pytest.mark.soak  # The bug: tests/contract/demo; the report: below.
-def test_the_demo_shows_that_a_planted_bug_is_caught(service: Service) -> None:
-    """A primary alone, so that it takes no longer than its epochs do."""
-    lines = told(trainshed(service, "demo", "--drill", "--planted-bug", "--workers", "0"))
-    assert re.search(r"Steps    \d+ before, 1 after", lines)
-    assert "Read     nothing that was written before" in lines
-    assert "Report  FAIL\nThe planted bug was found" in lines

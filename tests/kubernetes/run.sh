@@ -1,8 +1,7 @@
 #!/bin/sh
 # What `./dev test-kubernetes` runs: the Kubernetes engine on a real cluster of this machine's own (tests/kubernetes/lab.py),
 # all of its tests, in a quarter of an hour, or those that are named (`./dev test-kubernetes tests/kubernetes/test_images.py`).
-# With --demo it is the demo on such a cluster (tests/kubernetes/demo.py). Installs the Debian packages that it needs if it
-# may, and builds the cluster's binaries once, into the user's cache.
+# Installs the Debian packages that it needs if it may, and builds the cluster's binaries once, into the user's cache.
 set -eu
 cd "$(dirname "$0")/../.."
 cache=${TRAINSHED_TEST_KUBERNETES:-${XDG_CACHE_HOME:-$HOME/.cache}/trainshed-tests/kubernetes-1.20.2-2}
@@ -26,10 +25,6 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
     fi
 fi
 export TRAINSHED_TEST_KUBERNETES="$cache"
-if [ "${1:-}" = --demo ]; then
-    shift
-    exec .venv/bin/python -m tests.kubernetes.demo "$@"
-fi
 # Files and tests that are named are what is run, options alone go with all of them.
 for argument in "$@"; do
     case "${argument%%::*}" in

@@ -1,8 +1,7 @@
 """`trainshed demo`: runs a distributed training job through the public API, from the upload of its package to
 its accuracy.
 
-With --drill the primary is killed between two checkpoints, and its recovery is reported. With --engine the
-job runs on a cluster, and the primary's node is lost.
+With --drill the primary is killed between two checkpoints, and its recovery is reported.
 """
 
 import re
@@ -27,7 +26,6 @@ from trainshed.cli.connection import (
     local,
     takes_address,
 )
-from trainshed.cli.demo.node_loss import KUBERNETES, SLURM, NodeLoss, Site
 from trainshed.cli.demo.requests import (
     DemoPlaces,
     accuracy,
@@ -68,40 +66,23 @@ _SLOWER: Final = ("--epoch-seconds", "0.2", "--poll-seconds", "0.1")
 evaluator has read the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoDrill:
-    """The drill of `--drill`: the primary is killed between two checkpoints."""
+def _order_drill(client: Client, job: JobView) -> str:
+    """Order the drill, and return a text that says what was ordered. Raises Refused, Unreachable."""
+    order = {"kind": "kill", "replica": _PRIMARY, "atLine": _LINE}
+    ordered = read(client.post(job_path(job.uid, ":drill"), order), Drill)
+    return f"{ordered.kind} of {ordered.task} when it has done 12 epochs"
 
-    #: True if the program ignores its checkpoints; the report then has to say that it started over.
-    planted_bug: bool
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Additional arguments of the program."""
-        return (*_SLOWER, *(("--planted-bug",) if self.planted_bug else ()))
-
-    def order(self, client: Client, job: JobView) -> str:
-        """Order the drill, and return a text that says what was ordered. Raises Refused, Unreachable."""
-        order = {"kind": "kill", "replica": "workerpool0-0", "atLine": _LINE}
-        ordered = read(client.post(job_path(job.uid, ":drill"), order), Drill)
-        bug = ", of a program with a resume bug" if self.planted_bug else ""
-        return f"{ordered.kind} of {ordered.task} when it has done 12 epochs{bug}"
-
-    def tell(self, client: Client, job: JobView) -> bool:
-        """Print the resume report; whether its result is the expected one. Raises Refused, Unreachable."""
-        report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
-        click.echo()
-        for line in report_lines(report):
-            click.echo(line)
-        expected = "FAIL" if self.planted_bug else "PASS"
-        if report.result != expected:
-            click.echo(f"The report should have said {expected}.", err=True)
-            return False
-        if self.planted_bug:
-            click.echo(
-                "The planted bug was found: this program forgets its checkpoints, and a drill says so."
-            )
-        return True
+def _resumed(client: Client, job: JobView) -> bool:
+    """Print the resume report; whether the job went on where it was. Raises Refused, Unreachable."""
+    report = read(client.get(job_path(job.uid, "/resumeReport")), ResumeReport)
+    click.echo()
+    for line in report_lines(report):
+        click.echo(line)
+    if report.result != "PASS":
+        click.echo("The report should have said PASS.", err=True)
+        return False
+    return True
 
 
 @click.command()
@@ -119,30 +100,9 @@ class DemoDrill:
     help="Kill the primary midway and check that the job resumes.",
 )
 @click.option(
-    "--planted-bug",
-    is_flag=True,
-    help="With --drill: run a program that forgets its checkpoints.",
-)
-@click.option(
     "--tuning",
     is_flag=True,
     help="Tune hyperparameters of a small network: 12 trials, 4 in parallel.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice([SLURM, KUBERNETES]),
-    help="On a cluster: lose the primary's node midway and resume elsewhere.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="With --engine: TOML file of settings for the service that is started.",
-)
-@click.option(
-    "--power-off",
-    metavar="COMMAND",
-    default="",
-    help="With --engine: command that switches off the node it is given.",
 )
 @takes_address
 @click.pass_obj
@@ -156,32 +116,15 @@ def command(
     keep: bool,
     workers: int,
     drill: bool,
-    planted_bug: bool,
     tuning: bool,
-    engine: str | None,
-    config: Path | None,
-    power_off: str,
 ) -> None:
     """Run a small distributed training job from start to end.
 
     A primary and its workers learn together to tell handwritten digits apart; an evaluator judges their
     checkpoints. If no service runs, one is started, and stopped again in the end.
-
-    With --engine the replicas run on a cluster, and the node of the primary is lost midway: the service's
-    steps or Pods there are killed, and the node left alone until the demo is over.
     """
-    if planted_bug and not drill:
-        raise click.UsageError("The bug shows only when something happens: give --drill as well.")
     if drill and tuning:
         raise click.UsageError("A tuning job has no replicas to drill: give --drill or --tuning.")
-    if engine is None and (config or power_off):
-        raise click.UsageError("--config and --power-off are for --engine.")
-    if engine and (drill or tuning):
-        raise click.UsageError("Give --engine, --drill or --tuning: each is a demo of its own.")
-    site = Site.read(engine, config) if engine else None
-    if site and site.data and data is None:
-        data = site.data
-    plan = DemoDrill(planted_bug=planted_bug) if drill else None
     # SIGTERM is handled as Ctrl-C is, so that neither the job nor the service is left behind.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
@@ -190,16 +133,15 @@ def command(
     if endpoint is None:
         directory = data_directory(data)
         click.echo(f"No service is running; starting one with its data in {directory}.")
-        hosted = processes.start(directory, site.arguments() if site else ())
+        hosted = processes.start(directory, ())
         endpoint = answering(hosted.endpoint)
     click.echo(f"Service   {endpoint.rest}")
     try:
         tuned = _tune(session, endpoint) if tuning else None
-        loss = NodeLoss(site, power_off, endpoint.client()) if site else None
         succeeded = (
             tuned.state is JobState.SUCCEEDED
             if tuned
-            else _run(session, endpoint, workers, plan, loss)
+            else _run(session, endpoint, workers, drill=drill)
         )
     finally:
         if hosted and not keep:
@@ -269,31 +211,17 @@ def _running(
         return None
 
 
-def _run(
-    session: Session,
-    endpoint: Endpoint,
-    workers: int,
-    drill: DemoDrill | None,
-    loss: NodeLoss | None,
-) -> bool:
-    arguments = drill.arguments if drill else _SLOWER if loss else ()
-    # A connection to a node without power, or to a Pod whose network is gone, is never closed: replicas that
-    # wait for it would wait for ever, so all of them have to be restarted.
-    together = bool(loss and (loss.power_off or loss.site.engine == KUBERNETES))
-    run = _submit(session, endpoint, workers, arguments, together=together)
+def _run(session: Session, endpoint: Endpoint, workers: int, *, drill: bool) -> bool:
+    run = _submit(session, endpoint, workers, _SLOWER if drill else ())
     click.echo(f"Job       {run.job.name}")
     if drill:
-        click.echo(f"Drill     {drill.order(run.client, run.job)}")
+        click.echo(f"Drill     {_order_drill(run.client, run.job)}")
     click.echo(faint(_FIRST))
-    updates = loss.over(run.job, run.updates()) if loss else run.updates()
     try:
-        show(updates, session.now, lines=True)
+        show(run.updates(), lines=True, job=run.job)
     except KeyboardInterrupt:
         _cancel(run.client, run.job.uid)
         raise SystemExit(130) from None
-    finally:
-        if loss:
-            loss.take_back()
     over = require_over(run.client, run.job.uid)
     click.echo()
     if over.state is not JobState.SUCCEEDED:
@@ -304,9 +232,7 @@ def _run(
         return False
     for line in _result(run, over, endpoint):
         click.echo(line)
-    if loss:
-        return loss.tell()
-    return drill.tell(run.client, run.job) if drill else True
+    return not drill or _resumed(run.client, run.job)
 
 
 def _tune(session: Session, endpoint: Endpoint) -> JobView:
@@ -318,7 +244,7 @@ def _tune(session: Session, endpoint: Endpoint) -> JobView:
     click.echo(f"Job       {job.name}")
     click.echo(faint(_FIRST))
     try:
-        over = watched(client, job, session)
+        over = watched(client, job)
     except KeyboardInterrupt:
         _cancel(client, job.uid)
         raise SystemExit(130) from None
@@ -341,15 +267,13 @@ def _submit(
     endpoint: Endpoint,
     workers: int,
     arguments: Sequence[str],
-    *,
-    together: bool,
 ) -> _Run:
     places = _uploaded(endpoint, session.now())
     client = endpoint.client()
     submitted = session.now()
     created: dict[str, Any] = client.post(
         f"{_parent(endpoint)}/customJobs",
-        demo_request(places, workers, arguments, together=together),
+        demo_request(places, workers, arguments),
     )
     name = str(JobName.parse(created["name"]))
     return _Run(client, JobView.parse(client.get(job_path(name))), places, submitted)

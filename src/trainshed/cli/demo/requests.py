@@ -56,11 +56,9 @@ def demo_places(bucket: str, sdist: Sdist, now: Nanos) -> DemoPlaces:
     )
 
 
-def demo_request(
-    places: DemoPlaces, workers: int, arguments: Sequence[str] = (), *, together: bool = False
-) -> dict[str, Any]:
+def demo_request(places: DemoPlaces, workers: int, arguments: Sequence[str] = ()) -> dict[str, Any]:
     """Return the body of `customJobs.create`: a primary, `workers` workers and an evaluator. `arguments`: the
-    program's. `together`: if one replica is lost, all are started again."""
+    program's."""
     program = {"args": list(arguments)} if arguments else {}
 
     def pool(replicas: int) -> dict[str, Any]:
@@ -82,7 +80,6 @@ def demo_request(
         "jobSpec": {
             "workerPoolSpecs": [pool(1), pool(workers), pool(0), pool(1)],
             "baseOutputDirectory": {"outputUriPrefix": places.uri(places.output)},
-            **({"scheduling": {"restartJobOnWorkerRestart": True}} if together else {}),
         },
     }
 

@@ -78,7 +78,7 @@ def lead(options: argparse.Namespace, manager: BaseManager, size: int) -> None:
     say("checkpoints go to", os.environ["AIP_CHECKPOINT_DIR"])
     checkpoints, (examples, held_out) = Folder(os.environ["AIP_CHECKPOINT_DIR"]), load_digits()
     epoch, weights = 0, UNTRAINED
-    if (saved := checkpoints.names()) and not options.planted_bug:
+    if saved := checkpoints.names():
         epoch, weights = checkpoints.load(saved[-1])
         say(f"resuming from the checkpoint after epoch {epoch}")
     learned = Learned(size, epoch, weights)
@@ -156,7 +156,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--checkpoint-epochs", type=int, default=5, help="epochs between two checkpoints")
     add("--epoch-seconds", type=float, default=0.12, help="the least time an epoch takes")
     add("--poll-seconds", type=float, default=0.5, help="how often the evaluator looks")
-    add("--planted-bug", action="store_true", help="forget the checkpoints, for a drill to find")
     return parser.parse_args(arguments)
 
 
