@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,18 +155,6 @@ def copy_environments(built: Path, to: Path) -> None:
     for file in to.glob("*/.built"):
         boot, _, _ = file.read_text().partition("\n")
         file.write_text(f"{boot}\n{file.parent}")
-
-
-class ByTransport(dict[str, Any]):
-    """What a client's program saw, by transport: it runs when it is asked for."""
-
-    def __init__(self, run: Callable[[str], Any]) -> None:
-        super().__init__()
-        self._run = run
-
-    def __missing__(self, transport: str) -> Any:
-        self[transport] = self._run(transport)
-        return self[transport]
 
 
 def command(*args: str) -> list[str]:

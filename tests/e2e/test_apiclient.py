@@ -261,14 +261,6 @@ def test_bad_input_is_refused_with_all_fields_and_a_reason(case: str, ml: Any) -
     assert missing.value.status_code == 404
 
 
-def test_a_job_id_is_used_once(finished: dict[str, Any], ml: Any) -> None:
-    """spec/submit#ml-jobs."""
-    with pytest.raises(HttpError) as refused:
-        ml.projects().jobs().create(parent=PARENT, body=image_job("other", "")).execute()
-    assert refused.value.status_code == 409
-    assert "exists" in refused.value.reason
-
-
 def test_without_a_token(service: Service) -> None:
     """No token at all: httplib2 reads the challenge of a 401 before the library sees the answer."""
     options = untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)

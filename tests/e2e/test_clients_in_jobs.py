@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, container_job, running, submit
-from tests.e2e.sdk import pointed_sdk
-from tests.e2e.stories import make_pipe
+from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, running, submit
 
 PROGRAMS = Path(__file__).parent / "programs"
 BUCKET, FOREIGN = "trainshed", "another-project"
@@ -78,40 +76,3 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
         if "loss" in each.get("jsonPayload", {})
     )
     assert entry == {"message": "said by the API", "loss": 0.5}
-
-
-@pytest.mark.soak  # In a job: above; a run and its job: test_experiments_sdk.py.
-@pytest.mark.parametrize("transport", ["grpc", "rest"])
-def test_a_program_logs_to_the_run_of_its_job_while_a_notebook_does(
-    service: Service, commons: Path, transport: str
-) -> None:
-    """facts/experiments#jobs: by gRPC, which is the SDK's default, and by REST."""
-    both = f"both-sides-{transport}"
-    with pointed_sdk(service, BUCKET) as sdk:
-        sdk.init(experiment=both)
-        if transport == "grpc":
-            store = f"/v1/projects/{FOREIGN}/locations/{REGION}/metadataStores"
-            service.call("POST", f"{store}?metadataStoreId=default", {})
-        run = sdk.ExperimentRun.create(transport, experiment=both)
-        gate = make_pipe(commons / transport)
-        body = job_of(*("experiment_in_job.py", transport, PROJECT, FOREIGN, BUCKET, str(gate)))
-        body["jobSpec"] |= {
-            "experiment": run.resource_name.removesuffix(f"-{transport}"),
-            "experimentRun": run.resource_name,
-        }
-        job = submit(service, body)
-        assert "READY" in service.follow(job)
-        # Neither of the two has what the other one has written.
-        run.log_params({"outside": transport})
-        gate.write_text("")
-        seen = seen_inside(service, job)
-        assert seen["predicted"] == pytest.approx(9)
-        assert (seen["registered"], seen["foreign"], seen["far"]) == ([True, True], 403, [1])
-        found = sdk.ExperimentRun(transport, experiment=both)
-        assert found.get_params() == {"inside": transport, "outside": transport}
-        assert found.get_metrics() == {"loss": 0.5}
-        assert list(found.get_time_series_data_frame()["loss"]) == [1, 1 / 2, 1 / 3]
-        assert found.get_classification_metrics()[0]["matrix"] == [[3, 1], [0, 4]]
-        (execution,) = found.get_executions()
-        assert [each.display_name for each in execution.get_input_artifacts()] == ["rows"]
-        assert [each.name for each in found.get_experiment_models()] == [f"fitted-{transport}"]

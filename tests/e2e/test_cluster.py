@@ -200,50 +200,6 @@ def _wheel(path: Path, name: str, version: str) -> None:
             archive.writestr(file, text)
 
 
-_INSTALLS = """
-import subprocess, sys
-run = lambda *args: subprocess.run(args, check=True, stdout=subprocess.DEVNULL)
-links = ("--no-index", "--find-links", "/gcs/trainshed/wheels")
-run("python3", "-m", "pip", "install", "--user", *links, "trainshed-e2e-user")
-run("pip3", "install", "-q", *links, "joblib==999.0")
-run("pip", "install", "--upgrade", *links, "pip")
-show = (
-    "import pip, joblib, trainshed_e2e_user as u; "
-    "print('NOW', pip.__version__, joblib.__version__, u.__version__)"
-)
-run = subprocess.run(["python3", "-c", show], check=True, capture_output=True, text=True)
-print(run.stdout)
-"""
-
-_AFTER = """
-import importlib.util, pip, joblib
-print("NOW", pip.__version__, joblib.__version__, importlib.util.find_spec("trainshed_e2e_user"))
-"""
-
-
-@pytest.mark.soak  # tests/contract/runtimes/test_runtimes_built.py
-def test_what_a_job_installs_stays_in_that_job(service: Service) -> None:
-    """spec/runtimes#packages: `pip install --user`, `--upgrade pip` and replaced packages never touch the
-    shared runtime."""
-    wheels = Path(service.extra["buckets"]) / BUCKET / "wheels"
-    wheels.mkdir()
-    _wheel(wheels, "trainshed_e2e_user", "3.0")
-    _wheel(wheels, "joblib", "999.0")
-    _wheel(wheels, "pip", "999.0")
-
-    def now(script: str) -> str:
-        job_id = submit(service, container_job(script))
-        view = service.finish(job_id)
-        said = service.lines(job_id)
-        assert view["state"] == "SUCCEEDED", (view.get("error"), said)
-        return next(line for line in said if line.startswith("NOW"))
-
-    before = now(_AFTER)
-    assert now(_INSTALLS) == "NOW 999.0 999.0 3.0"
-    assert now(_AFTER) == before
-    assert "999.0" not in before and before.endswith(" None")
-
-
 _STORAGE = """
 import os, pathlib
 from google.cloud import storage

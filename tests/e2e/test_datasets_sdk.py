@@ -1,4 +1,4 @@
-"""Datasets by the Vertex SDK, unmodified, over gRPC with TLS and over REST: made, imported into, trained on
+"""Datasets by the Vertex SDK, unmodified, over gRPC with TLS: made, imported into, trained on
 (facts/datasets)."""
 
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import SKLEARN, ByTransport, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
 _SCRIPT = """
@@ -27,20 +27,19 @@ import json, pathlib, sys
 from google.cloud import aiplatform
 from google.oauth2.credentials import Credentials
 
-transport, endpoint, token, scratch, image, script = sys.argv[1:]
+endpoint, token, scratch, image, script = sys.argv[1:]
 aiplatform.init(
     project="trainshed",
     location="us-central1",
     api_endpoint=endpoint,
-    api_transport=transport,
     credentials=Credentials(token),
     staging_bucket="gs://trainshed",
 )
 table = aiplatform.TabularDataset.create(
-    f"table {transport}", gcs_source=["gs://trainshed/data/a.csv", "gs://trainshed/data/b.csv"]
+    "table", gcs_source=["gs://trainshed/data/a.csv", "gs://trainshed/data/b.csv"]
 )
-table.update(display_name=f"rows {transport}", labels={"by": transport})
-(found,) = aiplatform.TabularDataset.list(filter=f"labels.by={transport}")
+table.update(display_name="rows", labels={"by": "grpc"})
+(found,) = aiplatform.TabularDataset.list(filter="labels.by=grpc")
 series = aiplatform.TimeSeriesDataset.create("series", gcs_source="gs://trainshed/data/a.csv")
 photos = aiplatform.ImageDataset.create(
     "photos",
@@ -57,29 +56,22 @@ seen = {
     "name": found.display_name,
     "schema": found.metadata_schema_uri,
     "same": found.resource_name == table.resource_name,
-    "exported": list(photos.export_data(f"gs://trainshed/exported/{transport}/")),
+    "exported": list(photos.export_data("gs://trainshed/exported/")),
     "columns": sorted(series.column_names),
     "kinds": [type(each).__name__ for each in (series, photos, texts)],
 }
-path = pathlib.Path(scratch, f"{transport}.py")
+path = pathlib.Path(scratch, "train.py")
 path.write_text(script)
 job = aiplatform.CustomTrainingJob(
-    display_name=f"train {transport}", script_path=str(path), container_uri=image
-)
-split = (
-    {"predefined_split_column_name": "split"}
-    if transport == "rest"
-    else {
-        "training_fraction_split": 0.5,
-        "validation_fraction_split": 0.25,
-        "test_fraction_split": 0.25,
-    }
+    display_name="train", script_path=str(path), container_uri=image
 )
 job.run(
     dataset=table,
-    base_output_dir=f"gs://trainshed/out/{transport}",
+    base_output_dir="gs://trainshed/out",
     machine_type="n1-standard-4",
-    **split,
+    training_fraction_split=0.5,
+    validation_fraction_split=0.25,
+    test_fraction_split=0.25,
 )
 seen["job"] = job.gca_resource.training_task_metadata["backingCustomJob"].rsplit("/", 1)[1]
 print("SEEN", json.dumps(seen))
@@ -88,13 +80,12 @@ print("SEEN", json.dumps(seen))
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the program said, by transport."""
+    """What the program said."""
 
     def rows(numbers: range) -> str:
-        said = ("training", "validation", "test", "other")
-        return "".join(f'{n},"row {n},\nof two lines",{said[n % 4]}\n' for n in numbers)
+        return "".join(f'{n},"row {n},\nof two lines"\n' for n in numbers)
 
-    header = "id,text,split\n"
+    header = "id,text\n"
     service.put("trainshed", "data/a.csv", (header + rows(range(600))).encode())
     service.put("trainshed", "data/b.csv", (header + rows(range(600, 1000))).encode())
     service.put("trainshed", "data/photos.csv", b"gs://trainshed/data/1.jpg,daisy\n")
@@ -103,14 +94,9 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     scratch = tmp_path_factory.mktemp("datasets")
     path = scratch / "program.py"
     path.write_text(_PROGRAM)
-    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
-    variables = given_by_env(service)
-
-    def run(transport: str) -> Any:
-        given = (transport, endpoints[transport], service.token, str(scratch), SKLEARN, _SCRIPT)
-        return seen_by(path, *given, variables=variables)
-
-    return ByTransport(run)
+    endpoint = str(service.extra["grpc_tls"])
+    arguments = (endpoint, service.token, str(scratch), SKLEARN, _SCRIPT)
+    return seen_by(path, *arguments, variables=given_by_env(service))
 
 
 def found(service: Service, job_id: str) -> dict[str, Any]:
@@ -118,46 +104,30 @@ def found(service: Service, job_id: str) -> dict[str, Any]:
     return json.loads(line.removeprefix("FOUND "))
 
 
-@pytest.mark.parametrize(
-    "transport",
-    ["grpc", pytest.param("rest", marks=pytest.mark.soak)],  # Every call of it: tests/contract/api.
-)
 def test_datasets_of_each_kind_are_made_listed_and_changed(
-    service: Service, seen: dict[str, Any], transport: str
+    service: Service, seen: dict[str, Any]
 ) -> None:
-    told = seen[transport]
-    assert told["name"] == f"rows {transport}"
-    assert told["schema"].endswith("/tabular_1.0.0.yaml")
-    assert told["same"]
-    (exported,) = told["exported"]
+    assert seen["name"] == "rows"
+    assert seen["schema"].endswith("/tabular_1.0.0.yaml")
+    assert seen["same"]
+    (exported,) = seen["exported"]
     path = exported.removeprefix("gs://trainshed/").replace("/", "%2F")
     item = service.call("GET", f"/storage/v1/b/trainshed/o/{path}?alt=media")
     assert item == {
         "imageGcsUri": "gs://trainshed/data/1.jpg",
         "classificationAnnotation": {"displayName": "daisy"},
     }
-    assert told["columns"] == ["id", "split", "text"]
-    assert told["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
+    assert seen["columns"] == ["id", "text"]
+    assert seen["kinds"] == ["TimeSeriesDataset", "ImageDataset", "TextDataset"]
 
 
 def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
-    rows = found(service, seen["grpc"]["job"])
+    rows = found(service, seen["job"])
     assert rows.pop("format") == "csv"
     assert sorted(int(row) for each in rows.values() for row in each) == list(range(1000))
     assert {split: len(each) for split, each in rows.items()} == pytest.approx(
         {"training": 500, "validation": 250, "test": 250}, rel=0.2
     )
-
-
-def test_a_program_finds_the_rows_that_a_column_names(
-    service: Service, seen: dict[str, Any]
-) -> None:
-    rows = found(service, seen["rest"]["job"])
-    for at, split in enumerate(("training", "validation", "test")):
-        assert [int(row) for row in rows[split]] == list(range(at, 1000, 4))
-    said = "\n".join(service.lines(seen["rest"]["job"], "service"))
-    assert "250 training rows in 1 file" in said
-    assert "250 rows go to no split" in said
 
 
 def test_a_row_that_does_not_fit_fails_the_pipeline_and_is_named(service: Service) -> None:

@@ -84,21 +84,3 @@ def test_down_stops_the_service_and_what_comes_then_says_so(
     said = trainshed(data, "jobs", "list", expect=1)
     assert "No Trainshed service is running" in said
     assert "trainshed up" in said
-
-
-@pytest.mark.soak
-def test_the_tuning_demo_finds_its_best_trial(tmp_path: Path) -> None:
-    """Issue 4, "Progress": twelve real trials, and what to type to see more of them. Such trials have
-    test_tuning_sdk.py, too; what the demo says, tests/contract/cli/test_demo.py."""
-    said = demo(tmp_path, "--tuning")
-    try:
-        best = re.search(r"best is trial (\d+): accuracy (\d\.?\d*)", said)
-        assert best is not None, said
-        (job,) = json.loads(trainshed(tmp_path, "jobs", "list", "--format", "json"))
-        assert (job["kind"], job["state"]) == ("tuning", "SUCCEEDED")
-        shown = trainshed(tmp_path, "jobs", "describe", job["uid"], "--format", "json")
-        values = {trial["number"]: trial["value"] for trial in json.loads(shown)["trials"]}
-        assert len(values) == 12
-        assert max(values.values()) == values[int(best[1])] == pytest.approx(float(best[2]), 1e-4)
-    finally:
-        trainshed(tmp_path, "down")

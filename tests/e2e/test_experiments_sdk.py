@@ -1,14 +1,13 @@
-"""Experiments by the Vertex SDK, unmodified, over gRPC with TLS and over REST (facts/experiments)."""
+"""Experiments by the Vertex SDK, unmodified, over gRPC with TLS, and where it differs over REST
+(facts/experiments)."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import ByTransport, Service, given_by_env, seen_by, trainshed
+from tests.e2e.running import Service, given_by_env, seen_by, trainshed
 
 _HEAD = """
 import json, sys
@@ -114,37 +113,24 @@ logged = [each.resource_name == job.resource_name for each in run.get_logged_cus
 print("SEEN", json.dumps({"job": job.name, "logged": logged, "state": run.state.name}))
 """
 )
-transports = pytest.mark.parametrize(
-    "transport", ["grpc", pytest.param("rest", marks=pytest.mark.soak)]
-)
-"""REST: `test_two_writers_of_one_run_lose_nothing`, where it differs, and `test_a_job_of_a_run`."""
 
 
-def ran(service: Service, tmp_path: Path, program: str, name: str, *by: str) -> dict[str, Any]:
-    """What the program said, by transport; all run side by side."""
-    path = tmp_path / f"{name}.py"
+def ran(service: Service, tmp_path: Path, program: str, transport: str = "grpc") -> Any:
+    """What the program said."""
+    path = tmp_path / "program.py"
     path.write_text(program)
-    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
-    variables = given_by_env(service)
-
-    def run(transport: str) -> Any:
-        given = (transport, endpoints[transport], service.token)
-        return seen_by(path, *given, variables=variables)
-
-    with ThreadPoolExecutor(len(by)) as pool:
-        return dict(zip(by, pool.map(run, by), strict=True))
+    endpoint = str(service.extra["grpc_tls"]) if transport == "grpc" else service.rest
+    arguments = (transport, endpoint, service.token)
+    return seen_by(path, *arguments, variables=given_by_env(service))
 
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("experiments")
 
-    def run(transport: str) -> dict[str, Any]:
-        ran(service, directory, _LOG + "print('SEEN {}')", "log", transport)
-        told = told_by_cli(service, f"trial-{transport}")
-        return ran(service, directory, _READ, "read", transport)[transport] | told
-
-    return ByTransport(run)
+    ran(service, directory, _LOG + "print('SEEN {}')")
+    told = told_by_cli(service, "trial-grpc")
+    return ran(service, directory, _READ) | told
 
 
 def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
@@ -159,85 +145,49 @@ def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
     }
 
 
-@transports
-def test_the_command_tells_what_the_sdk_logged(seen: dict[str, Any], transport: str) -> None:
-    assert f"trial-{transport}  " in seen[transport]["table"]
-    runs = {run["displayName"]: run["metadata"] for run in seen[transport]["description"]["runs"]}
+def test_the_command_tells_what_the_sdk_logged(seen: dict[str, Any]) -> None:
+    assert "trial-grpc  " in seen["table"]
+    runs = {run["displayName"]: run["metadata"] for run in seen["description"]["runs"]}
     assert set(runs) == {"r1", "r2"}
     assert runs["r1"]["_state"] == "COMPLETE"
     assert runs["r1"]["_params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
     assert runs["r1"]["_metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
 
 
-@transports
-def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any], transport: str) -> None:
-    assert seen[transport]["runs"] == ["r1", "r2"]
-    assert seen[transport]["accuracies"] == [0.75, 0.9]
-    assert seen[transport]["state"] == "COMPLETE"
-    assert seen[transport]["params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
-    assert seen[transport]["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
-    assert seen[transport]["matrix"] == [[3, 1], [0, 4]]
+def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any]) -> None:
+    assert seen["runs"] == ["r1", "r2"]
+    assert seen["accuracies"] == [0.75, 0.9]
+    assert seen["state"] == "COMPLETE"
+    assert seen["params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
+    assert seen["metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
+    assert seen["matrix"] == [[3, 1], [0, 4]]
 
 
-@transports
-def test_curves_have_every_step(seen: dict[str, Any], transport: str) -> None:
+def test_curves_have_every_step(seen: dict[str, Any]) -> None:
     """facts/experiments#points"""
-    assert seen[transport]["losses"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
+    assert seen["losses"] == [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 0.125]
 
 
-@transports
-def test_lineage_tells_what_was_read_and_written(seen: dict[str, Any], transport: str) -> None:
-    assert (seen[transport]["inputs"], seen[transport]["outputs"]) == (["Dataset"], ["Model"])
+def test_lineage_tells_what_was_read_and_written(seen: dict[str, Any]) -> None:
+    assert (seen["inputs"], seen["outputs"]) == (["Dataset"], ["Model"])
 
 
-@transports
-def test_a_deleted_experiment_is_gone(seen: dict[str, Any], transport: str) -> None:
-    assert f"trial-{transport}" in seen[transport]["listed"]
-    assert f"trial-{transport}" not in seen[transport]["left"]
+def test_a_deleted_experiment_is_gone(seen: dict[str, Any]) -> None:
+    assert "trial-grpc" in seen["listed"]
+    assert "trial-grpc" not in seen["left"]
 
 
 def test_two_writers_of_one_run_lose_nothing(service: Service, tmp_path: Path) -> None:
     """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none."""
-    for params, metrics in ran(service, tmp_path, _TWO, "two", "rest").values():
-        assert params == {f"p{number}": number for number in range(5)}
-        assert metrics == {f"m{number}": number for number in range(5)}
+    params, metrics = ran(service, tmp_path, _TWO, "rest")
+    assert params == {f"p{number}": number for number in range(5)}
+    assert metrics == {f"m{number}": number for number in range(5)}
 
 
 def test_a_job_of_a_run(service: Service, tmp_path: Path) -> None:
     """facts/experiments#jobs"""
-    for transport, seen in ran(service, tmp_path, _JOB, "job", "rest").items():
-        run = f"trial-{transport}-with-job"
-        assert (seen["logged"], seen["state"]) == ([True], "COMPLETE")
-        (line,) = service.lines(seen["job"])
-        assert [name.rpartition("/")[2] for name in line.split()] == [f"trial-{transport}", run]
-
-
-@pytest.mark.gcloud
-@needs_gcloud
-@pytest.mark.soak  # For all clients: tests/contract/api/test_tensorboards.py.
-def test_gcloud_keeps_tensorboards(service: Service, tmp_path: Path) -> None:
-    """facts/experiments#tensorboards: on v1, what is below them on v1beta1."""
-    gcloud = Gcloud(service, tmp_path)
-    name = gcloud.run(
-        "ai",
-        "tensorboards",
-        "create",
-        "--display-name=board",
-        "--labels=a=b",
-        "--format=value(name)",
-    ).stdout.strip()
-    board = name.rpartition("/")[2]
-    gcloud.run("ai", "tensorboards", "update", board, "--display-name=new", "--update-labels=c=d")
-    gcloud.run(
-        *("beta", "ai", "tensorboard-experiments", "create", board),
-        *("--tensorboard-experiment-id=e", "--display-name=e"),
-    )
-    listed = gcloud.run(
-        *("beta", "ai", "tensorboard-experiments", "list", board),
-        "--format=value(displayName)",
-    )
-    assert listed.stdout.split() == ["e"]
-    shown = json.loads(gcloud.run("ai", "tensorboards", "describe", board, "--format=json").stdout)
-    assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b", "c": "d"})
-    gcloud.run("ai", "tensorboards", "delete", board, "--quiet")
-    service.call("GET", f"/v1/{name}", expect=404)
+    seen = ran(service, tmp_path, _JOB, "rest")
+    assert (seen["logged"], seen["state"]) == ([True], "COMPLETE")
+    (line,) = service.lines(seen["job"])
+    names = [name.rpartition("/")[2] for name in line.split()]
+    assert names == ["trial-rest", "trial-rest-with-job"]

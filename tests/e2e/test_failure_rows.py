@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.packages import package_job
 from tests.e2e.processes import leftovers, new_mark, wait_until_gone
 from tests.e2e.running import (
     CUSTOM_JOBS,
@@ -230,44 +230,6 @@ def test_crashes_are_tried_three_times_more(service: Service) -> None:
         assert told.view["retries"] == {"transient_exit": 3}
 
 
-@pytest.mark.soak  # Of the whole gang, in any order: tests/sim/test_traces.py.
-def test_a_gang_that_crashes_together_is_retried_once_for_all(service: Service) -> None:
-    """spec/failures#retries: counters are the job's; whichever replica is heard of first, an attempt costs
-    one retry."""
-    told = story(service, run(service, ABORTS, (ABORTS, 3)))
-    assert told.state == "FAILED"
-    assert [(v.effect, v.budget) for v in told.verdicts] == [
-        *(("job_retries", f"{n}/3") for n in (1, 2, 3)),
-        ("job_fails", ""),
-    ]
-    assert told.view["attempt"] == 4
-    assert max(told.begun.values()) <= 4
-
-
-BY_ARGUMENT = f"""
-import os, signal, sys
-print({BEGUN!r}, flush=True)
-os.kill(os.getpid(), int(sys.argv[1]))
-signal.pause()
-"""
-
-
-@pytest.mark.soak  # A package that aborts: test_failures.py.
-def test_crashes_of_packages_are_published_as_bare_signals(service: Service) -> None:
-    """spec/failures#crashes: published as 6 and 11 for package jobs."""
-    uri = upload(service, "rows/pkg-1.0.tar.gz", source_package(BY_ARGUMENT))
-    jobs: dict[str, int] = {}
-    for number in (signal.SIGABRT, signal.SIGSEGV)[: 2 if SOAKS else 1]:
-        body = package_job(uri)
-        body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"] = [str(int(number))]
-        jobs[submit(service, body)] = number
-    for job_id, status in jobs.items():
-        told = story(service, job_id)
-        user_code(told, status)
-        assert told.verdicts == THREE_RETRIES
-        assert told.begun == {PRIMARY: 4}
-
-
 def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) -> None:
     """spec/failures#retries: the whole job is restarted; spec/lifecycle#time-limits: it is PREPARING again
     meanwhile, and startTime stays the first."""
@@ -431,23 +393,6 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     signals = [life["exit"]["signal"] for life in lives[WORKER]]
     assert signals == [9, 15, 9, 15, 9, 9]
     assert (first["rule"], second["rule"]) == ("replica_lost", "primary_succeeded")
-
-
-@pytest.mark.soak  # Exact budgets: tests/sim/test_traces.py; the last loss: test_job_retries.py.
-def test_what_is_lost_again_and_again_fails_the_job_in_the_end(service: Service) -> None:
-    """spec/failures#budgets: five restarts in each attempt, three retries of the job, then FAILED with code
-    3. A program that sends itself SIGKILL cannot be told from one that somebody else killed."""
-    told = story(service, run(service, "import os; os.kill(os.getpid(), 9)"))
-    user_code(told, 137)
-    each = [Verdict("replica_lost", "replica_restarts", budget=f"{n}/5") for n in range(1, 6)]
-    retries = [Verdict("replica_lost", "job_retries", budget=f"{n}/3") for n in (1, 2, 3)]
-    assert told.verdicts == [
-        *(verdict for retry in retries for verdict in (*each, retry)),
-        *each,
-        Verdict("replica_lost", "job_fails"),
-    ]
-    assert told.begun == {PRIMARY: 24}
-    assert told.of_kind("verdict")[-1]["message"].count("used") == 2
 
 
 @pytest.fixture

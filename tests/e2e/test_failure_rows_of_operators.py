@@ -12,13 +12,8 @@ from tests.e2e.running import (
     ROOT,
     Service,
     running,
-    submit,
 )
-from tests.e2e.stories import ABORTS, PRIMARY, WORKER, Verdict, at, pools, run, story, user_code
-from trainshed.core.catalog.machines import machine_types
-
-SMALL = "n4-highcpu-2"
-"""The machine type with the least memory."""
+from tests.e2e.stories import ABORTS, PRIMARY, WORKER, Verdict, at, run, story, user_code
 
 
 @pytest.fixture(scope="module")
@@ -80,19 +75,3 @@ def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate
     user_code(told, 134)
     assert told.verdicts == [Verdict("transient_exit", "job_fails")]
     assert told.begun == {PRIMARY: 1}
-
-
-@pytest.mark.soak  # Each retry has more: tests/unit/test_failure_overrides.py.
-def test_more_memory_after_each_out_of_memory(house: Service) -> None:
-    """spec/failures#out-of-memory, issue "escalation": a program that needs 1.3 times what its machine gives
-    runs at the second attempt."""
-    needed = int(machine_types()[SMALL].memory_limit_bytes * 1.3)
-    # All its pages at once, by the kernel: the fastest way to have that much.
-    body = pools(
-        f"import mmap; mmap.mmap(-1, {needed}, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x8000)"
-    )
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = SMALL
-    told = story(house, submit(house, body))
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("out_of_memory", "job_retries", budget="1/3")]
-    assert told.begun == {PRIMARY: 2}

@@ -85,54 +85,6 @@ def test_a_traceback_ends_in_the_public_message_with_last_lines_and_link(frail: 
     assert "ValueError: no such luck" in frail.lines(job_id)
 
 
-EXITS = {
-    "import os; os.abort()": 134,
-    "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": 139,
-    "import os, signal; os.kill(os.getpid(), signal.SIGBUS)": 135,
-    "raise SystemExit(42)": 42,
-    "raise SystemExit(139)": 139,
-}
-
-
-@pytest.mark.soak  # Each exit: test_failure_rows.py.
-def test_a_container_s_signals_are_published_as_128_and_more(frail: Service) -> None:
-    """spec/failures#crashes: SIGABRT and SIGSEGV of custom containers are 134 and 139."""
-    jobs = {run(frail, script): status for script, status in EXITS.items()}
-    for job_id, status in jobs.items():
-        view = frail.finish(job_id)
-        assert view["state"] == "FAILED"
-        assert f"exited with a non-zero status of {status}." in view["error"]["message"]
-
-
-@pytest.mark.soak  # test_failure_rows.py has a worker that fails; what is shut down: below.
-def test_a_failing_worker_fails_the_job_and_everything_is_shut_down(frail: Service) -> None:
-    mark = new_mark()
-    script = by_role("import time; time.sleep(600)", "import sys; sys.exit('worker is sad')")
-    view = frail.finish(run(frail, f"{script} # {mark}", pools=(1, 1)))
-    assert view["state"] == "FAILED"
-    assert (
-        "The replica workerpool1-0 exited with a non-zero status of 1." in view["error"]["message"]
-    )
-    assert "worker is sad" in view["error"]["message"]
-    assert not marked(mark)
-
-
-@pytest.mark.soak  # The row: test_failure_rows.py.
-def test_a_worker_that_is_done_early_does_not_end_the_job(frail: Service) -> None:
-    """spec/failures#rules, "non-primary exits 0"."""
-    waiting = by_role(
-        "import os, time\nwhile not os.path.exists('/gcs/trainshed/go-on'): time.sleep(0.02)", ""
-    )
-    job_id = run(frail, waiting, pools=(1, 1))
-    for view in frail.watch(job_id):
-        states = {replica["id"]: replica["state"] for replica in view["replicas"]}
-        if states["workerpool1-0"] == "EXITED":
-            assert view["state"] in ("RUNNING", "PREPARING")
-            frail.call("POST", "/upload/storage/v1/b/trainshed/o?uploadType=media&name=go-on", {})
-            break
-    assert frail.finish(job_id)["state"] == "SUCCEEDED"
-
-
 def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) -> None:
     """spec/lifecycle#success: SIGTERM, grace, SIGKILL; their exit codes do not matter."""
     mark = new_mark()
@@ -140,33 +92,6 @@ def test_the_primary_s_success_ends_workers_that_ignore_sigterm(frail: Service) 
     view = frail.finish(run(frail, f"{script} # {mark}", pools=(1, 2)))
     assert view["state"] == "SUCCEEDED"
     assert not marked(mark)
-
-
-@pytest.mark.soak  # The row: test_failure_rows.py.
-def test_out_of_memory_has_its_own_message(frail: Service) -> None:
-    """spec/failures#out-of-memory; spec/machines#memory: the limit is enforced."""
-    hog = f"print('filling', flush=True); x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
-    view = frail.finish(run(frail, hog))
-    assert view["state"] == "FAILED"
-    assert view["error"] == {
-        "code": 3,
-        "message": "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137.",
-    }
-    assert view["rule"] == "out_of_memory"
-
-
-@pytest.mark.soak  # The same by exit codes: test_failure_rows.py.
-def test_a_child_that_runs_out_of_memory_does_not_decide(frail: Service) -> None:
-    """spec/failures#out-of-memory: an OOM of a child alone; the main process's own exit then decides."""
-    child = f"x = bytearray({MEMORY_MIB * 3} << 20)"
-    parent = (
-        "import subprocess, sys\n"
-        f"code = subprocess.run([sys.executable, '-c', {child!r}]).returncode\n"
-        "print('child ended with', code)\n"
-    )
-    job_id = run(frail, parent)
-    assert frail.finish(job_id)["state"] == "SUCCEEDED"
-    assert "child ended with -9" in frail.lines(job_id)
 
 
 def test_grandchildren_and_daemons_are_gone_after_the_end(frail: Service) -> None:
@@ -233,17 +158,6 @@ def test_cancel_lets_a_program_checkpoint_within_its_grace(frail: Service) -> No
     frail.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
     assert frail.finish(job_id)["state"] == "CANCELLED"
     assert "checkpointed" in frail.lines(job_id)
-
-
-@pytest.mark.soak  # Over all attempts: test_failure_rows.py.
-def test_the_timeout_cancels_with_its_reason(frail: Service) -> None:
-    """spec/lifecycle#time-limits."""
-    body = container_job("import time; time.sleep(600)")
-    body["jobSpec"]["scheduling"] = {"timeout": "1s"}
-    view = frail.finish(submit(frail, body))
-    assert view["state"] == "CANCELLED"
-    assert view["error"]["code"] == 1
-    assert "maximum running time of 1 seconds" in view["error"]["message"]
 
 
 def test_a_finished_job_can_be_deleted_and_is_gone(frail: Service) -> None:

@@ -5,10 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.running import (
-    CUSTOM_JOBS,
     command,
     container_job,
     environment,
@@ -86,24 +83,3 @@ def test_followers_outlast_a_killed_service(data: Path, commons: Path) -> None:
         assert seen[-1] == "SUCCEEDED"
         # Of the time between the two kills it may have noticed nothing.
         assert complaints.count(GONE) in (1, 2)
-
-
-@pytest.mark.soak  # As after a kill, above.
-def test_a_follower_goes_on_after_a_service_that_was_stopped(data: Path, commons: Path) -> None:
-    """Its streams end in order then, and the job is not over."""
-    gate = commons / "gate"
-    service = start(data)
-    job_id = submit(service, container_job(COUNTS.format(count=60, held=20, gate=str(gate))))
-    lines = follower(data, "logs", "-f", job_id, "--tail", "5")
-    told = until(lines, "message", "20")
-    assert service.terminate() == 0
-    gate.touch()
-    with running(data) as service:
-        rest, complaints = lines.communicate(timeout=60)
-        assert lines.returncode == 0, complaints
-        told += [json.loads(line)["message"] for line in rest.splitlines()]
-        numbers = [int(text) for text in told if text.isdigit()]
-        assert numbers == list(range(numbers[0], 60))
-        assert complaints.count(GONE) == 1
-        state = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")["state"]
-        assert state == "JOB_STATE_SUCCEEDED"

@@ -52,72 +52,12 @@ def test_a_bucket_is_described(bucket: str, gcloud: Gcloud) -> None:
     assert described.stdout.split() == ["gcloud-storage", "US-CENTRAL1"]
 
 
-@pytest.mark.soak  # For all clients: tests/unit/test_buckets_http.py.
-def test_a_bucket_is_made_once(bucket: str, gcloud: Gcloud) -> None:
-    again = gcloud.run("storage", "buckets", "create", bucket, fails=True)
-    assert "409" in again.stderr
-
-
 def test_a_tree_is_listed_and_read(bucket: str, gcloud: Gcloud) -> None:
     listed = gcloud.run("storage", "ls", f"{bucket}/tree/**").stdout.splitlines()
     names = ["a.txt", "empty", "sub/b c#1%.txt"]
     assert listed == [f"{bucket}/tree/{name}" for name in names]
     read = gcloud.run("storage", "cat", f"{bucket}/tree/a.txt", f"{bucket}/tree/sub/b c#1%.txt")
     assert read.stdout == "alpha\nbeta\n"
-
-
-@pytest.mark.soak  # For all clients: tests/unit/test_buckets_objects.py.
-def test_a_tree_is_listed_by_directory_and_weighed(bucket: str, gcloud: Gcloud) -> None:
-    assert gcloud.run("storage", "ls", f"{bucket}/tree/").stdout.splitlines() == [
-        f"{bucket}/tree/a.txt",
-        f"{bucket}/tree/empty",
-        f"{bucket}/tree/sub/",
-    ]
-    weighed = gcloud.run("storage", "du", "-s", bucket).stdout.split()
-    assert weighed == [str(len("alpha\nbeta\n")), bucket]
-
-
-@pytest.mark.soak  # By other clients: tests/contract/test_buckets_clients.py.
-def test_a_large_file_goes_and_comes_back(bucket: str, gcloud: Gcloud, tree: Path) -> None:
-    """A resumable upload below /resumable/upload, and a download whose checksum gcloud verifies."""
-    gcloud.run("storage", "cp", str(tree / "big"), f"{bucket}/big")
-    gcloud.run("storage", "cp", f"{bucket}/big", str(tree / "back"))
-    assert (tree / "back").read_bytes() == (tree / "big").read_bytes()
-
-
-@pytest.mark.soak  # For all clients: tests/unit/test_buckets_copies.py.
-def test_objects_move_and_directories_sync(bucket: str, gcloud: Gcloud, tree: Path) -> None:
-    gcloud.run("storage", "rsync", "-r", str(tree / "tree"), f"{bucket}/synced")
-    gcloud.run("storage", "mv", f"{bucket}/synced/a.txt", f"{bucket}/synced/moved.txt")
-    target = tree / "synced"
-    target.mkdir()
-    (target / "old").touch()
-    gcloud.run(
-        *("storage", "rsync", "-r", "--delete-unmatched-destination-objects"),
-        *(f"{bucket}/synced", str(target)),
-    )
-    files = sorted(str(p.relative_to(target)) for p in target.rglob("*") if p.is_file())
-    assert files == ["empty", "moved.txt", "sub/b c#1%.txt"]
-    assert (target / "moved.txt").read_text() == "alpha\n"
-
-
-@pytest.mark.soak  # Answers to all clients: tests/contract/test_buckets_clients.py.
-def test_what_is_not_there(bucket: str, gcloud: Gcloud) -> None:
-    missing = gcloud.run("storage", "rm", f"{bucket}/nothing", fails=True)
-    assert "matched no objects" in missing.stderr
-    unknown = gcloud.run("storage", "cat", "gs://no-such-bucket/x", fails=True)
-    assert "404" in unknown.stderr
-
-
-@pytest.mark.soak  # For all clients: tests/unit/test_buckets_objects.py.
-def test_a_bucket_goes_only_when_it_is_empty(gcloud: Gcloud, tree: Path) -> None:
-    gcloud.run("storage", "buckets", "create", "gs://gcloud-gone")
-    gcloud.run("storage", "cp", str(tree / "tree" / "a.txt"), "gs://gcloud-gone/a/b/c.txt")
-    refused = gcloud.run("storage", "buckets", "delete", "gs://gcloud-gone", fails=True)
-    assert "not empty" in refused.stderr
-    gcloud.run("storage", "rm", "-r", "gs://gcloud-gone")
-    listed = gcloud.run("storage", "buckets", "list", "--format", "value(name)").stdout.split()
-    assert "gcloud-gone" not in listed
 
 
 def test_the_project_is_described(gcloud: Gcloud) -> None:

@@ -1,9 +1,7 @@
 """`gcloud ai custom-jobs`, unmodified (spec/clients#recipes): create, list, describe, cancel, stream-logs,
 errors."""
 
-import io
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,6 @@ BUCKET = "trainshed"
 JOBS = ("ai", "custom-jobs")
 REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 CONTAINER = f"machine-type=n1-standard-4,container-image-uri={SKLEARN}"
-PACKAGE = f"machine-type=n1-standard-4,executor-image-uri={SKLEARN},python-module=trainer.task"
-
 LINES = 600
 """Lines of each of three replicas before the pause: together more than a page of 1,000."""
 
@@ -131,111 +127,6 @@ def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> 
     assert found.stdout.split() == ["by-flags"]
 
 
-def _sdist() -> bytes:
-    files = {
-        "setup.py": (
-            "from setuptools import setup\n"
-            "setup(name='trainer', version='0.1', packages=['trainer'])\n"
-        ),
-        "trainer/__init__.py": "",
-        "trainer/task.py": (
-            "import json, os, sys\n"
-            "print('ran', sys.argv[1:], json.loads(os.environ['CLUSTER_SPEC'])['task'])\n"
-        ),
-    }
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"trainer-0.1/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return buffer.getvalue()
-
-
-# An upload: test_gcloud_storage.py; a package: test_sdk.py; logging: contract/api/test_api_logging.py.
-@pytest.mark.soak
-def test_a_python_package_by_flags(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
-    """spec/submit#vertex-jobs, spec/program#arguments: uploaded by gcloud, installed, run as a module with
-    the arguments given."""
-    package = tmp_path / "trainer-0.1.tar.gz"
-    package.write_bytes(_sdist())
-    uri = f"gs://{BUCKET}/packages/trainer-0.1.tar.gz"
-    gcloud.run("storage", "cp", str(package), uri)
-    job_id = create(
-        gcloud,
-        "--display-name=package",
-        f"--python-package-uris={uri}",
-        "--args=--epochs,3",
-        f"--worker-pool-spec={PACKAGE}",
-    )
-    view = service.finish(job_id)
-    said = service.lines(job_id)
-    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
-    assert said[-1] == "ran ['--epochs', '3'] {'type': 'workerpool0', 'index': 0}"
-    # What gcloud reads of a finished job's log, through the Logging API.
-    read = gcloud.run(
-        "logging",
-        "read",
-        f'resource.type="ml_job" AND resource.labels.job_id="{job_id}"'
-        ' AND resource.labels.task_name="workerpool0-0"',
-        "--order=asc",
-        "--format=json",
-    )
-    entries = json.loads(read.stdout)
-    assert [_message(entry) for entry in entries] == said
-    assert entries[-1]["resource"]["labels"]["task_name"] == "workerpool0-0"
-    assert entries[-1]["severity"] == "INFO"
-
-
-def _message(entry: dict[str, Any]) -> str:
-    return entry.get("textPayload") or entry["jsonPayload"]["message"]
-
-
-_CONFIG = """
-workerPoolSpecs:
-- machineSpec:
-    machineType: n1-standard-4
-  replicaCount: 1
-  containerSpec:
-    imageUri: {image}
-    command: [python3, -c]
-    args: ["import os; print(os.environ['GREETING'], os.environ['AIP_MODEL_DIR'])"]
-    env:
-    - name: GREETING
-      value: hello from yaml
-- machineSpec:
-    machineType: n1-highmem-2
-  replicaCount: 1
-  containerSpec:
-    imageUri: {image}
-    command: ["true"]
-scheduling:
-  timeout: 3600.5s
-baseOutputDirectory:
-  outputUriPrefix: gs://{bucket}/yaml
-"""
-
-
-@pytest.mark.soak  # By flags above; v1beta1 mirrors v1: tests/contract/api.
-def test_create_by_config_in_beta(gcloud: Gcloud, service: Service, tmp_path: Path) -> None:
-    """--config, and the v1beta1 paths that `gcloud beta` uses."""
-    config = tmp_path / "job.yaml"
-    config.write_text(_CONFIG.format(image=SKLEARN, bucket=BUCKET))
-    beta = ("beta", *JOBS)
-    name = gcloud.run(
-        *beta, "create", "--display-name=yaml", f"--config={config}", "--format=value(name)"
-    ).stdout.strip()
-    job_id = name.rsplit("/", 1)[1]
-    view = service.finish(job_id)
-    assert view["state"] == "SUCCEEDED", view.get("error")
-    said = service.lines(job_id, "workerpool0-0")
-    assert said[-1] == f"hello from yaml gs://{BUCKET}/yaml/model/"
-    job = json.loads(gcloud.run(*beta, "describe", name, "--format=json").stdout)
-    assert job["state"] == "JOB_STATE_SUCCEEDED"
-    assert job["jobSpec"]["scheduling"]["timeout"] == "3600.500s"
-    assert len(job["jobSpec"]["workerPoolSpecs"]) == 2
-
-
 def test_gcloud_storage_inside_a_job(service: Service) -> None:
     """spec/clients#inside-jobs: samples copy with gcloud from inside; spec/program#storage: with nothing set
     up."""
@@ -308,23 +199,6 @@ def test_wrong_input_names_every_field_and_stores_nothing(
     ):
         assert f"    field: {field}\n" in refused + "\n", (field, refused)
     assert stored() == before
-
-
-@pytest.mark.soak  # Refusals: above, and tests/contract/api.
-def test_an_unknown_field_of_a_config_is_refused(gcloud: Gcloud, tmp_path: Path) -> None:
-    """spec/clients#wire: gcloud forwards what it does not know; the service must not drop it."""
-    config = tmp_path / "unknown.yaml"
-    config.write_text(_CONFIG.format(image=SKLEARN, bucket=BUCKET) + "restartOnFull: true\n")
-    refused = gcloud.run(
-        *JOBS, "create", "--display-name=unknown", f"--config={config}", fails=True
-    )
-    assert "Unknown name \"restartOnFull\" at 'custom_job.job_spec'" in refused.stderr
-
-
-@pytest.mark.soak  # Answers to all clients: tests/contract/api.
-def test_an_unknown_job_is_not_found(gcloud: Gcloud) -> None:
-    refused = gcloud.run(*JOBS, "describe", "17", fails=True)
-    assert "NOT_FOUND" in refused.stderr and "customJobs/17 does not exist" in refused.stderr
 
 
 def test_stream_logs_shows_every_line_of_a_running_job_in_order(

@@ -21,7 +21,6 @@ from tests.e2e.running import (
     submit,
     trainshed,
 )
-from tests.e2e.test_experiments_sdk import transports
 
 Curves = dict[str, list[tuple[int, float]]]
 """Points by run and tag."""
@@ -96,16 +95,15 @@ class Ear(logging.Handler):
 for name in ("", "google.cloud.aiplatform.jobs"):
     logging.getLogger(name).addHandler(Ear())
 
-transport, endpoint, token = sys.argv[1:]
+endpoint, token = sys.argv[1:]
 aiplatform.init(
     project="trainshed",
     location="us-central1",
     api_endpoint=endpoint,
-    api_transport=transport,
     credentials=Credentials(token),
-    staging_bucket=f"gs://trainshed/curves-{{transport}}",
+    staging_bucket="gs://trainshed/curves",
 )
-board = aiplatform.Tensorboard.create(display_name=transport)
+board = aiplatform.Tensorboard.create(display_name="board")
 script = '''{WRITER}
 directory = os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")
 for run in ("", "/eval_1"):
@@ -145,16 +143,12 @@ print("SEEN", json.dumps({{
 """
 
 
-@transports
-def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path, transport: str) -> None:
+def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path) -> None:
     """What it does after the job works without a word of warning."""
     path = tmp_path / "curves.py"
     path.write_text(_SDK)
-    endpoints = {"grpc": str(service.extra["grpc_tls"]), "rest": service.rest}
-    variables = given_by_env(service)
-
-    given = (transport, endpoints[transport], service.token)
-    seen = seen_by(path, *given, variables=variables)
+    arguments = (str(service.extra["grpc_tls"]), service.token)
+    seen = seen_by(path, *arguments, variables=given_by_env(service))
     assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
     for values in seen["points"].values():
         assert [round(value, 3) for value in values] == [1.0, 0.5, 0.333]

@@ -1,7 +1,7 @@
 """Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out
 (spec/submit, facts/resources#pipelines).
 
-The SDK's jobs run in programs of their own, over gRPC and REST side by side, because it looks only every five
+The SDK's jobs run in a program of their own, over REST, side by side, because it looks only every five
 seconds whether a pipeline is over.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import PROJECT, REGION, SKLEARN, ByTransport, Service, given_by_env, seen_by
-from tests.e2e.tuning_programs import BUCKET, TRIAL, bucket, until_running
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.tuning_programs import BUCKET, bucket, until_running
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
@@ -31,22 +31,22 @@ import json, os, pathlib, sys
 from google.cloud import aiplatform
 from google.oauth2.credentials import Credentials
 
-transport, endpoint, token, scratch, image, serving, package, program = sys.argv[1:]
+endpoint, token, scratch, image, serving, package, program = sys.argv[1:]
 aiplatform.init(
     project="trainshed",
     location="us-central1",
     api_endpoint=endpoint,
-    api_transport=transport,
+    api_transport="rest",
     credentials=Credentials(token),
     staging_bucket="gs://trainshed",
 )
-script = pathlib.Path(scratch, f"{transport}.py")
+script = pathlib.Path(scratch, "script.py")
 script.write_text(program)
 
 def wanted(kind, **more):
     return {
         "machine_type": "n1-standard-4",
-        "base_output_dir": f"gs://trainshed/models/{transport}/{kind}",
+        "base_output_dir": f"gs://trainshed/models/sdk/{kind}",
         "sync": False,
         **more,
     }
@@ -63,19 +63,19 @@ def told(model):
     }
 
 scripted = aiplatform.CustomTrainingJob(
-    display_name=f"script-{transport}",
+    display_name="script",
     script_path=str(script),
     container_uri=image,
     model_serving_container_image_uri=serving,
 )
 contained = aiplatform.CustomContainerTrainingJob(
-    display_name=f"container-{transport}",
+    display_name="container",
     container_uri=image,
     command=["python3", "-c", program],
     model_serving_container_image_uri=serving,
 )
 empty = aiplatform.CustomContainerTrainingJob(
-    display_name=f"empty-{transport}",
+    display_name="empty",
     container_uri=image,
     command=["python3", "-c", "print('no model')"],
     model_serving_container_image_uri=serving,
@@ -83,7 +83,7 @@ empty = aiplatform.CustomContainerTrainingJob(
 first = scripted.run(
     **wanted("script", args=["--epochs", "3"], model_display_name="first", model_labels={"kind": "script"})
 )
-second = contained.run(**wanted("container", model_id=f"named-{transport}"))
+second = contained.run(**wanted("container", model_id="named"))
 nothing = empty.run(**wanted("empty"))
 seen = {}
 for model in (first, second):
@@ -99,7 +99,7 @@ except RuntimeError as error:
 
 # A new version of the first model.
 packaged = aiplatform.CustomPythonPackageTrainingJob(
-    display_name=f"package-{transport}",
+    display_name="package",
     python_package_gcs_uri=package,
     python_module_name="trainer.task",
     container_uri=image,
@@ -130,27 +130,18 @@ scripted.delete()
 print("SEEN " + json.dumps(seen))
 """
 
-transports = pytest.mark.parametrize(
-    "transport", ["rest", pytest.param("grpc", marks=pytest.mark.soak)]
-)
-"""gRPC: test_tuning_sdk.py, and every call of it tests/contract/api."""
-
 
 @pytest.fixture(scope="module")
 def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the programs saw, by transport."""
+    """What the program saw."""
     scratch = tmp_path_factory.mktemp("pipelines")
     program = scratch / "program.py"
     program.write_text(_PROGRAM)
     package = upload(service, "pipelines/pkg-1.0.tar.gz", source_package(PACKAGE_TASK))
     variables = given_by_env(service)
 
-    def run(transport: str) -> dict[str, Any]:
-        endpoint = service.rest if transport == "rest" else service.extra["grpc_tls"]
-        given = (transport, endpoint, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
-        return seen_by(program, *given, variables=variables)
-
-    return ByTransport(run)
+    arguments = (service.rest, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
+    return seen_by(program, *arguments, variables=variables)
 
 
 PACKAGE_TASK = LEAVE.replace(
@@ -164,55 +155,44 @@ def left(service: Service, uri: str) -> Any:
     return json.loads(path.read_text())
 
 
-@transports
-def test_a_script_and_a_container_leave_models(
-    ran: dict[str, Any], transport: str, service: Service
-) -> None:
+def test_a_script_and_a_container_leave_models(ran: dict[str, Any], service: Service) -> None:
     """Issue 4: `.run()` returns a Model, whose artifacts lie in AIP_MODEL_DIR."""
-    seen = ran[transport]
-    assert seen["states"] == ["PIPELINE_STATE_SUCCEEDED"] * 2
-    assert seen["get_model"]
-    script, container = seen["script"], seen["container"]
+    assert ran["states"] == ["PIPELINE_STATE_SUCCEEDED"] * 2
+    assert ran["get_model"]
+    script, container = ran["script"], ran["container"]
     assert script["display_name"] == "first"
     assert (script["version"], script["aliases"]) == ("1", ["default"])
     assert script["labels"] == {"kind": "script"}
     assert (script["image"], container["image"]) == (SERVING, SERVING)
-    assert script["uri"].rstrip("/") == f"gs://{BUCKET}/models/{transport}/script/model"
+    assert script["uri"].rstrip("/") == f"gs://{BUCKET}/models/sdk/script/model"
     assert left(service, script["uri"]) == ["--epochs", "3"]
-    assert container["name"].endswith(f"/models/named-{transport}")
+    assert container["name"].endswith("/models/named")
     assert left(service, container["uri"]) == []
 
 
-@transports
-def test_a_package_leaves_a_second_version(
-    ran: dict[str, Any], transport: str, service: Service
-) -> None:
+def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service) -> None:
     """facts/resources#pipelines: parentModel makes a version instead of a model; which is the default is
     said."""
-    seen = ran[transport]
-    package = seen["package"]
-    assert package["name"] == seen["script"]["name"]
+    package = ran["package"]
+    assert package["name"] == ran["script"]["name"]
     assert (package["version"], package["aliases"]) == ("2", ["candidate"])
     assert left(service, package["uri"]) == ["--depth", "2"]
-    assert sorted(seen["versions"]) == [["1", ["default"]], ["2", ["candidate"]]]
-    assert seen["default"] == seen["script"]["uri"]
-    assert seen["candidate"] == package["uri"]
+    assert sorted(ran["versions"]) == [["1", ["default"]], ["2", ["candidate"]]]
+    assert ran["default"] == ran["script"]["uri"]
+    assert ran["candidate"] == package["uri"]
 
 
-@transports
-def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any], transport: str) -> None:
+def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
     """Issue 4: artifacts are checked to exist, and the error says what to do."""
-    said = ran[transport]["empty"]
-    assert f"there is no model at gs://{BUCKET}/models/{transport}/empty/model" in said
+    said = ran["empty"]
+    assert f"there is no model at gs://{BUCKET}/models/sdk/empty/model" in said
     assert "AIP_MODEL_DIR" in said
 
 
-@transports
-def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any], transport: str) -> None:
-    seen = ran[transport]
-    kinds = {f"{kind}-{transport}" for kind in ("script", "container", "empty", "package")}
-    assert kinds <= set(seen["listed"])
-    assert seen["script"]["name"] not in seen["left"]
+def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any]) -> None:
+    kinds = {"script", "container", "empty", "package"}
+    assert kinds <= set(ran["listed"])
+    assert ran["script"]["name"] not in ran["left"]
 
 
 # --- the generated client
@@ -251,68 +231,6 @@ def metadata(pipeline: Any) -> dict[str, str]:
 
 
 SCHEMAS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
-
-
-@pytest.mark.soak  # Of jobs: above; of tuning: tests/sim/test_parents.py.
-def test_a_tuning_pipeline_leaves_the_model_of_its_best_trial(gapic: Any, service: Service) -> None:
-    """facts/resources#pipelines: backingHyperparameterTuningJob, bestTrialBackingCustomJob, AIP_MODEL_DIR of
-    the best trial."""
-    script = TRIAL + LEAVE + 'report({"1": 1, "2": 3, "3": 2}[str(trial)], 1)\n'
-    task = {
-        "study_spec": {
-            "metrics": [{"metricId": "score", "goal": "MAXIMIZE"}],
-            "parameters": [
-                {"parameter_id": "n", "integer_value_spec": {"min_value": 1.0, "maxValue": 64.0}}
-            ],
-        },
-        "trialJobSpec": {
-            "worker_pool_specs": [
-                {
-                    "machineSpec": {"machine_type": "n1-standard-4"},
-                    "replica_count": 1.0,
-                    "containerSpec": {"imageUri": SKLEARN, "command": ["python3", "-c", script]},
-                }
-            ],
-            "baseOutputDirectory": {"output_uri_prefix": f"gs://{BUCKET}/models/tuned"},
-            "scheduling": None,
-        },
-        "maxTrialCount": 3.0,
-        "parallel_trial_count": 1.0,
-    }
-    pipelines, models, jobs = gapic("Pipeline"), gapic("Model"), gapic("Job")
-    made = pipelines.create_training_pipeline(
-        parent=PARENT,
-        training_pipeline={
-            "display_name": "tuned",
-            "training_task_definition": f"{SCHEMAS}hyperparameter_tuning_task_1.0.0.yaml",
-            "training_task_inputs": inputs(task),
-            "model_to_upload": {"display_name": "best", "container_spec": {"image_uri": SERVING}},
-        },
-    )
-    assert made.state.name == "PIPELINE_STATE_PENDING"
-    done = ended(service, pipelines, made.name)
-    assert done.state.name == "PIPELINE_STATE_SUCCEEDED", done.error
-    told = metadata(done)
-    tuning = jobs.get_hyperparameter_tuning_job(name=told["backingHyperparameterTuningJob"])
-    assert [trial.state.name for trial in tuning.trials] == ["SUCCEEDED"] * 3
-    best = tuning.trials[1]
-    assert told["bestTrialBackingCustomJob"] == best.custom_job
-    model = models.get_model(name=done.model_to_upload.name)
-    assert model.display_name == "best"
-    assert model.artifact_uri.rstrip("/") == f"gs://{BUCKET}/models/tuned/2/model"
-    given = best.parameters[0].value
-    assert left(service, model.artifact_uri) == ["--n", f"{given:g}"]
-    assert model.training_pipeline == made.name
-    model_id = model.name.rpartition("/")[2]
-    found = service.call(
-        "GET", f"/trainshed/v1/models/{model_id}?project={PROJECT}&region={REGION}"
-    )
-    origin = found["versions"][0]["origin"]
-    assert (origin["pipeline"], origin["job"]) == (made.name, best.custom_job)
-    assert (origin["trial"], origin["parameters"]) == (2, {"n": given})
-    assert origin["metrics"] == {"score": 3}
-    models.delete_model(name=model.name).result(timeout=60)
-    pipelines.delete_training_pipeline(name=made.name).result(timeout=60)
 
 
 def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> None:

@@ -158,34 +158,6 @@ def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
     assert all(each["reason"] in ("back_off", "stock_out") for each in waited)
 
 
-@pytest.mark.soak  # Once: below; so often: tests/sim/test_traces.py.
-def test_spot_work_gives_way_six_times(strict: Service) -> None:
-    """spec/failures#preemption: restarted at most six times, then the stock-out message, code 8. On-demand
-    work has its room as soon as the spot job has left it."""
-    spot = submit(strict, scheduled(gang(MOST), strategy="SPOT"))
-    for time in range(1, 8):
-        view = next(v for v in strict.watch(spot) if v["state"] == "RUNNING")
-        assert view["attempt"] == time
-        on_demand = hold(strict, MOST)
-        if time < 7:
-            view = described(strict, spot)
-            assert view["retries"] == {"spot_preempted": time}
-            assert view["state"] == "PREPARING"
-            assert view["waiting"]["reason"] == "capacity"
-        cancel(strict, on_demand)
-    told = story(strict, spot)
-    assert (told.state, told.code) == ("FAILED", 8)
-    assert told.message.startswith(f"Resources are insufficient in region: {REGION}.")
-    assert told.verdicts == [
-        *(Verdict("spot_preempted", "job_retries", "", f"{n}/6") for n in range(1, 7)),
-        Verdict("spot_preempted", "job_fails", ""),
-    ]
-    assert "its room went to projects/" in told.view["failure"]["reason"]
-    assert {entry["details"]["attempt"] for entry in told.of_kind("replica_started")} == {
-        *range(1, 8)
-    }
-
-
 def test_spot_work_takes_nothing_from_others(strict: Service) -> None:
     """spec/queue#spot: spot work waits for on-demand and for other spot work alike."""
     first = hold(strict, MOST, strategy="SPOT")
@@ -263,27 +235,6 @@ def test_a_job_that_waits_says_why_and_what_would_help(strict: Service, tmp_path
     view = until_running(strict, job_id)
     assert view["waiting"] is None
     cancel(strict, job_id)
-
-
-@pytest.mark.soak  # In every plan: tests/unit/test_scheduler_properties.py.
-def test_a_gang_is_placed_whole_or_not_at_all(strict: Service) -> None:
-    """spec/lifecycle#start: two gangs of three, of which only one has room, cannot block each other."""
-    holder = hold(strict, 2)
-    gangs = [submit(strict, gang(3)) for _ in range(2)]
-    for job_id in gangs:
-        view = described(strict, job_id)
-        assert (view["state"], view["attempt"]) == ("QUEUED", 0)
-        assert {replica["node"] for replica in view["replicas"]} == {""}
-    assert sum(node["usedVcpus"] for node in nodes(strict)) == 2 * CPUS
-    cancel(strict, holder)
-    first, second = gangs
-    placed = until_running(strict, first)
-    assert len([replica for replica in placed["replicas"] if replica["node"]]) == 3
-    assert described(strict, second)["state"] == "QUEUED"
-    assert [node["usedVcpus"] <= NODE_CPUS for node in nodes(strict)] == [True, True]
-    cancel(strict, first)
-    until_running(strict, second)
-    cancel(strict, second)
 
 
 def nodes(service: Service) -> list[dict[str, Any]]:

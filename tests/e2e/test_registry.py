@@ -6,9 +6,7 @@ from it.
 """
 
 import io
-import os
 import random
-import re
 import socket
 import tarfile
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ import pytest
 from tests.contract.runtimes.podman import podman, storage
 from tests.contract.runtimes.registry import Registry, insecure
 from tests.contract.runtimes.rootfs import with_programs
-from tests.e2e.running import CUSTOM_JOBS, Service, running, start, submit
+from tests.e2e.running import CUSTOM_JOBS, Service, running, submit
 
 TEAM = "team/trainer"
 GONE = 30
@@ -141,74 +139,6 @@ def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> N
     assert house.built(again) == []
 
 
-@pytest.mark.soak  # tests/unit: test_images_progress.py, test_images_tools.py
-def test_a_pull_is_watched_and_is_gone_at_once_with_the_job_that_wanted_it(house: House) -> None:
-    """spec/runtimes#builds, spec/operations#why-it-waits: whoever waits for gigabytes sees them come; a
-    registry that hangs keeps no job from being cancelled, and nothing of its pull is left."""
-    ballast = layer(2, 6_000_000)
-    image = house.image("hanging", "never", ballast)
-    with house.registry.holding(ballast) as held:
-        uid = house.submit(image)
-        assert held.asked.wait(60)
-        progress = next(
-            line for line in house.service.follow(uid, "service") if " of 2 layers, " in line
-        )
-        # Half of the ballast has come; the other layer may have been here already.
-        assert re.fullmatch(
-            rf"Pulling {re.escape(image)}: [3-5] MB of [6-8] MB, 1 of 2 layers, .*", progress
-        )
-        house.service.call("POST", f"{CUSTOM_JOBS}/{uid}:cancel", {})
-        assert house.service.finish(uid, seconds=60)["state"] == "CANCELLED"
-        assert held.left.wait(GONE)
-    assert any(f"Pulling {image}: " in line for line in house.told(uid)), house.told(uid)
-    # It is pulled anew for the next one, whatever was left by the other.
-    assert house.run(image) == ["never"]
-    assert list((house.place / "cache" / "images" / ".pulls").iterdir()) == []
-
-
-@pytest.mark.soak  # Many at once: tests/contract/runtimes/test_images.py.
-def test_a_gang_and_another_job_at_once_pull_once(house: House) -> None:
-    """spec/runtimes#images: once, however many wait for it."""
-    ballast = layer(3)
-    image = house.image("shared", "together", ballast)
-    before = house.registry.manifests()
-    with house.registry.holding(ballast) as held:
-        gang = house.submit(image, replicas=4)
-        assert held.asked.wait(60)
-        alone = house.submit(image)
-        # It has been told that somebody builds the same before the rest of the layer is sent.
-        assert any("being built already" in line for line in house.service.follow(alone, "service"))
-    for uid in (gang, alone):
-        house.succeed(uid)
-    # The primary may end first, and the others with it.
-    assert set(house.service.lines(gang)) == {"together"}
-    assert house.registry.manifests() == before + 1
-
-
-@pytest.mark.soak  # tests/unit/test_images_pulling.py
-def test_latest_is_asked_about_and_another_tag_is_not(house: House) -> None:
-    """spec/runtimes#images: `image_pull = "missing"`; docs/containers.md."""
-    tags = {"latest": "new", "v7": "old"}
-    for tag in tags:
-        podman("pull", house.image(tag, "old"))
-        house.image(tag, "new")
-    assert {tag: house.run(f"{house.registry.host}/{TEAM}:{tag}") for tag in tags} == {
-        tag: [says] for tag, says in tags.items()
-    }
-
-
-@pytest.mark.soak  # A name that means another image: tests/contract/runtimes/test_images.py.
-def test_a_digest_is_that_image_wherever_its_tag_went(house: House) -> None:
-    """spec/program, spec/runtimes#builds: it never changes, and its registry is not asked again."""
-    house.image("moved", "first")
-    digest = house.registry.digest(f"{TEAM}:moved")
-    house.image("moved", "second")
-    pinned = f"{house.registry.host}/{TEAM}@{digest}"
-    assert house.run(pinned) == ["first"]
-    house.registry.close()
-    assert house.run(pinned) == ["first"]
-
-
 @pytest.mark.parametrize("plain", [False, True])
 def test_an_image_that_the_registry_does_not_have_fails_the_job_at_once(
     house: House, plain: bool
@@ -252,20 +182,6 @@ def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> N
     assert "connection refused" in said
 
 
-@pytest.mark.soak  # As above; what is whose fault: tests/unit/test_images_pulling.py.
-def test_a_connection_that_breaks_costs_an_attempt(house: House) -> None:
-    """spec/failures#service-failures: the service's trouble as well."""
-    ballast = layer(5)
-    image = house.image("broken", "all of it", ballast)
-    with house.registry.holding(ballast) as held:
-        uid = house.submit(image)
-        assert held.asked.wait(60)
-        held.cut.set()
-    house.succeed(uid)
-    assert any("could not be pulled: " in line for line in house.built(uid)), house.built(uid)
-    assert house.service.lines(uid, "workerpool0-0") == ["all of it"]
-
-
 def test_a_registry_that_does_not_exist_fails_the_job_at_once_with_its_cause_first(
     house: House,
 ) -> None:
@@ -293,28 +209,3 @@ def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(
     finally:
         other.close()
     assert f"{other.host} is a registry without TLS" in message
-
-
-@pytest.mark.soak  # As in a build: test_survival.py; what it left: tests/unit/test_images_scratch.py.
-def test_a_service_that_is_killed_in_the_middle_of_a_pull_goes_on_with_it(house: House) -> None:
-    """spec/runtimes#builds: the job survives, and of the pull that was killed nothing is left."""
-    ballast = layer(4)
-    image = house.image("killed", "still here", ballast)
-    config = ("--config", str(house.place / "service.toml"))
-    data = house.place / "second"
-    scratch = house.place / "cache" / "images" / ".pulls"
-    with house.registry.holding(ballast) as held:
-        killed = start(data, *config)
-        uid = submit(killed, job(image))
-        assert held.asked.wait(60)
-        if not os.geteuid():
-            # An ordinary user's podman keeps that elsewhere, unless it has a runtime directory.
-            assert any(scratch.glob("*/*"))
-        killed.kill()
-        assert held.left.wait(GONE)
-    with running(data, *config) as service:
-        assert service.finish(uid, seconds=120)["state"] == "SUCCEEDED", service.lines(
-            uid, "service"
-        )
-        assert service.lines(uid, "workerpool0-0") == ["still here"]
-    assert list(scratch.iterdir()) == []

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
@@ -255,17 +254,6 @@ def test_secrets_are_the_same_with_a_new_key(guarded: Service) -> None:
     assert "2 values are sealed" in cli(guarded.data, "secrets", "rotate-key").stdout
     assert file.read_text() != former and len(file.read_text().split()) == 1
     job_id = submit(guarded, showing(SHOW))
-    assert guarded.finish(job_id)["state"] == "SUCCEEDED"
-    assert had_it(guarded.lines(job_id))
-    assert_nowhere(guarded, job_id)
-
-
-@pytest.mark.soak  # The program of a container: below.
-def test_a_package_gets_its_secrets_as_well(guarded: Service) -> None:
-    job = package_job(upload(guarded, "secrets/pkg-1.0.tar.gz", source_package(SHOW)))
-    spec = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
-    spec |= {"env": env(), "args": ["$(CANARY)"]}
-    job_id = submit(guarded, job)
     assert guarded.finish(job_id)["state"] == "SUCCEEDED"
     assert had_it(guarded.lines(job_id))
     assert_nowhere(guarded, job_id)

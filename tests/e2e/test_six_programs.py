@@ -8,19 +8,15 @@ by `./dev test-runtimes`, in the cache that $TRAINSHED_CACHE names.
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
-from tests.contract.runtimes.podman import podman, storage
-from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import PROGRAMS, packed
-from tests.e2e.running import CACHE, PROJECT, REGION, Service, running
+from tests.e2e.running import CACHE, Service, running
 from tests.e2e.sdk import pointed_sdk
 
 IMAGES = "us-docker.pkg.dev/vertex-ai/training"
@@ -74,109 +70,6 @@ def created(gcloud: Gcloud, *arguments: str) -> str:
     """The id of a CustomJob that gcloud has created."""
     create = ("ai", "custom-jobs", "create", "--format=value(name)")
     return gcloud.run(*create, *arguments).stdout.strip().rpartition("/")[2]
-
-
-@pytest.mark.soak  # Beside smaller packages: test_sdk.py and test_pipelines.py.
-def test_scikit_learn(house: House, tmp_path: Path) -> None:
-    """A package in a prebuilt image, through a training pipeline; the model goes where AIP_MODEL_DIR says, by
-    google-cloud-storage."""
-    package = house.upload("scikit_learn", tmp_path)
-    with pointed_sdk(house.service, BUCKET) as sdk:
-        job = sdk.CustomPythonPackageTrainingJob(
-            display_name="iris",
-            python_package_gcs_uri=package,
-            python_module_name="trainer.task",
-            container_uri=f"{IMAGES}/sklearn-cpu.1-6:latest",
-        )
-        job.run(
-            base_output_dir=f"gs://{BUCKET}/iris",
-            args=["--n-estimators", 25, "--max-depth", 4],
-            replica_count=1,
-            machine_type=MACHINE["machine_type"],
-        )
-        assert job.state.name == "PIPELINE_STATE_SUCCEEDED"
-    assert house.left("iris") == ["model/model.joblib"]
-    assert b"sklearn.ensemble" in (house.bucket / "iris/model/model.joblib").read_bytes()
-
-
-@pytest.mark.soak  # tests/programs has one like it, and what is installed test_runtimes_layers.py.
-@pytest.mark.gcloud
-@needs_gcloud
-def test_a_package_with_requirements_of_its_own(house: House, tmp_path: Path) -> None:
-    """`gcloud ai-platform` packs a directory; what its setup.py names is installed on top of the runtime. It
-    reads and writes gs:// by pandas, by gcsfs, and by google-cloud-storage with default credentials."""
-    rows = [
-        (work, age, hours) for work in ("office", "farm") for age in (20, 45) for hours in (20, 50)
-    ]
-    table = "".join(f"{w},{a},{h},{'>50K' if h > 40 else '<=50K'}\n" for w, a, h in rows * 5)
-    house.service.put(BUCKET, "census/adult.csv", b"work,age,hours,income\n" + table.encode())
-    tree = Path(shutil.copytree(PROGRAMS / "requirements", tmp_path / "tree"))
-    gcloud = Gcloud(house.service, tmp_path / "gcloud")
-    gcloud.run(
-        *("ai-platform", "jobs", "submit", "training", "census", "--region", REGION),
-        *("--package-path", "trainer/", "--module-name", "trainer.task"),
-        *("--job-dir", f"gs://{BUCKET}/census/out"),
-        *("--", "--data", f"gs://{BUCKET}/census/adult.csv"),
-        cwd=tree,
-    )
-    uid = quote(f"projects/{PROJECT}/jobs/census", safe="")
-    view = house.service.finish(uid, 3 * MINUTES)
-    lines = house.service.lines(uid)
-    assert view["state"] == "SUCCEEDED", lines
-    assert lines[-4:] == [
-        f"40 rows of gs://{BUCKET}/census/adult.csv",
-        "accuracy 1.00",
-        "written ['metrics.json', 'packages', 'summary.csv']",
-        lines[-1],
-    ]
-    assert {"metrics.json", "summary.csv"} <= set(house.left("census/out"))
-    assert json.loads((house.bucket / "census/out/metrics.json").read_text()) == {"accuracy": 1.0}
-    assert lines[-1].startswith("listed ['metrics.json', 'packages/")
-
-
-@pytest.mark.soak  # Images run in test_containers.py, pipelines in test_pipelines.py.
-def test_a_custom_container(tmp_path: Path) -> None:
-    """An image with an entry point of its own, through a training pipeline; it finds its directories below
-    /gcs."""
-    config = tmp_path / "service.toml"
-    config.write_text(f'cache = "{tmp_path}/cache"\n')
-    script = (PROGRAMS / "container" / "train.py").read_text()
-    with_programs(tmp_path / "root.tar", files={"trainer/train.py": script}, python=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(storage(tmp_path)))
-        try:
-            _import(
-                tmp_path / "root.tar",
-                "localhost/linear:1",
-                'ENTRYPOINT ["python3", "/trainer/train.py"]',
-            )
-            with running(tmp_path / "data", "--config", str(config)) as service:
-                _run_container(House(service))
-        finally:
-            podman("rmi", "--all", "--force")
-
-
-def _run_container(house: House) -> None:
-    with pointed_sdk(house.service, BUCKET) as sdk:
-        job = sdk.CustomContainerTrainingJob(
-            display_name="linear", container_uri="localhost/linear:1"
-        )
-        job.run(
-            base_output_dir=f"gs://{BUCKET}/linear",
-            args=["--steps", "3000"],
-            machine_type=MACHINE["machine_type"],
-        )
-    assert house.left("linear") == ["checkpoints/last.json", "logs/events.json", "model/model.json"]
-    model = json.loads((house.bucket / "linear/model/model.json").read_text())
-    assert (round(model["slope"], 2), round(model["intercept"], 2)) == (3.0, -1.0)
-
-
-def _import(tar: Path, reference: str, *changes: str) -> None:
-    options = [
-        "--change=ENV PATH=/usr/local/bin:/bin",
-        *(f"--change={change}" for change in changes),
-    ]
-    podman("import", *options, str(tar), reference)
 
 
 @pytest.mark.runtimes

@@ -3,12 +3,9 @@ spec/invariants#last-lines-first): nothing is lost, doubled or left behind."""
 
 import json
 import os
-import random
 import signal
 import time
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.packages import submit_endless_build
 from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
@@ -47,15 +44,6 @@ def numbers(mark: str, count: int, pause: float = 0.002, gate: int | None = None
 def counted(service: Service, job_id: str, replica: str) -> list[str]:
     """The program's own lines: the service's notices begin the primary's log."""
     return [line for line in service.lines(job_id, replica) if line.isdigit()]
-
-
-def expect_whole_logs(service: Service, job_id: str, replicas: int, count: int) -> None:
-    """No gap and no duplicate. A worker may be stopped before its end, when the primary has succeeded."""
-    expected = [str(i) for i in range(count)]
-    assert counted(service, job_id, "workerpool0-0") == expected
-    for index in range(replicas - 1):
-        said = counted(service, job_id, f"workerpool1-{index}")
-        assert said == expected[: len(said)], f"worker {index}: {said}"
 
 
 def first_line(service: Service, job_id: str, wanted: str, replica: str | None = None) -> None:
@@ -107,27 +95,6 @@ def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
     assert not leftovers(data)
 
 
-@pytest.mark.soak  # A worker does above; ends of all sorts: tests/sim/test_worlds.py.
-def test_everything_ended_while_the_service_was_dead(data: Path) -> None:
-    mark = new_mark()
-    done, failed = (container_job(numbers(mark, 50) + f"\nraise SystemExit({n})") for n in (0, 9))
-    with running(data) as service:
-        ids = [submit(service, body) for body in (done, failed)]
-        for job_id in ids:
-            first_line(service, job_id, "1")
-        programs = marked(mark)
-        service.kill()
-        wait_until_gone(programs)
-    with running(data) as service:
-        states = [service.finish(job_id)["state"] for job_id in ids]
-        assert states == ["SUCCEEDED", "FAILED"]
-        for job_id in ids:
-            expect_whole_logs(service, job_id, 1, 50)
-            public = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
-            assert public["endTime"] >= public["startTime"]
-    assert not leftovers(data)
-
-
 def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
     """spec/lifecycle#cancel; spec/invariants#durability. The service dies at once after each answer."""
     mark = new_mark()
@@ -146,58 +113,6 @@ def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
             assert view["state"] == "CANCELLED"
             assert view["error"]["message"] == "The job was cancelled by the user."
         assert not marked(mark)
-    assert not leftovers(data)
-
-
-# At each commit: tests/sim/test_worlds.py; by kill -9: tests/contract/store/test_store_sqlite.py.
-@pytest.mark.soak
-def test_a_submission_that_was_acknowledged_is_never_lost(data: Path) -> None:
-    """Killed at once after each answer: each job runs, once."""
-    mark = new_mark()
-    ids: list[str] = []
-    for _ in range(2):
-        service = start(data)
-        ids.append(submit(service, container_job(numbers(mark, 20), pools=(1, 1))))
-        service.kill()
-    with running(data) as service:
-        for job_id in ids:
-            assert service.finish(job_id)["state"] == "SUCCEEDED"
-            expect_whole_logs(service, job_id, 2, 20)
-        assert not marked(mark)
-    assert not leftovers(data)
-
-
-@pytest.mark.soak
-def test_kills_at_random_moments(data: Path) -> None:
-    """What `test_chaos_small` proves in short. Ten seeded rounds: submit, watch some of it, kill service or
-    zygote or both, start again."""
-    chance = random.Random(20)
-    mark = new_mark()
-    ids: list[str] = []
-    service = start(data)
-    try:
-        for _ in range(10):
-            script = numbers(mark, 150)
-            ids.append(submit(service, container_job(script, pools=(1, 2))))
-            at = chance.choice([None, "0", "7", "60", "149"])
-            if at is not None:
-                first_line(service, chance.choice(ids[-2:]), at)
-            victims = chance.choice(["service", "zygote", "both", "buckets"])
-            if victims in ("zygote", "both"):
-                kill_zygote(service)
-            if victims == "buckets":
-                kill_buckets(service)
-            if victims in ("service", "both"):
-                service.kill()
-                service = start(data)
-        for job_id in ids:
-            view = service.finish(job_id)
-            assert view["state"] == "SUCCEEDED", view
-            assert {replica["incarnation"] for replica in view["replicas"]} == {1}
-            expect_whole_logs(service, job_id, 3, 150)
-        assert not marked(mark)
-    finally:
-        service.terminate()
     assert not leftovers(data)
 
 

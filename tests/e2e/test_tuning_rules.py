@@ -77,21 +77,6 @@ while trial == 6:
     assert not marked(mark)
 
 
-@pytest.mark.soak  # A trial that reports is, above; which: tests/unit/test_studies_stopping.py.
-def test_a_silent_trial_is_stopped_when_enough_others_are_over(service: Service) -> None:
-    """spec/tuning#measurements: what it is compared with comes after its own last measurement."""
-    script = """
-report(100 * trial, 1)
-if trial == 1:
-    time.sleep(600)
-"""
-    study = study_spec(medianAutomatedStoppingSpec={})
-    job = finished(service, tune(service, tuning_job(script, trials=7, parallel=2, study=study)))
-    assert job["state"] == "JOB_STATE_SUCCEEDED"
-    assert [final(trial) for trial in job["trials"]] == [100 * n for n in range(1, 8)]
-    assert job_of(service, job["trials"][0])["state"] == "JOB_STATE_CANCELLED"
-
-
 def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) -> None:
     """facts/tuning#metrics: tag and metricId must be the same; facts/tuning#failing-trials: the first trial
     without a result ends the job."""
@@ -134,21 +119,6 @@ raise SystemExit(3)
     ended = [job_of(service, trial)["state"] for trial in job["trials"]]
     assert ended == ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"]
     assert not marked(mark)
-
-
-@pytest.mark.soak  # Below, the first one; counts: tests/unit/test_tuning_walk.py.
-def test_failed_trials_count_up_to_their_limit(service: Service) -> None:
-    """facts/tuning#failing-trials: with maxFailedTrialCount the job ends after so many, the first trial among
-    them or not."""
-    script = "if trial in (1, 3): raise SystemExit(1)\nreport(trial, 1)"
-    body = tuning_job(script, trials=6, maxFailedTrialCount=2)
-    job = finished(service, tune(service, body))
-    assert job["state"] == "JOB_STATE_FAILED"
-    assert states(job) == ["INFEASIBLE", "SUCCEEDED", "INFEASIBLE"]
-    body = tuning_job(script, trials=6, maxFailedTrialCount=3)
-    job = finished(service, tune(service, body))
-    assert job["state"] == "JOB_STATE_SUCCEEDED"
-    assert states(job).count("SUCCEEDED") == 4 and len(job["trials"]) == 6
 
 
 def test_cancel_while_trials_run(service: Service, commons: Path) -> None:

@@ -1,7 +1,5 @@
-"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS and over REST, on a scikit-learn
-package (spec/tuning#parameters).
-
-Each transport is a program of its own, as a user's would be, that says what it saw.
+"""The Vertex SDK's HyperparameterTuningJob, unmodified, over gRPC with TLS, on a scikit-learn package
+(spec/tuning#parameters).
 """
 
 import json
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, ByTransport, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
 
 _PROGRAM = """
@@ -19,16 +17,15 @@ from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.oauth2.credentials import Credentials
 
-transport, endpoint, package, image, token, count = sys.argv[1:]
+endpoint, package, image, token, count = sys.argv[1:]
 aiplatform.init(
     project="trainshed",
     location="us-central1",
     api_endpoint=endpoint,
-    api_transport=transport,
     credentials=Credentials(token),
     staging_bucket="gs://trainshed",
 )
-base, gate = f"gs://trainshed/tuned/{transport}", f"gates/{transport}"
+base, gate = "gs://trainshed/tuned/sdk", "gates/sdk"
 pool = {
     "machine_spec": {"machine_type": "n1-standard-4"},
     "replica_count": 1,
@@ -40,7 +37,7 @@ pool = {
     },
 }
 job = aiplatform.HyperparameterTuningJob(
-    display_name=f"sdk-{transport}",
+    display_name="sdk",
     custom_job=aiplatform.CustomJob(
         display_name="trial", worker_pool_specs=[pool], base_output_dir=base
     ),
@@ -60,7 +57,7 @@ job = aiplatform.HyperparameterTuningJob(
     },
     max_trial_count=int(count),
     parallel_trial_count=4,
-    labels={"transport": transport},
+    labels={"suite": "sdk"},
 )
 job.run(sync=False)
 job.wait_for_resource_creation()
@@ -96,7 +93,7 @@ seen["trials"] = [
 ]
 again = aiplatform.HyperparameterTuningJob.get(job.resource_name)
 seen["again"] = [again.display_name, again.state.name, len(again.trials)]
-wanted = f'labels.transport={transport} AND state="JOB_STATE_SUCCEEDED"'
+wanted = 'labels.suite=sdk AND state="JOB_STATE_SUCCEEDED"'
 found = aiplatform.HyperparameterTuningJob.list(filter=wanted)
 seen["listed"] = [each.display_name for each in found]
 print("SEEN " + json.dumps(seen))
@@ -117,59 +114,37 @@ _BOUNDS = {
 
 @pytest.fixture(scope="module")
 def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the programs saw, by transport."""
+    """What the program saw."""
     program = tmp_path_factory.mktemp("sdk") / "tune.py"
     program.write_text(_PROGRAM)
     package = upload(service, "tuning/pkg-1.0.tar.gz", source_package(SKLEARN_TASK))
     variables = given_by_env(service)
-    endpoints = {"grpc": service.extra["grpc_tls"], "rest": service.rest}
-
-    def run(transport: str) -> dict[str, Any]:
-        given = (
-            transport,
-            endpoints[transport],
-            package,
-            SKLEARN,
-            service.token,
-            str(TRIALS),
-        )
-        return seen_by(program, *given, variables=variables)
-
-    return ByTransport(run)
+    arguments = (service.extra["grpc_tls"], package, SKLEARN, service.token, str(TRIALS))
+    return seen_by(program, *arguments, variables=variables)
 
 
-transports = pytest.mark.parametrize(
-    "transport", ["grpc", pytest.param("rest", marks=pytest.mark.soak)]
-)
-"""REST: test_pipelines.py tunes by it, and every call of it tests/contract/api."""
+def test_run_returns_with_all_trials_done(ran: dict[str, Any]) -> None:
+    """Four trials at a time; and the job can be looked at while it runs."""
+    assert ran["running"] == ["JOB_STATE_RUNNING", ["ACTIVE"] * 4]
+    assert ran["state"] == "JOB_STATE_SUCCEEDED"
+    assert [trial["id"] for trial in ran["trials"]] == [str(n) for n in range(1, TRIALS + 1)]
+    assert {trial["state"] for trial in ran["trials"]} == {"SUCCEEDED"}
+    assert ran["again"] == ["sdk", "JOB_STATE_SUCCEEDED", TRIALS]
+    assert ran["listed"] == ["sdk"]
 
 
-@transports
-def test_run_returns_with_all_trials_done(ran: dict[str, Any], transport: str) -> None:
-    """Issue 4: twelve trials, four at a time; and the job can be looked at while it runs."""
-    seen = ran[transport]
-    assert seen["running"] == ["JOB_STATE_RUNNING", ["ACTIVE"] * 4]
-    assert seen["state"] == "JOB_STATE_SUCCEEDED"
-    assert [trial["id"] for trial in seen["trials"]] == [str(n) for n in range(1, TRIALS + 1)]
-    assert {trial["state"] for trial in seen["trials"]} == {"SUCCEEDED"}
-    assert seen["again"] == [f"sdk-{transport}", "JOB_STATE_SUCCEEDED", TRIALS]
-    assert seen["listed"] == [f"sdk-{transport}"]
-
-
-@transports
-def test_four_trials_run_at_a_time(ran: dict[str, Any], transport: str) -> None:
+def test_four_trials_run_at_a_time(ran: dict[str, Any]) -> None:
     """spec/tuning#trials: never more, and at the beginning so many."""
-    times = [trial["times"] for trial in ran[transport]["trials"]]
+    times = [trial["times"] for trial in ran["trials"]]
     beside = [sum(a <= start < b for a, b in times) for start, _ in times]
     assert max(beside) == 4
 
 
-@transports
-def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any], transport: str) -> None:
+def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any]) -> None:
     """spec/tuning#parameters, facts/tuning#vertex: every type and scale; a conditional parameter only where
     its parent's value is."""
     kinds: set[str] = set()
-    for trial in ran[transport]["trials"]:
+    for trial in ran["trials"]:
         given = dict(trial["given"])
         kind = given.pop("kind")
         kinds.add(kind)
@@ -181,21 +156,18 @@ def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any], transport
         whole = {"neighbours", "leaf"} & set(given)
         assert all(given[name] == int(given[name]) for name in whole)
     assert kinds <= set(_CONDITIONAL)
-    if len(ran[transport]["trials"]) == 12:
-        assert len(kinds) == 2, "so many have come to both"
 
 
-@transports
 def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
-    ran: dict[str, Any], transport: str, service: Service
+    ran: dict[str, Any], service: Service
 ) -> None:
     """spec/program#directories, spec/tuning#trials, facts/program#variables, facts/program#arguments: `--name
     value`, AIP_MODEL_DIR below the trial's number, a CustomJob each."""
-    trials = ran[transport]["trials"]
+    trials = ran["trials"]
     assert len({trial["job_name"] for trial in trials}) == TRIALS
     assert {trial["job"] for trial in trials} == {"JOB_STATE_SUCCEEDED"}
     for trial in trials:
-        directory = bucket(service) / "tuned" / transport / trial["id"] / "model"
+        directory = bucket(service) / "tuned" / "sdk" / trial["id"] / "model"
         assert (directory / "model.joblib").stat().st_size
         report = json.loads((directory / "report.json").read_text())
         assert report["trial"] == trial["id"]
@@ -206,11 +178,10 @@ def test_each_trial_is_a_job_with_its_parameters_and_its_directory(
         assert trial["step"] == report["scores"].index(max(report["scores"])) + 1
 
 
-@transports
-def test_the_best_trial_is_known(ran: dict[str, Any], transport: str, service: Service) -> None:
+def test_the_best_trial_is_known(ran: dict[str, Any], service: Service) -> None:
     """spec/tuning#trials: what the service calls the best is the best; and so small a task is solved."""
-    finals = {int(trial["id"]): trial["final"][0][1] for trial in ran[transport]["trials"]}
-    job_id = ran[transport]["name"].rsplit("/", 1)[1]
+    finals = {int(trial["id"]): trial["final"][0][1] for trial in ran["trials"]}
+    job_id = ran["name"].rsplit("/", 1)[1]
     told = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["tuning"]
     assert told["bestValue"] == max(finals.values()) == finals[told["best"]]
     assert told["bestValue"] > 0.95

@@ -2,15 +2,10 @@
 gcloud, the API client and REST. The files are TensorFlow's, byte for byte, without TensorFlow
 (`programs/event_writer.py`)."""
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
-from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, running
 from tests.e2e.test_apiclient import built
@@ -55,49 +50,6 @@ if trial == 6:
 """
 """As an estimator: training and evaluation have the same tag. Trial 6 is far behind and goes on until it is
 stopped."""
-
-_CONFIG = """
-trainingInput:
-  scaleTier: BASIC
-  hyperparameters:
-    goal: MAXIMIZE
-    hyperparameterMetricTag: accuracy
-    maxTrials: 6
-    maxParallelTrials: 2
-    enableTrialEarlyStopping: true
-    params:
-    - {parameterName: rate, type: DOUBLE, minValue: 0.0001, maxValue: 0.1, scaleType: UNIT_LOG_SCALE}
-"""
-
-
-@pytest.mark.soak  # gcloud: test_tuning_gcloud.py; summaries: below.
-@pytest.mark.gcloud
-@needs_gcloud
-def test_gcloud_tunes_by_the_tag_of_an_evaluation(service: Service, tmp_path: Path) -> None:
-    """Also while trials run: one is stopped early by its summaries."""
-    trainer = tmp_path / "trainer"
-    trainer.mkdir()
-    (trainer / "__init__.py").touch()
-    (trainer / "task.py").write_text(_TASK)
-    shutil.copy(PROGRAMS / "event_writer.py", trainer)
-    config = tmp_path / "config.yaml"
-    config.write_text(_CONFIG)
-    gcloud = Gcloud(service, tmp_path / "gcloud")
-    gcloud.run(
-        *("ai-platform", "jobs", "submit", "training", "summed", "--region", REGION),
-        *("--package-path", str(trainer), "--module-name", "trainer.task"),
-        *("--config", str(config), "--job-dir", f"gs://{BUCKET}/summed"),
-    )
-    service.finish(ref(PROJECT, "summed"), 120)
-    described = gcloud.run("ai-platform", "jobs", "describe", "summed", "--format=json").stdout
-    output = json.loads(described)["trainingOutput"]
-    trials = sorted(output["trials"], key=lambda trial: int(trial["trialId"]))
-    assert [trial["finalMetric"] for trial in trials[:5]] == [
-        {"trainingStep": "40", "objectiveValue": n / 16 + 40 / 256} for n in range(1, 6)
-    ]
-    stopped = [trial["trialId"] for trial in trials if trial.get("isTrialStoppedEarly")]
-    assert stopped == ["6"]
-
 
 # --- ml v1, by the API client
 
