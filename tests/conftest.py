@@ -56,10 +56,7 @@ TOGETHER = {
         "slurm/test_lab.py",
         "slurm/test_leaving.py",
         "slurm/test_same_job.py",
-        "slurm/test_service_clients.py",
         "slurm/test_service_faults.py",
-        "slurm/test_service_gcloud.py",
-        "slurm/test_service_gcloud_ml.py",
         "slurm/test_service_losses.py",
         "slurm/test_service_places.py",
         "slurm/test_service_rows.py",
@@ -109,8 +106,8 @@ def pytest_collection_finish() -> None:
 
 def _rank(nodeid: str) -> int:
     inside = nodeid.removeprefix("tests/")
-    found = (rank for rank, name in enumerate(LONGEST) if inside.startswith(name))
-    return next(found, len(LONGEST))
+    ranks = (rank for rank, name in enumerate(LONGEST) if inside.startswith(name))
+    return next(ranks, len(LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)

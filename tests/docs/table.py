@@ -52,7 +52,7 @@ _VERTEX = (
     'aiplatform.init(api_endpoint=os.environ["TRAINSHED_ENDPOINT"], api_transport="rest",'
     ' staging_bucket="gs://trainshed")\n'
 )
-_SLURM = Elsewhere("needs a Slurm cluster", "tests/slurm/test_service_clients.py")
+_SLURM = Elsewhere("needs a Slurm cluster", "tests/slurm/test_same_job.py")
 _TORCH = Elsewhere("a fragment of a PyTorch program", "tests/reduction/test_torch.py")
 _TLS = "needs certificates, and opens ports to other machines"
 

@@ -203,24 +203,9 @@ def test_cancel_a_running_job(ml: Any, service: Service) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "job id": (package_job("1-bad"), {"job_id"}),
-    "nothing": ({}, {"job_id", "training_input"}),
-    "wait": (package_job(scheduling={"maxWaitTime": "1799s"}), {"scheduling.max_wait_time"}),
-    "versions": (package_job(runtimeVersion="1.9", pythonVersion="3.7"), {"python_version"}),
-    "no such version": (package_job(runtimeVersion="99.1"), {"runtime_version"}),
     "unknown fields": (
         package_job(parameter_server_typ="x", mastertype="y"),
         {"job.training_input.parameter_server_typ", "job.training_input.mastertype"},
-    ),
-    "unknown tier": (package_job(scaleTier="HUGE"), {"job.training_input.scale_tier"}),
-    "custom tier without a machine": (package_job(scaleTier="CUSTOM"), {"master_type"}),
-    "accelerators": (
-        package_job(
-            scaleTier="CUSTOM",
-            masterType="n1-standard-4",
-            masterConfig={"acceleratorConfig": {"count": "3", "type": "NVIDIA_TESLA_K80"}},
-        ),
-        {"master_config.accelerator_config.count"},
     ),
     "everything at once": (
         package_job(

@@ -1,5 +1,5 @@
 """Programs that call gsutil, as programs written for the hosted services do: it is the real one, prepared for
-jobs that name it."""
+jobs that name it. Its commands: tests/contract/test_gsutil.py."""
 
 from tests.e2e.packages import package_job, source_package, upload
 from tests.e2e.running import PROJECT, Service, container_job, submit
@@ -20,13 +20,7 @@ for name in ("a.csv", "b.csv", "notes.txt"):
 run("gsutil mb -l us-central1 gs://gsutil-own")
 run("gsutil -m cp -r data gs://gsutil-own")
 print("LIST", output("gsutil", "ls", "gs://gsutil-own/data/*.csv"))
-run("gsutil -q cp gs://gsutil-own/data/*.csv .")
-print("HERE", sorted(name for name in os.listdir(".") if name.endswith(".csv")))
 print("CAT", output("gsutil", "cat", "gs://gsutil-own/data/a.csv"))
-run("gsutil rsync -r data gs://gsutil-own/copy")
-run("echo streamed | gsutil -q cp - gs://gsutil-own/streamed")
-print("STREAM", output("gsutil", "cat", "gs://gsutil-own/streamed"))
-run("gsutil cp gs://gsutil-own/none .")
 run("gsutil ls gs://gsutil-theirs")
 run("gsutil -m -q rm -r gs://gsutil-own")
 """
@@ -43,12 +37,7 @@ def test_a_package_calls_gsutil(service: Service) -> None:
         "gsutil mb -l us-central1 gs://gsutil-own -> 0",
         "gsutil -m cp -r data gs://gsutil-own -> 0",
         "LIST ['gs://gsutil-own/data/a.csv', 'gs://gsutil-own/data/b.csv']",
-        "HERE ['a.csv', 'b.csv']",
         "CAT ['a.csva.csva.csv']",
-        "gsutil rsync -r data gs://gsutil-own/copy -> 0",
-        "STREAM ['streamed']",
-        "CommandException: No URLs matched: gs://gsutil-own/none",
-        "gsutil cp gs://gsutil-own/none . -> 1",
         "gsutil ls gs://gsutil-theirs -> 1",
         "gsutil -m -q rm -r gs://gsutil-own -> 0",
     ):

@@ -1,5 +1,6 @@
-"""The failure table's rows on a Slurm cluster: the very tests of the local engine (e2e/test_failure_rows.py),
-over a service whose replicas run on the lab's nodes."""
+"""The failure table's rows on a Slurm cluster, and programs that report how far they are: the very tests of
+the local engine (e2e/test_failure_rows.py, e2e/test_progress.py), over a service whose replicas run on the
+lab's nodes."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import test_failure_rows as rows
+from tests.e2e import test_progress as progress
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service
 from tests.e2e.stories import Verdict, run, story
@@ -17,19 +19,12 @@ from tests.slurm.whole import AGENTS
 
 __all__ = ["commons", "gate"]
 
-AT_LENGTH = {
+NOT_HERE = {
+    # Many attempts each, of which the engine learns nothing that others do not show.
     "test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told",
     "test_crashes_are_tried_three_times_more",
-    "test_a_gang_that_crashes_together_is_retried_once_for_all",
-    "test_crashes_of_packages_are_published_as_bare_signals",
     "test_any_other_end_of_the_program_s_own_is_final",
-    "test_what_is_lost_again_and_again_fails_the_job_in_the_end",
     "test_the_running_limit_counts_from_the_first_start_over_all_attempts",
-    "test_disable_retries",
-    "test_restart_job_on_worker_restart",
-}
-"""Many attempts each, of which the engine learns nothing that others do not show."""
-NOT_HERE = {
     # The engine has no place for a log: agents keep it, and bring it later.
     "test_what_the_service_fails_at_is_tried_three_times_in_all",
     # Of the table alone.
@@ -57,7 +52,8 @@ def shim_of(slurm_lab: SlurmLab) -> Callable[[str, str], int]:
     return find
 
 
-adopt(globals(), rows, at_length=AT_LENGTH, left_out=NOT_HERE)
+adopt(globals(), rows, left_out=NOT_HERE)
+adopt(globals(), progress)
 
 
 def test_what_slurm_will_never_give_fails_the_job_at_once(
