@@ -28,6 +28,8 @@ hypothesis.settings.load_profile("all" if SOAKS else "some")
 LONGEST = (
     "reduction/test_torch.py",
     "slurm/",
+    "e2e/test_gcloud_ml.py",
+    "e2e/test_grpc_clients.py",
     "e2e/",
     "reduction/",
     "contract/",
@@ -73,15 +75,10 @@ TOGETHER = {
         "e2e/test_tuning_gcloud.py",
     ),
     "sdk": (
-        "e2e/test_datasets_sdk.py",
-        "e2e/test_experiments_sdk.py",
         "e2e/test_grpc_clients.py",
-        "e2e/test_job_curves.py",
         "e2e/test_job_retries.py",
-        "e2e/test_models_sdk.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
-        "e2e/test_tuning_sdk.py",
     ),
 }
 """Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the

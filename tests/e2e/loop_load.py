@@ -7,6 +7,8 @@ For the test (`test_loop_lag.py`) and for the benchmark (`bench/loop.py`), which
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.processes import children
 from tests.e2e.running import CUSTOM_JOBS, ROOT, SKLEARN, Service, container_job, submit
 
 GANG = 200
@@ -116,6 +119,17 @@ def list_objects(service: Service, pages: int = 10) -> None:
         page: dict[str, Any] = service.call("GET", f"/storage/v1/b/trainshed/o?{query}")
         assert len(page["items"]) == 1000
         token = page["nextPageToken"]
+
+
+def hang_zygote(service: Service, count: int = 40) -> None:
+    """A gang whose zygote was stopped before."""
+    (zygote,) = (
+        pid
+        for pid in children(service.pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "ts-zygote"
+    )
+    os.kill(zygote, signal.SIGSTOP)
+    start_gang(service, count)
 
 
 # --- the process of a caller ---
