@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 
-import pytest
-
-from trainshed.api.calls.errors import CODES, NotServed, refusal
-from trainshed.core.errors import InvalidRequest, NotFound, RequestError, Violation
-from trainshed.wire.status import StatusCode, WireError
-from trainshed.wire.status import Violation as WireViolation
+from trainshed.api.calls.errors import CODES, refusal
+from trainshed.core.errors import InvalidRequest, RequestError, Violation
+from trainshed.wire.status import StatusCode
 
 
 def _leaves(kind: type[Exception]) -> Iterator[type[Exception]]:
@@ -42,23 +39,3 @@ def test_ml_names_each_field_on_a_line_of_its_own() -> None:
     refused = refusal(TWO, "ml_v1")
     assert refused is not None
     assert refused.message == "Field: a.b Error: Wrong.\nField: c Error: Wrong too."
-
-
-def test_the_wire_speaks_for_itself() -> None:
-    refused = refusal(WireError((WireViolation("x", "Bad x."),)), "ml_v1")
-    assert refused is not None
-    assert (refused.code, refused.message) == (StatusCode.INVALID_ARGUMENT, "Bad x.")
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(NotFound("n"), StatusCode.NOT_FOUND), (NotServed("s"), StatusCode.UNIMPLEMENTED)],
-)
-def test_other_errors_say_their_own_message(error: Exception, code: StatusCode) -> None:
-    refused = refusal(error, "aiplatform_v1")
-    assert refused is not None
-    assert (refused.code, refused.message) == (code, str(error))
-
-
-def test_a_fault_of_our_own_is_no_refusal() -> None:
-    assert refusal(ZeroDivisionError("inside"), "aiplatform_v1") is None

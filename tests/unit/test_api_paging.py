@@ -12,7 +12,6 @@ from trainshed.api.calls.paging import (
     decode_token,
     encode_token,
     list_jobs,
-    page_size,
 )
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.core.errors import InvalidRequest
@@ -21,14 +20,6 @@ from trainshed.core.names import Api, JobUid
 from trainshed.store.port import JobQuery, Reader
 
 QUESTION = ("projects/p1", "state=X")
-
-
-def test_a_token_returns_its_position_only_to_its_own_question() -> None:
-    token = encode_token("17", *QUESTION)
-    assert decode_token(token, *QUESTION) == "17"
-    for question in (("projects/p1", "state=Y"), ("projects/p2", "state=X"), ("projects/p1",)):
-        with pytest.raises(InvalidRequest):
-            decode_token(token, *question)
 
 
 @pytest.mark.parametrize("token", ["x", "???", "AAAA", "é", encode_token("", *QUESTION)])
@@ -48,12 +39,6 @@ def test_a_token_that_somebody_wrote_himself_is_refused_where_it_holds_no_number
 
 def test_a_position_is_never_more_than_the_store_can_compare_with() -> None:
     assert decode_number(encode_token("9" * 19, *QUESTION), *QUESTION) == 2**63 - 1
-
-
-def test_page_sizes() -> None:
-    assert [page_size(n, default=20, maximum=100) for n in (0, 1, 100, 101)] == [20, 1, 100, 100]
-    with pytest.raises(InvalidRequest):
-        page_size(-1, default=20, maximum=100)
 
 
 class History:

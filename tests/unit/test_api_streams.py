@@ -1,7 +1,6 @@
 """How streams of news keep pace, under virtual time."""
 
 import asyncio
-import itertools
 
 from tests.sim import virtual
 from trainshed.api.trainshed_v1.streams import Pace
@@ -36,8 +35,3 @@ def test_a_job_that_changes_all_the_time_is_looked_at_every_20_ms() -> None:
     found = looks([0.001 * number for number in range(40)])
     assert found[:4] == [0.0, 0.001, 0.002, 0.003]
     assert found[-1] - found[9] == round(30 * 0.02, 3)
-
-
-def test_a_stream_pauses_four_times_as_long_as_its_looks_take() -> None:
-    found = looks([0.0] * 10, takes=0.1)
-    assert [b - a for a, b in itertools.pairwise(found[5:])] == [0.5] * 4

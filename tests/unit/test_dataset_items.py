@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.datasets_in_memory import Memory, item_plan, shards, written
-from trainshed.core.datasets.label_filters import BadFilter, compiled
-from trainshed.core.datasets.plans import SplitMethod, SplitRule
+from trainshed.core.datasets.plans import SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind
 from trainshed.core.datasets.schemas import FORMATS
 from trainshed.datasets.port import DataRefused
@@ -113,19 +112,6 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
     }
 
 
-def test_filters_choose_items_by_their_labels_and_the_first_match_counts() -> None:
-    lines = "train,gs://b/1.jpg,a\ntest,gs://b/2.jpg,a\nvalidation,gs://b/3.jpg,a\ngs://b/4.jpg,a\n"
-    label = f"labels.{ML_USE}"
-    rule = SplitRule(
-        SplitMethod.FILTER,
-        filters=(f"{label}=training", "-", f'{label} = "test"'),
-    )
-    found = imported("image_classification_single_label", lines, rule=rule)
-    assert [item["imageGcsUri"] for item in found["training"]] == ["gs://b/1.jpg"]
-    assert found["validation"] == []
-    assert [item["imageGcsUri"] for item in found["test"]] == ["gs://b/2.jpg"]
-
-
 @pytest.mark.parametrize(
     ("form", "name", "content", "words"),
     [
@@ -165,34 +151,3 @@ def test_what_is_wrong_with_an_item_names_its_line(
     with pytest.raises(DataRefused) as refused:
         imported(form, content, f"gs://b/{name}")
     assert words in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "passes"),
-    [
-        ("labels.a=1", True),
-        ("labels.a = 2", False),
-        ('labels."c.d/e"="x"', True),
-        ("labels.b=1", False),
-        (" - ", False),
-    ],
-)
-def test_filters_compare_a_label(text: str, passes: bool) -> None:
-    assert compiled(text)({"a": "1", "c.d/e": "x"}) is passes
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "a=1",
-        "labels.a",
-        "labels.a!=1",
-        "labels.a:*",
-        "labels.a=1 AND labels.b=2",
-        "(labels.a=1)",
-    ],
-)
-def test_what_is_no_filter_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(BadFilter, match="write the split of each item"):
-        compiled(text)

@@ -87,7 +87,6 @@ def model(**changes: Any) -> Request:
     return pipeline(modelToUpload={**MODEL, **changes})
 
 
-FILTERS = {"trainingFilter": "labels.a=1", "validationFilter": "-", "testFilter": "labels.a=2"}
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no display name": (pipeline(displayName=""), "display_name"),
     "label": (pipeline(labels={"A": "b"}), "labels.A"),
@@ -132,10 +131,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         pipeline(inputDataConfig={**TABLES, "bigqueryDestination": {"outputUri": "bq://p1"}}),
         f"{DATA}.bigquery_destination",
     ),
-    "filter on no label": (
-        data(filterSplit={"trainingFilter": "a=1", "validationFilter": "-", "testFilter": "-"}),
-        f"{DATA}.filter_split.training_filter",
-    ),
     "two splits": (
         data(fractionSplit={}, predefinedSplit={"key": "k"}),
         f"{DATA}.predefined_split",
@@ -160,14 +155,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         data(stratifiedSplit={"key": "kind"}),
         f"{DATA}.stratified_split",
     ),
-    "filter on two labels": (
-        data(filterSplit=FILTERS | {"testFilter": "labels.a=1 AND labels.b=1"}),
-        f"{DATA}.filter_split.test_filter",
-    ),
-    "filter left out": (
-        data(filterSplit={"trainingFilter": "-", "testFilter": "-"}),
-        f"{DATA}.filter_split.validation_filter",
-    ),
+    "split by labels": (data(filterSplit={"trainingFilter": "labels.a=1"}), f"{DATA}.filter_split"),
     "annotation schema": (
         data(annotationSchemaUri="file.yaml"),
         f"{DATA}.annotation_schema_uri",
@@ -333,12 +321,6 @@ def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
         ({}, PHOTOS, SplitRule(), "image"),
         ({"annotationSchemaUri": ANNOTATION}, PHOTOS, SplitRule(), "image_classification"),
         (
-            {"filterSplit": FILTERS},
-            PHOTOS,
-            SplitRule(SplitMethod.FILTER, filters=("labels.a=1", "-", "labels.a=2")),
-            "image",
-        ),
-        (
             {"predefinedSplit": {"key": "column"}},
             TABLE,
             SplitRule(SplitMethod.PREDEFINED, key="column"),
@@ -359,7 +341,6 @@ def test_splits_of_the_input_data(
 @pytest.mark.parametrize(
     ("changes", "of", "field"),
     [
-        ({"filterSplit": FILTERS}, TABLE, "filter_split"),
         ({"annotationSchemaUri": ANNOTATION}, TABLE, "annotation_schema_uri"),
         ({"predefinedSplit": {"key": "a"}}, PHOTOS, "predefined_split"),
         (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.wire import json as wire
-from trainshed.wire import pool, scalars
+from trainshed.wire import pool
 from trainshed.wire.status import WireError
 
 AI = "google.cloud.aiplatform.v1."
@@ -243,17 +243,6 @@ def test_measurements_and_own_trials_are_input() -> None:
     assert public(AI + "CreateTrialRequest", {"trial": {"id": "7"}}) == {"trial": {}}
 
 
-def test_float32_is_written_shortest() -> None:
-    assert scalars.float_json(0.10000000149011612) == 0.1
-    assert scalars.float_json(16777216.0) == 16777216
-    assert scalars.float_json(float("inf")) == "Infinity"
-    assert scalars.float_json(3.4028234663852886e38) == pytest.approx(3.4028235e38)
-
-
-def test_negative_zero_keeps_its_sign() -> None:
-    assert str(scalars.double_json(-0.0)) == "-0.0"
-
-
 Strategy = st.SearchStrategy[Any]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAMES = st.text("abcdefghij-_0123456789", min_size=1, max_size=8)
@@ -333,21 +322,6 @@ def test_any_json_is_read_or_refused_in_words(value: Any) -> None:
         assert error.violations
         assert all(violation.description for violation in error.violations)
         str(error).encode()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
-def test_timestamps_round_trip(seconds: int, nanos: int) -> None:
-    for nine in (False, True):
-        text = scalars.timestamp_text(seconds, nanos, nine=nine)
-        assert scalars.read_timestamp(text) == (seconds, nanos)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 315_575_999_999), st.integers(0, 999_999_999), st.sampled_from([1, -1]))
-def test_durations_round_trip(seconds: int, nanos: int, sign: int) -> None:
-    text = scalars.duration_text(sign * seconds, sign * nanos)
-    assert scalars.read_duration(text) == (sign * seconds, sign * nanos)
 
 
 def test_a_resource_in_json_is_the_json_of_its_message() -> None:

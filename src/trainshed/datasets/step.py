@@ -13,7 +13,7 @@ import msgspec
 
 from trainshed.core.datasets import items, tables
 from trainshed.core.datasets.lines import BadData
-from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitPlan
+from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.datasets.port import DataRefused, SplitCounts, Written
 from trainshed.datasets.shards import SHARD, Shards, Uploads
@@ -98,11 +98,10 @@ def _distribute(rows: Iterable[tuple[bytes, Split | None]], shards: Mapping[Spli
 def _nothing(plan: SplitPlan, ignored: int) -> str:
     if not ignored:
         return "its files have no rows; add some, or name other files."
-    what = {
-        SplitMethod.PREDEFINED: f"the column {plan.rule.key!r} says training, validation or test in none",
-        SplitMethod.FILTER: "no item passes any of the filters",
-    }.get(plan.rule.method, "all are ignored")
-    return f"of its {ignored} rows none goes to a split: {what}."
+    return (
+        f"of its {ignored} rows none goes to a split: the column {plan.rule.key!r} says training, "
+        "validation or test in none."
+    )
 
 
 def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]:

@@ -4,13 +4,13 @@ scheduling, methods that are not served."""
 import itertools
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.api.serving import Served, sdk_of, serve
-from tests.contract.api.test_api_clients import Gcloud, bearer, untyped
 from tests.unit.specs_requests import SKLEARN
 
 STRATEGIES = (None, "ON_DEMAND", "LOW_COST", "STANDARD", "SPOT", "FLEX_START")
@@ -83,34 +83,37 @@ def test_what_is_not_served_is_told_at_once_by_the_sdk(sdk: Any) -> None:
 def test_what_is_not_served_is_told_at_once_by_apiclient(served: Served) -> None:
     from google.api_core.client_options import ClientOptions
 
-    ml = untyped("googleapiclient.discovery").build(
+    ml = import_module("googleapiclient.discovery").build(
         "ml",
         "v1",
         static_discovery=True,
         client_options=ClientOptions(api_endpoint=served.url),
-        credentials=bearer(served),
+        credentials=import_module("google.oauth2.credentials").Credentials(served.house.token),
     )
     for asked in (
         ml.projects().models().create(parent="projects/p1", body={"name": "m"}),
         ml.projects().predict(name="projects/p1/models/m", body={}),
     ):
-        with pytest.raises(untyped("googleapiclient.errors").HttpError) as caught:
+        with pytest.raises(import_module("googleapiclient.errors").HttpError) as caught:
             asked.execute(num_retries=3)
         refused: Any = caught.value
         assert refused.status_code == 400
         assert "does not deploy them" in refused.reason
 
 
-@pytest.mark.gcloud
-# What is answered: test_unserved.py; how gcloud shows a refusal: tests/e2e/test_gcloud_vertex.py.
-@pytest.mark.soak
-def test_what_is_not_served_is_told_by_gcloud(served: Served, tmp_path: Path) -> None:
-    import shutil
-
-    if shutil.which("gcloud") is None:
-        pytest.skip("gcloud is not installed: what it shows is NOT tested")
-    gcloud = Gcloud(served, tmp_path / "gcloud")
-    told = gcloud("ai", "endpoints", "list", "--region=us-central1", fails=True)
-    assert "UNIMPLEMENTED: google.cloud.aiplatform.v1.EndpointService.ListEndpoints" in told
-    told = gcloud("ai-platform", "models", "create", "m", "--regions=us-central1", fails=True)
-    assert "ml.projects.models.create is not served here." in told
+def test_persistent_resources_of_the_sdk(served: Served, sdk: Any) -> None:
+    module: Any = import_module("google.cloud.aiplatform.persistent_resource")
+    pool = {"machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1}
+    made = module.PersistentResource.create(
+        persistent_resource_id="r1", resource_pools=[pool], display_name="mine"
+    )
+    assert made.state.name == "RUNNING"
+    made.reboot()
+    container = {"image_uri": "gcr.io/p1/mine:v1", "command": ["true"]}
+    job = sdk.CustomJob(
+        display_name="on it", worker_pool_specs=[pool | {"container_spec": container}]
+    )
+    job.submit(persistent_resource_id="r1")
+    assert [each.name for each in module.PersistentResource.list()] == ["r1"]
+    made.delete()
+    assert module.PersistentResource.list() == []

@@ -1,21 +1,15 @@
 """`ml` v1 studies and trials over REST against a real store, by the apiclient and by hand
 (spec/tuning#studies, facts/tuning#vizier)."""
 
-import time
-from collections.abc import Iterator
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION, Answer, House
-from tests.contract.api.serving import Served, serve
 from tests.contract.api.studying import SPEC, Adviser, advised
 from trainshed.api.resources import studies
 from trainshed.api.rest import is_request_of_ml
 from trainshed.core.study.records import StudyUid
-from trainshed.wire import pool
 
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
@@ -173,20 +167,6 @@ async def test_a_trial_is_measured_stopped_and_completed(house: House, adviser: 
     assert (late.status, late.error["status"]) == (400, "FAILED_PRECONDITION")
 
 
-async def test_an_infeasible_trial_is_completed_and_says_why(
-    house: House, adviser: Adviser
-) -> None:
-    await created(house)
-    trial = f"/v1/{(await suggested(house))[0]['name']}"
-    asked = {"trialInfeasible": True, "infeasibleReason": "diverged"}
-    done = (await house.call("POST", f"{trial}:complete", asked)).json
-    assert (done["state"], done["trialInfeasible"], done["infeasibleReason"]) == (
-        "COMPLETED",
-        True,
-        "diverged",
-    )
-
-
 async def test_a_clients_own_trial_is_requested_or_completed(house: House) -> None:
     await created(house)
     made = (await house.call("POST", f"{STUDY}/trials", OWN)).json
@@ -250,61 +230,6 @@ def test_the_id_tells_whose_path_it_is(
 
 
 # --- the apiclient
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        yield running
-
-
-@pytest.mark.parametrize("document", ["of the client", "of the service"])
-def test_the_apiclient_tunes(served: Served, document: str) -> None:
-    """spec/clients#recipes: `discovery.build('ml', 'v1')`, the loop of suggest, measure, complete."""
-    client_options: Any = import_module("google.api_core.client_options")
-    credentials: Any = import_module("google.oauth2.credentials")
-    discovery: Any = import_module("googleapiclient.discovery")
-
-    async def advise() -> None:
-        advised(served.house)
-
-    served.play(advise())
-    token = credentials.Credentials(served.house.token)
-    if document == "of the client":
-        options = client_options.ClientOptions(api_endpoint=served.url)
-        ml = discovery.build(
-            "ml", "v1", static_discovery=True, client_options=options, credentials=token
-        )
-    else:
-        own = pool.discovery_document("ml_v1", served.url)
-        ml = discovery.build_from_document(own, credentials=token)
-    studies = ml.projects().locations().studies()
-    operations = ml.projects().locations().operations()
-    parent = "projects/p1/locations/us-central1"
-    made = studies.create(parent=parent, studyId="by_hand", body={"studyConfig": CONFIG}).execute()
-    for _ in range(3):
-        asked = {"suggestionCount": 1, "clientId": "a"}
-        operation = studies.trials().suggest(parent=made["name"], body=asked).execute()
-        deadline = time.monotonic() + 10
-        while not operation.get("done") and time.monotonic() < deadline:
-            operation = operations.get(name=operation["name"]).execute()
-        (trial,) = operation["response"]["trials"]
-        values = {each["parameter"]: each for each in trial["parameters"]}
-        metric = {"metric": "loss", "value": values["rate"]["floatValue"]}
-        measurement = {"stepCount": 1, "metrics": [metric]}
-        trials = studies.trials()
-        trials.addMeasurement(name=trial["name"], body={"measurement": measurement}).execute()
-        check = trials.checkEarlyStoppingState(name=trial["name"], body={}).execute()
-        assert operations.get(name=check["name"]).execute()["done"] is True
-        done = trials.complete(name=trial["name"], body={}).execute()
-        assert done["state"] == "COMPLETED"
-    best = studies.trials().listOptimalTrials(parent=made["name"], body={}).execute()
-    assert [trial["name"] for trial in best["trials"]] == [f"{made['name']}/trials/1"]
-    listed = studies.list(parent=parent).execute()["studies"]
-    assert [study["name"] for study in listed] == [made["name"]]
-    assert len(studies.trials().list(parent=made["name"]).execute()["trials"]) == 3
-    studies.delete(name=made["name"]).execute()
-    assert studies.list(parent=parent).execute() == {}
 
 
 def test_who_calls_a_public_host_means_its_api() -> None:

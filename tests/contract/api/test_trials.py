@@ -2,18 +2,14 @@
 facts/tuning)."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION, Answer, House
-from tests.contract.api.serving import Served, credentials_of, serve
 from tests.contract.api.studying import OWN, SPEC, Adviser, advised
 from trainshed.api.resources import studies
 from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
-from trainshed.store.port import StaleCommit
 
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
@@ -203,18 +199,6 @@ async def test_measurements_are_kept_in_order_and_one_place_holds_one(
     assert (await house.call("GET", f"/v1/{trial['name']}")).json == answer.json
 
 
-async def test_the_example_of_the_public_guide_measures_without_a_step(
-    house: House, adviser: Adviser
-) -> None:
-    """The guide's example gives metrics alone and completes without a final measurement."""
-    (trial,) = await suggested(house, await study(house))
-    assert (await measure(house, trial["name"], 0.5)).status == 200
-    assert (await measure(house, trial["name"], 0.25)).status == 200
-    done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
-    assert done["state"] == "SUCCEEDED"
-    assert done["finalMeasurement"] == {"metrics": [{"metricId": "loss", "value": 0.25}]}
-
-
 async def test_every_fault_of_a_measurement_is_named(house: House, adviser: Adviser) -> None:
     """spec/submit#refusals."""
     (trial,) = await suggested(house, await study(house))
@@ -248,21 +232,6 @@ async def test_a_given_final_measurement_ends_the_trial_once(
     assert (await house.call("GET", f"/v1/{trial['name']}")).json == done
 
 
-async def test_the_final_measurement_is_selected_as_the_spec_says(
-    house: House, adviser: Adviser
-) -> None:
-    """spec/tuning#measurements: last or best measurement."""
-    values: dict[str, float] = {}
-    for selection in ("LAST_MEASUREMENT", "BEST_MEASUREMENT"):
-        path = await study(house, selection, measurementSelectionType=selection)
-        (trial,) = await suggested(house, path)
-        for step, value in enumerate((0.5, 0.2, 0.3), 1):
-            await measure(house, trial["name"], value, stepCount=step)
-        done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
-        values[selection] = done["finalMeasurement"]["metrics"][0]["value"]
-    assert values == {"LAST_MEASUREMENT": 0.3, "BEST_MEASUREMENT": 0.2}
-
-
 async def test_a_trial_without_a_measurement_and_one_found_infeasible(
     house: House, adviser: Adviser
 ) -> None:
@@ -276,25 +245,6 @@ async def test_a_trial_without_a_measurement_and_one_found_infeasible(
     done = (await house.call("POST", f"/v1/{second['name']}:complete", asked)).json
     assert (done["state"], done["infeasibleReason"]) == ("INFEASIBLE", "diverged")
     assert "finalMeasurement" not in done
-
-
-async def test_a_wrong_completion_changes_nothing(house: House, adviser: Adviser) -> None:
-    (trial,) = await suggested(house, await study(house))
-    asked: dict[str, Any] = {"infeasibleReason": "diverged", "finalMeasurement": {"metrics": []}}
-    answer = await house.call("POST", f"/v1/{trial['name']}:complete", asked)
-    assert fields(answer) == ["infeasible_reason", "final_measurement.metrics"]
-    assert (await house.call("GET", f"/v1/{trial['name']}")).json == trial
-
-
-async def test_a_stopped_trial_still_reports_and_completes(house: House, adviser: Adviser) -> None:
-    """spec/lifecycle#states: trial states."""
-    (trial,) = await suggested(house, await study(house))
-    for _ in range(2):
-        told = await house.call("POST", f"/v1/{trial['name']}:stop", {})
-        assert told.json["state"] == "STOPPING"
-    assert (await measure(house, trial["name"], 0.5, stepCount=1)).json["state"] == "STOPPING"
-    done = await house.call("POST", f"/v1/{trial['name']}:complete", {})
-    assert done.json["state"] == "SUCCEEDED"
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -438,19 +388,6 @@ async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_i
     assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
 
 
-async def test_who_is_always_late_is_told_to_come_again(
-    house: House, adviser: Adviser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (trial,) = await suggested(house, await study(house))
-
-    async def late(changed: Trial, generation: int, measurement: object = None) -> int:
-        raise StaleCommit("always")
-
-    monkeypatch.setattr(house.store.studies, "change_trial", late)
-    answer = await measure(house, trial["name"], 0.5, stepCount=1)
-    assert (answer.status, answer.error["status"]) == (409, "ABORTED")
-
-
 async def test_of_two_clients_that_complete_a_trial_at_once_one_does(
     house: House, adviser: Adviser
 ) -> None:
@@ -462,57 +399,3 @@ async def test_of_two_clients_that_complete_a_trial_at_once_one_does(
 
 
 # --- the generated client
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    with serve(tmp_path) as running:
-        yield running
-
-
-def test_the_gapic_client_tunes_over_rest(served: Served) -> None:
-    """spec/clients#surface: the client loop of VizierService, operations polled by the client."""
-    from google.api_core.client_options import ClientOptions
-    from google.cloud import aiplatform_v1
-
-    gapic: Any = aiplatform_v1
-    client = gapic.VizierServiceClient(
-        credentials=credentials_of(served),
-        transport="rest",
-        client_options=ClientOptions(api_endpoint=served.url),
-    )
-    served.play(_advise(served.house))
-    parent = "projects/p1/locations/us-central1"
-    made = client.create_study(
-        parent=parent,
-        study={
-            "display_name": "gapic",
-            "study_spec": {
-                "metrics": [{"metric_id": "loss", "goal": "MINIMIZE"}],
-                "parameters": [
-                    {"parameter_id": "rate", "double_value_spec": {"max_value": 1.0}},
-                ],
-            },
-        },
-    )
-    for _ in range(3):
-        asked = {"parent": made.name, "suggestion_count": 1, "client_id": "a"}
-        (trial,) = client.suggest_trials(asked).result(timeout=10).trials
-        measurement = {"metrics": [{"metric_id": "loss", "value": trial.parameters[0].value}]}
-        client.add_trial_measurement({"trial_name": trial.name, "measurement": measurement})
-        check = client.check_trial_early_stopping_state({"trial_name": trial.name})
-        assert check.result(timeout=10).should_stop is False
-        done = client.complete_trial({"name": trial.name})
-        assert done.state.name == "SUCCEEDED"
-    assert [trial.id for trial in client.list_trials({"parent": made.name})] == ["1", "2", "3"]
-    best = client.list_optimal_trials({"parent": made.name}).optimal_trials
-    assert [trial.id for trial in best] == ["1"]
-    found = client.lookup_study({"parent": parent, "display_name": "gapic"})
-    assert [study.name for study in client.list_studies({"parent": parent})] == [found.name]
-    client.delete_trial({"name": f"{made.name}/trials/1"})
-    client.delete_study({"name": made.name})
-    assert list(client.list_studies({"parent": parent})) == []
-
-
-async def _advise(house: House) -> None:
-    advised(house)

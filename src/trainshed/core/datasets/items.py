@@ -8,9 +8,8 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from trainshed.core.datasets.assignment import Places, chosen, said
-from trainshed.core.datasets.label_filters import LabelTest, compiled
 from trainshed.core.datasets.lines import BadData, Record, lines, records
-from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
+from trainshed.core.datasets.plans import Split, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind
 from trainshed.core.datasets.schemas import FORMATS, ImportFormat
 
@@ -69,18 +68,10 @@ def items(file: ItemFile) -> Iterator[Item]:
 
 def assigned(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
-) -> Iterator[tuple[bytes, Split | None]]:
-    """Yield each item with its split; None: it is ignored. With fractions, an item's own ML use comes
-    first."""
-    tests: list[LabelTest] = []
-    if rule.method is SplitMethod.FILTER:
-        tests = [compiled(text) for text in rule.filters]
+) -> Iterator[tuple[bytes, Split]]:
+    """Yield each item with its split. An item's own ML use comes before the fractions."""
     for file in files:
         for item in items(file):
-            if tests:
-                passing = (s for s, test in zip(SPLITS, tests, strict=True) if test(item.labels))
-                yield item.raw, next(passing, None)
-                continue
             own = said(item.labels.get(ML_USE, ""))
             place = Places(dataset, item.content)(0) if own is None else 0.0
             yield item.raw, own or chosen(place, rule.fractions)

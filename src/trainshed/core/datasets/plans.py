@@ -31,8 +31,6 @@ class SplitMethod(enum.StrEnum):
     FRACTION = "fraction"
     #: A column names the split.
     PREDEFINED = "predefined"
-    #: Filters on the labels of items.
-    FILTER = "filter"
 
 
 class SplitRule(Struct, frozen=True):
@@ -43,8 +41,6 @@ class SplitRule(Struct, frozen=True):
     fractions: tuple[float, float, float] = DEFAULT
     #: The column that decides; "" = none does.
     key: str = ""
-    #: The filters for training, validation and test; "-" = no item.
-    filters: tuple[str, str, str] = ("-", "-", "-")
 
 
 class SplitPlan(Struct, frozen=True):

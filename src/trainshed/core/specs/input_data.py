@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from trainshed.core.datasets.label_filters import NOTHING, BadFilter, compiled
 from trainshed.core.datasets.plans import (
     SPLITS,
     SplitMethod,
@@ -27,8 +26,18 @@ from trainshed.core.specs import syntax
 from trainshed.core.units import Nanos
 
 _DATASET_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_METHODS: Final = ("fractionSplit", "filterSplit", "predefinedSplit")
-_UNSERVED: Final = ("timestampSplit", "stratifiedSplit")
+_METHODS: Final = ("fractionSplit", "predefinedSplit")
+_IN_A_COLUMN: Final = (
+    "It is not served here. Write training, validation or test into a column of each row, and name the "
+    "column in a predefined_split; or leave it out."
+)
+_UNSERVED: Final = {
+    "timestampSplit": _IN_A_COLUMN,
+    "stratifiedSplit": _IN_A_COLUMN,
+    "filterSplit": "It is not served here. Write the split of each item into its import file as its ML use, "
+    "which goes before fractions, and leave it out.",
+}
+"""What to do instead of splits that are not served."""
 
 
 def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
@@ -72,13 +81,9 @@ def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan 
     """Read the split, the annotations and the destination of a config; None where the dataset is not known or
     has no such files, or the destination is wrong. What is wrong is reported to the section's faults; the
     plan of a faulty request is of no use."""
-    for name in _UNSERVED:
+    for name, instead in _UNSERVED.items():
         if config.has(name):
-            config.fault(
-                name,
-                "It is not served here. Write training, validation or test into a column of each row, and "
-                "name the column in a predefined_split; or leave it out.",
-            )
+            config.fault(name, instead)
     rule = _read_rule(config, dataset)
     annotation = _read_annotation(config, dataset)
     destination = config.section("gcsDestination")
@@ -90,8 +95,7 @@ def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan 
         if config.is_set(name):
             config.fault(
                 name,
-                "It is not applied here; leave it out, and choose by a filter_split or an "
-                "annotation_schema_uri.",
+                "It is not applied here; leave it out, and choose by an annotation_schema_uri.",
             )
     if config.is_set("persistMlUseAssignment"):
         config.fault(
@@ -157,48 +161,17 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
         return SplitRule()
     (name, *_) = given
     split = config.section(name)
-    if dataset is not None:
-        _check_kind(config, name, dataset)
-    if name == "filterSplit":
-        return SplitRule(SplitMethod.FILTER, filters=_read_filters(split))
     if name == "predefinedSplit":
+        if dataset is not None and not dataset.kind.is_table:
+            config.fault(
+                name,
+                f"It goes by a column, and {dataset.name} is of kind {dataset.kind}; set fraction_split.",
+            )
         key = split.text("key")
         if not key:
             split.fault("key", "The name of the column must be set.")
         return SplitRule(SplitMethod.PREDEFINED, key=key)
     return SplitRule(SplitMethod.FRACTION, _read_fractions(split))
-
-
-def _check_kind(config: Section, name: str, dataset: Dataset) -> None:
-    is_table = dataset.kind.is_table
-    if name == "predefinedSplit" and not is_table:
-        config.fault(
-            name,
-            f"It goes by a column, and {dataset.name} is of kind {dataset.kind}; set fraction_split or "
-            "filter_split.",
-        )
-    elif name == "filterSplit" and is_table:
-        config.fault(
-            name,
-            f"It goes by the labels of items, and {dataset.name} is of kind {dataset.kind}; set "
-            "fraction_split or predefined_split.",
-        )
-
-
-def _read_filters(split: Section) -> tuple[str, str, str]:
-    found: list[str] = []
-    for field in (f"{each}Filter" for each in SPLITS):
-        text = split.text(field)
-        if not text:
-            split.fault(field, 'The filter must be set; "-" stands for no data at all.')
-        else:
-            try:
-                compiled(text)
-            except BadFilter as bad:
-                split.fault(field, f"It is no filter on labels: {bad}.")
-        found.append(text or NOTHING)
-    training, validation, test = found
-    return training, validation, test
 
 
 def _read_fractions(split: Section) -> tuple[float, float, float]:
