@@ -24,9 +24,9 @@ async def test(call: Call, request: Any) -> Message:
     mine = held(call.principal)
     if request.resource.count("/") == 1:
         mine |= IN_PROJECTS
-    asked = dict.fromkeys(request.permissions)
+    permissions = dict.fromkeys(request.permissions)
     return pool.message_class("google.iam.v1.TestIamPermissionsResponse")(
-        permissions=[permission for permission in asked if permission in mine]
+        permissions=[permission for permission in permissions if permission in mine]
     )
 
 

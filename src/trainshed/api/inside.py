@@ -74,8 +74,8 @@ def _nobody(header: str | None) -> Principal:
 def _refused(error: Exception, api: str) -> Exception:
     if isinstance(error, Refused):
         return error
-    found = refusal(error, api)
-    if found is None:
+    public = refusal(error, api)
+    if public is None:
         hidden = internal_refusal()
         return Refused(hidden.code, hidden.message)
-    return Refused(found.code, found.message, found.violations)
+    return Refused(public.code, public.message, public.violations)

@@ -250,10 +250,10 @@ class RestSurface:
         """Return the JSON answer to a request of a caller who is known already. `target`: the path and its
         query as they would be sent. Raises NotFound if no method has this path."""
         path, _, query = target.partition("?")
-        found = self._table.match(verb, path)
-        if found is None:
+        matched = self._table.match(verb, path)
+        if matched is None:
             raise NotFound(f"There is no method {verb} {path}.")
-        route, variables = found
+        route, variables = matched
         parameters = parse_qsl(query, keep_blank_values=True)
         return await self._call(
             principal, route, variables, parameters, body, version=_version(path)
@@ -272,8 +272,8 @@ class RestSurface:
     def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
         verb, path = request.method, request.raw_path
         if path.startswith("/ui/"):
-            found = self._table.match(verb, "/v1/" + path[4:])
-            return found if found is not None and found[0].service in _BELOW_UI else None
+            matched = self._table.match(verb, "/v1/" + path[4:])
+            return matched if matched is not None and matched[0].service in _BELOW_UI else None
         path = _plain(path)
         parameters = {name for name, _ in request.parameters}
         client = request.headers.get("x-goog-api-client", "")

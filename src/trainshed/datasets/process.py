@@ -23,16 +23,16 @@ MEMORY: Final = 1 << 30
 
 
 def main() -> None:
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
-    kernel.help_parent(asked.parent)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    kernel.help_parent(request.parent)
     kernel.forbid_new_privileges()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)
-    storage = Storage(asked.socket, asked.account)
+    storage = Storage(request.socket, request.account)
     try:
-        written = write_splits(asked.plan, storage, lambda text: _say(Answer(progress=text)))
+        written = write_splits(request.plan, storage, lambda text: _say(Answer(progress=text)))
     except DataRefused as failure:
         _say(Answer(refused=str(failure)))
     except DataUnwritten as failure:

@@ -48,12 +48,12 @@ class SplitProcesses:
             request = Request(str(self._socket), account, plan, os.getpid())
             # The request is a file that is complete before anybody reads it: writing to a pipe could fail
             # because the process has died already.
-            with await asyncio.to_thread(_written, msgspec.json.encode(request)) as asked:
+            with await asyncio.to_thread(_written, msgspec.json.encode(request)) as file:
                 # Isolated (-I): modules come neither from a user's own packages nor from the working
                 # directory.
                 child = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-S", "-c", _START, json.dumps(sys.path)),
-                    stdin=asked,
+                    stdin=file,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
                     limit=_LONGEST_LINE,
@@ -88,7 +88,7 @@ async def _answer(child: asyncio.subprocess.Process, progress: Progress) -> Writ
         if answer.written is not None:
             return answer.written
         progress(answer.progress)
-    said = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
+    errors = (await child.stderr.read(_SHOWN)).decode("utf-8", "replace").strip()
     status = await child.wait()
-    log.error("dataset step died with status %d: %s", status, said)
+    log.error("dataset step died with status %d: %s", status, errors)
     raise DataUnwritten(f"The process that splits the dataset died with status {status}.")

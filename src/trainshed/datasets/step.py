@@ -30,7 +30,7 @@ class Buckets(Uploads, Protocol):
 
     def read(self, uri: str) -> bytes | None: ...
 
-    def blocks(self, found: Found) -> Iterator[bytes]: ...
+    def blocks(self, source: Found) -> Iterator[bytes]: ...
 
     def delete(self, uri: str) -> None: ...
 
@@ -58,7 +58,7 @@ def write_splits(
 def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], shard: int) -> Written:
     """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
-    total = sum(found.size for found, _ in sources)
+    total = sum(source.size for source, _ in sources)
     meter = _Meter(total, tell)
     header, rows = _rows(plan, sources, buckets, meter)
     shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
@@ -66,12 +66,12 @@ def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], sha
     if plan.is_whole:
         for row, _ in rows:
             shards[Split.TRAINING].add(row)
-    if not any(each.rows for each in shards.values()):
+    if not any(split_shards.rows for split_shards in shards.values()):
         raise BadData(_nothing(plan, ignored))
     training, validation, test = (
         shards[split].close() if split in shards else SplitCounts() for split in SPLITS
     )
-    read = tuple((found.uri, found.generation) for found, _ in sources)
+    read = tuple((source.uri, source.generation) for source, _ in sources)
     written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
     _tidy(plan, buckets, written)
     return written
@@ -106,19 +106,19 @@ def _nothing(plan: SplitPlan, ignored: int) -> str:
 
 def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]:
     """The files to read, each once, in the order in which the dataset names them."""
-    found: dict[str, tuple[Found, DataFiles]] = {}
+    sources: dict[str, tuple[Found, DataFiles]] = {}
     for files in plan.files:
         for uri in files.uris:
-            named = buckets.named(uri)
-            if not named:
+            objects = buckets.named(uri)
+            if not objects:
                 raise DataRefused(
                     f"there is no object {uri!r} any more; copy the file there, or make a "
                     "dataset of other files."
                 )
             # A wildcard may match what an earlier try wrote, which is no source.
-            for each in (n for n in named if not n.uri.startswith(f"{plan.directory}/")):
-                found.setdefault(each.uri, (each, files))
-    return list(found.values())
+            for stored in (n for n in objects if not n.uri.startswith(f"{plan.directory}/")):
+                sources.setdefault(stored.uri, (stored, files))
+    return list(sources.values())
 
 
 def _rows(
@@ -129,8 +129,8 @@ def _rows(
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
     """Returns the header (None: there is none) and the rows with their splits."""
 
-    def blocks(found: Found) -> Iterator[bytes]:
-        return meter.over(buckets.blocks(found))
+    def blocks(source: Found) -> Iterator[bytes]:
+        return meter.over(buckets.blocks(source))
 
     if not plan.kind.is_table:
         files = [items.ItemFile(f.uri, form, partial(blocks, f)) for f, form in sources]
@@ -146,9 +146,9 @@ def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
     ):
         if split not in plan.splits:
             continue
-        for found in buckets.named(plan.pattern(split)):
-            if found.uri not in counts.shards:
-                buckets.delete(found.uri)
+        for old in buckets.named(plan.pattern(split)):
+            if old.uri not in counts.shards:
+                buckets.delete(old.uri)
 
 
 class _Meter:

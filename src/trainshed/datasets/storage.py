@@ -54,7 +54,7 @@ class Storage:
     def named(self, pattern: str) -> list[Found]:
         """Returns the objects that a URI, which may hold wildcards, names, in the order of their names."""
         bucket, name = _parted(pattern)
-        found: list[Found] = []
+        objects: list[Found] = []
         token = ""
         while True:
             query = {
@@ -64,13 +64,13 @@ class Storage:
             if token:
                 query["pageToken"] = token
             page = self._json("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query, pattern)
-            for each in page.get("items", ()):
-                if matches(name, each["name"]):
-                    uri = f"gs://{bucket}/{each['name']}"
-                    found.append(Found(uri, int(each["size"]), each["generation"]))
+            for item in page.get("items", ()):
+                if matches(name, item["name"]):
+                    uri = f"gs://{bucket}/{item['name']}"
+                    objects.append(Found(uri, int(item["size"]), item["generation"]))
             token = page.get("nextPageToken", "")
             if not token:
-                return found
+                return objects
 
     def read(self, uri: str) -> bytes | None:
         """Returns the content of a small object; None if it does not exist."""
@@ -79,31 +79,31 @@ class Storage:
             return None
         return _require(answer, uri).body
 
-    def blocks(self, found: Found) -> Iterator[bytes]:
+    def blocks(self, source: Found) -> Iterator[bytes]:
         """Yields the content of that generation, read on a separate connection."""
         at, failed = 0, 0
-        while at < found.size:
+        while at < source.size:
             try:
-                for block in self._blocks_from(found, at):
+                for block in self._blocks_from(source, at):
                     at += len(block)
                     failed = 0
                     yield block
-                if at < found.size:
+                if at < source.size:
                     raise _Passing("the connection was closed")
             except (_Passing, OSError, http.client.HTTPException) as failure:
                 self._pause(failed, failure)
                 failed += 1
 
-    def _blocks_from(self, found: Found, at: int) -> Iterator[bytes]:
+    def _blocks_from(self, source: Found, at: int) -> Iterator[bytes]:
         connection = self._connected()
         try:
-            query = urlencode({"alt": "media", "generation": found.generation})
+            query = urlencode({"alt": "media", "generation": source.generation})
             headers = {"Range": f"bytes={at}-"} if at else {}
-            connection.request("GET", f"{_object(found.uri)}?{query}", headers=headers)
+            connection.request("GET", f"{_object(source.uri)}?{query}", headers=headers)
             response = connection.getresponse()
             if response.status not in (200, 206):
                 body = response.read(BLOCK)
-                _require(_Answer(response.status, body, {}), found.uri)
+                _require(_Answer(response.status, body, {}), source.uri)
             while block := response.read(BLOCK):
                 yield block
         finally:
@@ -224,13 +224,13 @@ class _Connection(http.client.HTTPConnection):
         self.sock.settimeout(_TIMEOUT)
         with reachable(self._path) as short:
             self.sock.connect(short)
-        said = {
+        caller = {
             "project": self._account.project,
             "job_uid": self._account.job_uid,
             "replica": "dataset",
             "service_account": self._account.email,
         }
-        self.sock.sendall(json.dumps(said).encode() + b"\n")
+        self.sock.sendall(json.dumps(caller).encode() + b"\n")
 
 
 def _require(answer: _Answer, uri: str) -> _Answer:

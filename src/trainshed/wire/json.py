@@ -49,8 +49,8 @@ class Resource(Struct, frozen=True):
 
     def message(self) -> Message:
         """Return the whole as a message."""
-        given = self.given
-        whole = from_public(type(self.outputs), self.kept) if given is None else given
+        at_hand = self.given
+        whole = from_public(type(self.outputs), self.kept) if at_hand is None else at_hand
         whole.MergeFrom(self.outputs)
         return whole
 

@@ -26,10 +26,10 @@ class KnownMethod(Struct, frozen=True):
 
 def by_request(verb: str, path: str) -> KnownMethod | None:
     """Return the public method at this verb and encoded path (without query); None if there is none."""
-    found = _methods().router.match(verb, path)
-    if found is None:
+    matched = _methods().router.match(verb, path)
+    if matched is None:
         return None
-    return found[0]
+    return matched[0]
 
 
 def by_name(name: str) -> KnownMethod | None:

@@ -45,17 +45,17 @@ def message_class(full_name: str) -> type[Message]:
     Loads the set that defines it if that is not loaded yet. May be called from any thread. Raises KeyError,
     with what to check, for a name that no set defines.
     """
-    found = _classes.get(full_name)
-    return found if found is not None else class_of(message_descriptor(full_name))
+    known = _classes.get(full_name)
+    return known if known is not None else class_of(message_descriptor(full_name))
 
 
 def class_of(message: "descriptor.Descriptor") -> type[Message]:
     """Return the class of a descriptor of this pool (nested and imported ones too)."""
     from google.protobuf import message_factory
 
-    found = message_factory.GetMessageClass(message)
-    _classes[message.full_name] = found
-    return found
+    made = message_factory.GetMessageClass(message)
+    _classes[message.full_name] = made
+    return made
 
 
 def message_descriptor(full_name: str) -> "descriptor.Descriptor":

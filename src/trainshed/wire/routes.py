@@ -149,7 +149,7 @@ def rpcs(api: pool.Api) -> Mapping[str, Rpc]:
 @cache
 def routes(api: pool.Api) -> tuple[Route, ...]:
     """Return every REST route of an API, in the order of its services and annotations."""
-    found = [
+    bindings = [
         Route(api, rpcs(api)[call.rpc.path], verb, Template.parse(path), body)
         for call in _calls()[api]
         if call.service not in _REPLACED
@@ -157,11 +157,11 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
     ]
     if api == "aiplatform_v1":
         by_name = {f"{rpc.service}.{rpc.method}": rpc for rpc in rpcs(api).values()}
-        found += [
+        bindings += [
             Route(api, by_name[name], verb, Template.parse(path), body)
             for name, verb, path, body in _MIXINS
         ]
-    return tuple(found)
+    return tuple(bindings)
 
 
 @cache

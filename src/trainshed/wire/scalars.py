@@ -96,10 +96,10 @@ def integer_reader(low: int, high: int) -> Reader:
 def _integer_text(text: str) -> int:
     """Convert plain digits exactly; a fraction of zeros or an exponent goes through float."""
     # 40 characters hold every 64-bit integer; longer texts would only cost time.
-    found = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
-    if found is None:
+    match = _INTEGRAL.fullmatch(text) if len(text) <= 40 else None
+    if match is None:
         raise Unreadable
-    if found.group(1) is None and found.group(2) is None:
+    if match.group(1) is None and match.group(2) is None:
         return int(text)
     number = float(text)
     if not number.is_integer():
@@ -167,34 +167,34 @@ def enum_choices(value: Any, names: Iterable[str]) -> str:
 
 def read_timestamp(value: Any) -> tuple[int, int]:
     """Read RFC 3339 with any offset and up to nine decimals as (seconds since the epoch, nanos)."""
-    found = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise Unreadable("Illegal timestamp format; timestamps must be RFC 3339 with a time zone")
-    year, month, day, hour, minute, second = (int(found.group(i)) for i in range(1, 7))
+    year, month, day, hour, minute, second = (int(match.group(i)) for i in range(1, 7))
     try:
         days = date(year, month, day).toordinal() - _EPOCH_DAY
     except ValueError:
         raise Unreadable("Illegal timestamp; there is no such day") from None
-    offset_hours, offset_minutes = int(found.group(9) or 0), int(found.group(10) or 0)
+    offset_hours, offset_minutes = int(match.group(9) or 0), int(match.group(10) or 0)
     if hour > 23 or minute > 59 or second > 59 or offset_hours > 23 or offset_minutes > 59:
         raise Unreadable("Illegal timestamp; there is no such time of day")
     offset = (offset_hours * 60 + offset_minutes) * 60
     seconds = days * _DAY + hour * 3600 + minute * 60 + second
-    seconds += offset if found.group(8) == "-" else -offset
+    seconds += offset if match.group(8) == "-" else -offset
     if not _FIRST_SECOND <= seconds <= _LAST_SECOND:
         raise Unreadable("Illegal timestamp; it must lie in the years 0001 to 9999")
-    return seconds, int((found.group(7) or "").ljust(9, "0"))
+    return seconds, int((match.group(7) or "").ljust(9, "0"))
 
 
 def read_duration(value: Any) -> tuple[int, int]:
     """Read `"3.5s"` as (seconds, nanos), both of the same sign."""
     if not isinstance(value, str) or not value.endswith("s"):
         raise Unreadable("Illegal duration format; duration must end with 's'")
-    found = _DURATION.fullmatch(value)
-    if found is None:
+    match = _DURATION.fullmatch(value)
+    if match is None:
         raise Unreadable("Illegal duration format; decimal seconds are needed before the 's'")
-    sign = -1 if found.group(1) else 1
-    seconds, nanos = int(found.group(2)), int((found.group(3) or "").ljust(9, "0"))
+    sign = -1 if match.group(1) else 1
+    seconds, nanos = int(match.group(2)), int((match.group(3) or "").ljust(9, "0"))
     if seconds * 10**9 + nanos > _LONGEST_DURATION * 10**9:
         raise Unreadable("Duration value exceeds limits")
     return sign * seconds, sign * nanos
@@ -207,7 +207,7 @@ def read_mask(value: Any) -> list[str]:
     paths = [path.strip() for path in value.split(",")] if value.strip() else []
     if any(not path or " " in path for path in paths):
         raise Unreadable("Illegal field mask; paths must be separated by single commas")
-    return [re.sub("[A-Z]", lambda found: "_" + found.group().lower(), path) for path in paths]
+    return [re.sub("[A-Z]", lambda match: "_" + match.group().lower(), path) for path in paths]
 
 
 def timestamp_text(seconds: int, nanos: int, *, nine: bool) -> str:
@@ -236,7 +236,7 @@ def _fraction(nanos: int, *, nine: bool) -> str:
 def mask_text(paths: list[str]) -> str:
     """Write proto paths as one camelCase text."""
     return ",".join(
-        re.sub("_([a-z0-9])", lambda found: found.group(1).upper(), path) for path in paths
+        re.sub("_([a-z0-9])", lambda match: match.group(1).upper(), path) for path in paths
     )
 
 

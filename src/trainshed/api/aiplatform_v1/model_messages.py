@@ -84,23 +84,23 @@ def check_copy(model_id: str, further: Iterable[Violation]) -> None:
 
 def check_merge(aliases: Iterable[str]) -> None:
     """Check aliases to give and, with a leading `-`, to remove. Raises InvalidRequest with all faults."""
-    given = tuple(aliases)
+    changes = tuple(aliases)
     faults = Faults()
-    if not given:
+    if not changes:
         faults.add("version_aliases", "Name an alias to give, or one to take away as -ALIAS.")
-    _check_aliases((alias.removeprefix("-") for alias in given), "version_aliases", faults)
+    _check_aliases((alias.removeprefix("-") for alias in changes), "version_aliases", faults)
     faults.refuse()
 
 
 def check_update(paths: Iterable[str], model: Any, version: str) -> None:
     """Check an update mask and the fields that it names. `version`: "" = the model itself is updated. Raises
     InvalidRequest with all faults."""
-    given = tuple(paths)
+    fields = tuple(paths)
     allowed = OF_VERSION if version else OF_MODEL
     faults = Faults()
-    if not given:
+    if not fields:
         faults.add("update_mask", f"Name what is to be updated: {', '.join(allowed)}.")
-    if wrong := [path for path in given if path not in allowed]:
+    if wrong := [path for path in fields if path not in allowed]:
         whose = "one version of a model" if version else "a model"
         faults.add(
             "update_mask",
@@ -109,9 +109,9 @@ def check_update(paths: Iterable[str], model: Any, version: str) -> None:
     section = Section(
         {"displayName": model.display_name, "labels": dict(model.labels)}, "model", faults
     )
-    if "display_name" in given:
+    if "display_name" in fields:
         read_display_name(section)
-    if "labels" in given:
+    if "labels" in fields:
         read_labels(section)
     faults.refuse()
 

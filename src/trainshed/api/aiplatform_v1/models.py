@@ -166,10 +166,10 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     check_merge(request.version_aliases)
     models = call.services.models
     target = await models.version(name, wanted)
-    asked = set(request.version_aliases)
+    changes = set(request.version_aliases)
     # An alias that is both given and removed in one request stays as it was.
-    given = {alias for alias in asked if not alias.startswith("-") and f"-{alias}" not in asked}
-    gone = {alias[1:] for alias in asked if alias.startswith("-") and alias[1:] not in asked}
+    added = {alias for alias in changes if not alias.startswith("-") and f"-{alias}" not in changes}
+    gone = {alias[1:] for alias in changes if alias.startswith("-") and alias[1:] not in changes}
     if DEFAULT in gone and DEFAULT in target.aliases:
         raise FailedPrecondition(
             f"{name}@{target.version} is the default version, and a model has to have one: give the alias "
@@ -179,9 +179,9 @@ async def merge_aliases(call: Call, request: Any) -> Message:
     changed: list[ModelVersion] = []
     for record in await models.versions(name):
         if record.version == target.version:
-            aliases = tuple(sorted((set(record.aliases) | given) - gone))
+            aliases = tuple(sorted((set(record.aliases) | added) - gone))
         else:
-            aliases = tuple(alias for alias in record.aliases if alias not in given)
+            aliases = tuple(alias for alias in record.aliases if alias not in added)
         if set(aliases) != set(record.aliases):
             changed.append(replace(record, aliases=aliases, updated=now))
     if changed:
@@ -214,8 +214,8 @@ async def list_models(call: Call, request: Any) -> Message:
     """List the default version of each model, newest model first unless `order_by` says otherwise. At most
     SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
-    found = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
-    page = await _page(found, request, str(parent))
+    models = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
+    page = await _page(models, request, str(parent))
     return pool.message_class(f"{_V1}.ListModelsResponse")(
         models=[model_messages.model(record) for record in page.records],
         next_page_token=page.next_token,
@@ -285,13 +285,13 @@ async def _source_model(
     """Return the version to copy (None: there is none), and the faults of its name."""
     try:
         name, version = ModelName.parse(text)
-        found = await services.models.version(name, version)
+        source = await services.models.version(name, version)
     except (ValueError, NotFound) as error:
         return None, (Violation("source_model", f"{error}."),)
     if name.project_id != parent.project_id:
         wrong = f"{name} does not belong to {parent.project_id}; upload its artifacts there."
         return None, (Violation("source_model", wrong),)
-    return found, ()
+    return source, ()
 
 
 async def _parent_model(
@@ -378,10 +378,10 @@ class _Page(Struct, frozen=True):
     next_token: str
 
 
-async def _page(found: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
+async def _page(versions: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
     """Return one page of the records that pass the request's filter, in its order; a token counts those that
     passed before."""
-    passes, ordered = _compile(request.filter), in_order(found, request.order_by, _ORDERS)
+    passes, ordered = _compile(request.filter), in_order(versions, request.order_by, _ORDERS)
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
     question = (what, request.filter, request.order_by)
     start = decode_number(request.page_token, *question)

@@ -53,22 +53,22 @@ async def list_(call: Call, request: Any) -> Message:
     passes = _compile(request.filter)
     question = (request.name, request.filter)
     after = decode_token(request.page_token, *question) if request.page_token else ""
-    found: list[Operation] = []
+    operations: list[Operation] = []
     scanned, more = 0, True
-    while more and len(found) < size and scanned < SCAN_LIMIT:
+    while more and len(operations) < size and scanned < SCAN_LIMIT:
         # One more row than is examined tells whether there are others behind.
         rows = await call.services.reader.operations(request.name, after, _CHUNK + 1)
         more = len(rows) > _CHUNK
         for row in rows[:_CHUNK]:
-            if len(found) == size:
+            if len(operations) == size:
                 more = True
                 break
             after = row.name
             scanned += 1
             if passes(row):
-                found.append(row)
+                operations.append(row)
     return pool.message_class("google.longrunning.ListOperationsResponse")(
-        operations=[await operation_view(call.services, row) for row in found],
+        operations=[await operation_view(call.services, row) for row in operations],
         next_page_token=encode_token(after, *question) if more else "",
     )
 

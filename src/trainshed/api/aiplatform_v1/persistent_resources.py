@@ -80,19 +80,19 @@ async def list_(call: Call, request: Any) -> Message:
     parent = str(known_location(request.parent))
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_DEFAULT_PAGE)
     after = decode_token(request.page_token, parent) if request.page_token else ""
-    found = await call.services.models.persistent_resources(parent, after, size + 1)
-    page = found[:size]
+    resources = await call.services.models.persistent_resources(parent, after, size + 1)
+    page = resources[:size]
     return pool.message_class("google.cloud.aiplatform.v1.ListPersistentResourcesResponse")(
         persistent_resources=[_view(record) for record in page],
-        next_page_token=encode_token(page[-1].name, parent) if len(found) > size else "",
+        next_page_token=encode_token(page[-1].name, parent) if len(resources) > size else "",
     )
 
 
 async def reboot(call: Call, request: Any) -> Message:
     """Set the update time. Nothing can be restarted, so this is done at once."""
     parent = _parse(request.name)
-    found = await call.services.models.persistent_resource(request.name)
-    record = replace(found, updated=call.services.now())
+    current = await call.services.models.persistent_resource(request.name)
+    record = replace(current, updated=call.services.now())
     done = _operation(call.services, parent, OperationKind.UPDATE, record)
     await call.services.models.replace_persistent_resource(record, done)
     return operations.finished(done)
@@ -154,14 +154,16 @@ def _checked(resource: Any, resource_id: str) -> dict[str, Any]:
     pools = list(section.sections("resourcePools"))
     if not pools:
         section.fault("resourcePools", "At least one resource pool must be given.")
-    ids = [each.text("id") or f"pool-{number}" for number, each in enumerate(pools)]
-    for position, each in enumerate(pools):
+    ids = [worker_pool.text("id") or f"pool-{number}" for number, worker_pool in enumerate(pools)]
+    for position, worker_pool in enumerate(pools):
         if ids[position] in ids[:position]:
-            each.fault("id", f"Another pool is called {ids[position]!r}, too; ids are unique.")
-        _check_pool(each)
+            worker_pool.fault(
+                "id", f"Another pool is called {ids[position]!r}, too; ids are unique."
+            )
+        _check_pool(worker_pool)
     faults.refuse()
-    for each, pool_id in zip(public["resourcePools"], ids, strict=True):
-        each["id"] = pool_id
+    for worker_pool, pool_id in zip(public["resourcePools"], ids, strict=True):
+        worker_pool["id"] = pool_id
     return public
 
 
@@ -195,9 +197,9 @@ def _view(record: PersistentResource) -> Message:
     view: Any = wire_json.from_public(_RESOURCE, json.loads(record.public_json))
     view.name = record.name
     view.state = view.RUNNING
-    for each in view.resource_pools:
-        if each.HasField("autoscaling_spec") and not each.replica_count:
-            each.replica_count = max(1, each.autoscaling_spec.min_replica_count)
+    for worker_pool in view.resource_pools:
+        if worker_pool.HasField("autoscaling_spec") and not worker_pool.replica_count:
+            worker_pool.replica_count = max(1, worker_pool.autoscaling_spec.min_replica_count)
     set_micros(view.create_time, record.created)
     set_micros(view.start_time, record.created)
     set_micros(view.update_time, record.updated)

@@ -122,9 +122,9 @@ def check_create(
     parent = known_location(request.parent)
     services = call.services
     now = services.now()
-    asked = request.training_pipeline
-    inputs = _inputs(call, asked)
-    public = wire_json.to_public(asked)
+    pipeline = request.training_pipeline
+    inputs = _inputs(call, pipeline)
+    public = wire_json.to_public(pipeline)
     if inputs.given is not None:
         public["trainingTaskInputs"] = inputs.given
 
@@ -160,16 +160,16 @@ async def asked_for(call: Call, request: Any, uid: JobUid) -> Asked:
         *await _not_there(call, request),
         *await _unfit_parent_model(call.services, request.training_pipeline, request.parent),
     )
-    asked = check_create(call, request, uid, further, dataset)
-    await _require_new_model(call.services, known_location(request.parent), asked.parsed)
-    return asked
+    draft = check_create(call, request, uid, further, dataset)
+    await _require_new_model(call.services, known_location(request.parent), draft.parsed)
+    return draft
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
     uid = services.new_uid()
-    asked = await asked_for(call, request, uid)
-    pipeline, job = _new(services, known_location(request.parent), uid, asked)
+    draft = await asked_for(call, request, uid)
+    pipeline, job = _new(services, known_location(request.parent), uid, draft)
     await store_works(services, call.principal, pipeline, job)
     return views.training_pipeline(pipeline)
 
@@ -205,16 +205,16 @@ HANDLERS: Final[Handlers] = {
 CHECKS: Final[Checks] = {f"{_SERVICE}.CreateTrainingPipeline": check_create}
 
 
-def _inputs(call: Call, asked: Any) -> TaskInputs:
+def _inputs(call: Call, pipeline: Any) -> TaskInputs:
     text = call.value_texts.get(f"training_pipeline.{FIELD}")
-    return read_inputs(asked.training_task_definition, text, asked.training_task_inputs)
+    return read_inputs(pipeline.training_task_definition, text, pipeline.training_task_inputs)
 
 
 def _new(
-    services: Services, parent: LocationName, uid: JobUid, asked: Asked
+    services: Services, parent: LocationName, uid: JobUid, draft: Asked
 ) -> tuple[Pipeline, Job | TuningJob]:
     """Return the records of the pipeline and of the job that does its work; nothing is stored."""
-    parsed, now, job_uid = asked.parsed, asked.at, services.new_uid()
+    parsed, now, job_uid = draft.parsed, draft.at, services.new_uid()
     place = (Api.VERTEX, parent.project_id, parent.location)
     name = JobName(*place, str(uid), _COLLECTION)
     origin = Parent(uid, name)
@@ -226,7 +226,7 @@ def _new(
             display_name=parsed.job.display_name,
             spec=parsed.job.spec,
             labels=parsed.job.labels,
-            public={"displayName": parsed.job.display_name, "jobSpec": asked.inputs.public},
+            public={"displayName": parsed.job.display_name, "jobSpec": draft.inputs.public},
             parent=origin,
         )
     else:
@@ -237,7 +237,7 @@ def _new(
             display_name=parsed.job.display_name,
             spec=parsed.job.spec,
             labels=parsed.job.labels,
-            public={"displayName": parsed.job.display_name, **asked.inputs.public},
+            public={"displayName": parsed.job.display_name, **draft.inputs.public},
             parent=origin,
         )
     # Both are stored at once, so that the job exists from the first moment.
@@ -248,7 +248,7 @@ def _new(
         name=name,
         display_name=parsed.display_name,
         spec=parsed.spec,
-        public_json=kept_json(asked.public),
+        public_json=kept_json(draft.public),
         created=now,
         updated=now,
         labels=parsed.labels,
@@ -310,11 +310,13 @@ async def _dataset(
     return dataset, ()
 
 
-async def _unfit_parent_model(services: Services, asked: Any, place: str) -> tuple[Violation, ...]:
+async def _unfit_parent_model(
+    services: Services, pipeline: Any, place: str
+) -> tuple[Violation, ...]:
     """Return a violation if a new version is to be made of a model that does not exist, or is not in the
     pipeline's project. An invalid name, and another location, are reported by the specification's check."""
     try:
-        model, _ = ModelName.parse(asked.parent_model)
+        model, _ = ModelName.parse(pipeline.parent_model)
         if place.split("/")[1:2] != [model.project_id]:
             # Whether that project has the model must not be told either.
             text = f"{model} lies in another project than the pipeline."
@@ -369,12 +371,12 @@ def _input_uses(inputs: Mapping[str, Any]) -> Iterator[BucketUse]:
 
 
 def _beside(
-    found: tuple[Violation, ...], unreadable: tuple[Violation, ...]
+    violations: tuple[Violation, ...], unreadable: tuple[Violation, ...]
 ) -> tuple[Violation, ...]:
     """Return what the specification's check found, without what only follows from inputs that could not be
     read."""
-    told = tuple(violation.field for violation in unreadable)
-    return tuple(v for v in found if not any(within(v.field, path) for path in told))
+    fields = tuple(violation.field for violation in unreadable)
+    return tuple(v for v in violations if not any(within(v.field, path) for path in fields))
 
 
 def _shown(call: Call, pipeline: Pipeline) -> Message:
@@ -384,25 +386,25 @@ def _shown(call: Call, pipeline: Pipeline) -> Message:
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
     """Read a pipeline's inputs. `text`: their JSON as it was sent, None if only the Value message is
     known."""
-    given: Any = wire_json.to_public(value) if text is None else json.loads(text)
+    inputs: Any = wire_json.to_public(value) if text is None else json.loads(text)
     task = DEFINITIONS.get(definition.rpartition("/")[2])
-    if task is None or given is None:
-        return TaskInputs(given)
+    if task is None or inputs is None:
+        return TaskInputs(inputs)
     message = pool.message_class(_MESSAGES[task])()
     plan = plans.plan_for(message)
-    known, unknown = _split(task, given)
+    known, unknown = _split(task, inputs)
     walk = Walk(keep_output_only=False)
     walk.message(plan, _with_texts(plan, known), message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return TaskInputs(given, message, (*unknown, *refused), tuple(walk.undecided))
+    return TaskInputs(inputs, message, (*unknown, *refused), tuple(walk.undecided))
 
 
-def _split(task: Task, given: Any) -> tuple[Any, tuple[Violation, ...]]:
+def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:
     """Return the inputs without the message's fields that the task does not take, and violations for
     these."""
-    if task is Task.CUSTOM or not isinstance(given, dict):
-        return given, ()
-    members = cast("dict[str, Any]", given)
+    if task is Task.CUSTOM or not isinstance(inputs, dict):
+        return inputs, ()
+    members = cast("dict[str, Any]", inputs)
     unknown = [name for name in members if snake_case(name) not in _TUNING_FIELDS]
     return {name: members[name] for name in members if name not in unknown}, tuple(
         Violation(
@@ -428,10 +430,10 @@ def _with_texts(plan: plans.Plan, raw: Any) -> Any:
 
 def _values(field: plans.Field, raw: Any) -> Any:
     if field.shape is plans.Shape.LIST and isinstance(raw, list):
-        return [_value(field.value, each) for each in cast("list[Any]", raw)]
+        return [_value(field.value, element) for element in cast("list[Any]", raw)]
     if field.shape is plans.Shape.MAP and isinstance(raw, dict):
         entries = cast("dict[str, Any]", raw)
-        return {key: _value(field.value, each) for key, each in entries.items()}
+        return {key: _value(field.value, element) for key, element in entries.items()}
     return _value(field.value, raw)
 
 

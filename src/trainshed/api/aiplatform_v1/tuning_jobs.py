@@ -76,7 +76,7 @@ async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
-    asked = request.hyperparameter_tuning_job
+    sent = request.hyperparameter_tuning_job
     parsed, public = check_create(call, request, await not_there(services, request))
     parent = known_location(request.parent)
     uid = services.new_uid()
@@ -90,16 +90,16 @@ async def create(call: Call, request: Any) -> Message:
         public=public,
     )
     await store_works(services, call.principal, job)
-    views.set_tuning_outputs(asked, job, NOTHING_TRIED)
-    return asked
+    views.set_tuning_outputs(sent, job, NOTHING_TRIED)
+    return sent
 
 
 async def get(call: Call, request: Any) -> Message:
     name = read_vertex_name(request.name, _COLLECTION)
     job, _ = await read_work(call.services.reader, name, TuningJob)
-    found = await _evidence(call.services, job)
+    evidence = await _evidence(call.services, job)
     # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
-    return await _shown(call, job, found)
+    return await _shown(call, job, evidence)
 
 
 async def list_(call: Call, request: Any) -> Message:
@@ -128,9 +128,9 @@ HANDLERS: Final[Handlers] = {
 CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_create}
 
 
-async def _shown(call: Call, job: TuningJob, found: Evidence) -> Message:
+async def _shown(call: Call, job: TuningJob, evidence: Evidence) -> Message:
     shown = with_error_due(call.services, job)
-    view: Any = await asyncio.to_thread(views.tuning_job, shown, found)
+    view: Any = await asyncio.to_thread(views.tuning_job, shown, evidence)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)
     return view

@@ -79,8 +79,8 @@ def set_common_outputs(view: Any, work: Work) -> None:
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
         # Clients that wait for a job look for this word, to tell a cancel from a failure.
-        said = "CANCELED: " if work.error.code == CANCELLED else ""
-        view.error.message = f"{said}{work.error.message}"
+        prefix = "CANCELED: " if work.error.code == CANCELLED else ""
+        view.error.message = f"{prefix}{work.error.message}"
     view.labels.clear()
     view.labels.update(dict(work.labels))
 
@@ -114,21 +114,21 @@ class Evidence(Struct, frozen=True):
 NOTHING_TRIED: Final = Evidence((), {})
 
 
-def tuning_job(record: TuningJob, found: Evidence) -> Message:
+def tuning_job(record: TuningJob, evidence: Evidence) -> Message:
     """Return the HyperparameterTuningJob message of a stored job."""
     view = wire_json.from_public(TUNING_JOB, json.loads(record.public_json))
-    set_tuning_outputs(view, record, found)
+    set_tuning_outputs(view, record, evidence)
     return view
 
 
-def set_tuning_outputs(view: Any, record: TuningJob, found: Evidence) -> None:
+def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None:
     """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields."""
     view.state = job_state_numbers()[record.state]
     set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
-    for trial in found.trials:
+    for trial in evidence.trials:
         job = sibling_name(record.name, trial.job, Collection.CUSTOM_JOBS)
-        set_trial(view.trials.add(), study, trial, found.measurements.get(trial.number, ()), job)
+        set_trial(view.trials.add(), study, trial, evidence.measurements.get(trial.number, ()), job)
 
 
 def training_pipeline(record: Pipeline) -> Message:

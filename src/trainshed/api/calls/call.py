@@ -127,7 +127,11 @@ def _digits(name: str) -> bytes:
 @lru_cache(1024)
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
     """Return the beginnings of names: with the number as key, with the id as value."""
-    return {f"projects/{project_number(each)}/": f"projects/{each}/" for each in ids if each}
+    return {
+        f"projects/{project_number(project_id)}/": f"projects/{project_id}/"
+        for project_id in ids
+        if project_id
+    }
 
 
 def _rename(message: Message, numbers: Mapping[str, str]) -> None:
@@ -136,7 +140,7 @@ def _rename(message: Message, numbers: Mapping[str, str]) -> None:
             for below in value:
                 _rename(below, numbers)
         elif part.name in _RENAMED_LISTS:
-            value[:] = [_renamed(each, numbers) for each in value]
+            value[:] = [_renamed(text, numbers) for text in value]
         elif part.type == FieldDescriptor.TYPE_STRING:
             if part.name in _RENAMED and (name := _renamed(value, numbers)) != value:
                 setattr(message, part.name, name)

@@ -28,7 +28,7 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
         return refused
     partial = refused.partial
     try:
-        found = certain_faults(lambda: check(call, partial), refused.undecided)
+        certain = certain_faults(lambda: check(call, partial), refused.undecided)
     except Exception:
         # Broad, because the check reads a message that is known to be broken: whatever it stumbles over (the
         # project's name, say) must not hide the refusal at hand. The caller is told of it once this is
@@ -37,7 +37,7 @@ def completed(refused: WireError, check: Check | None, call: Call) -> WireError:
     known = tuple(_own_path(violation.field) for violation in told(refused.violations))
     further = tuple(
         Violation(v.field, v.description)
-        for v in found
+        for v in certain
         if not any(within(v.field, path) for path in known)
     )
     # The texts of `wire` name their fields themselves. The message consists of texts alone, so the other
@@ -52,16 +52,16 @@ def certain_faults(
     """Return the faults that `check` finds whatever values the undecided fields get. Other faults may only
     result from a field being unset, which the caller did not intend. Raises what `check` raises, except for
     InvalidRequest."""
-    found = _faults(check)
+    common = _faults(check)
     for field in undecided[:_MOST_UNDECIDED]:
         for number in field.numbers:
-            if not found:
+            if not common:
                 break
             field.decide(number)
             also = frozenset(_faults(check))
-            found = tuple(fault for fault in found if fault in also)
+            common = tuple(fault for fault in common if fault in also)
         field.decide(0)
-    return found
+    return common
 
 
 def _faults(check: Callable[[], object]) -> tuple[core.Violation, ...]:

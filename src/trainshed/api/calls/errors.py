@@ -75,9 +75,9 @@ def _listed(violations: tuple[Violation, ...], api: str) -> str:
     """Return the public text that names every violation, in the form of the API that was called
     (facts/limits#error-texts)."""
     if api == "aiplatform_v1":
-        found = "".join(
+        errors = "".join(
             f"{number}.Field: {violation.field}; Message: {violation.description}\t"
             for number, violation in enumerate(violations, 1)
         )
-        return f"List of found errors:\t{found}"
+        return f"List of found errors:\t{errors}"
     return "\n".join(f"Field: {v.field} Error: {v.description}" for v in violations)

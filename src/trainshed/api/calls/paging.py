@@ -146,7 +146,7 @@ async def list_jobs(
     without reading a job is left to the store, whose indexes answer most filters at once (ADR 3).
     """
     after = decode_number(token, *question)
-    found: list[tuple[Work, str]] = []
+    passing_jobs: list[tuple[Work, str]] = []
     scanned = 0
     scan = Scan(wanted.passes)
     for _ in range(_MOST_STEPS):
@@ -156,19 +156,19 @@ async def list_jobs(
         verdicts = await scan.judge([job for job, _ in rows])
         for row, passing in zip(rows, verdicts, strict=False):
             if passing:
-                if len(found) == query.limit:
-                    return Page(tuple(found), encode_token(str(after), *question))
-                found.append(row)
+                if len(passing_jobs) == query.limit:
+                    return Page(tuple(passing_jobs), encode_token(str(after), *question))
+                passing_jobs.append(row)
             after = int(row[0].uid)
         scanned += len(rows)
         if len(verdicts) < len(rows):
             break
         if went_to is None:
-            return Page(tuple(found), "")
+            return Page(tuple(passing_jobs), "")
         after = int(went_to)
         if scanned >= SCAN_LIMIT:
             break
-    return Page(tuple(found), encode_token(str(after), *question))
+    return Page(tuple(passing_jobs), encode_token(str(after), *question))
 
 
 async def _step(

@@ -56,8 +56,8 @@ class Tickets:
 
     def redeem(self, token: str) -> Ticket | None:
         """Return the ticket of a token, which is void afterwards; None if it is not good."""
-        found = self._waiting.pop(_digest(token), None)
-        return found[0] if found is not None and found[1] > self._now() else None
+        waiting = self._waiting.pop(_digest(token), None)
+        return waiting[0] if waiting is not None and waiting[1] > self._now() else None
 
 
 class Links:

@@ -122,7 +122,9 @@ def not_served(method: KnownMethod, handlers: Iterable[str]) -> NotServed:
     """Return the error for a method without a handler. `handlers`: full names of the methods that have
     one."""
     service = method.name.rpartition(".")[0]
-    beside = sorted(each.rpartition(".")[2] for each in handlers if each.startswith(f"{service}."))
+    beside = sorted(
+        handler.rpartition(".")[2] for handler in handlers if handler.startswith(f"{service}.")
+    )
     there = f" Of {service.rpartition('.')[2]} there is {', '.join(beside)}." if beside else ""
     instead = _instead(method)
     return NotServed(f"{method.name} is not served here.{f' {instead}.' if instead else ''}{there}")

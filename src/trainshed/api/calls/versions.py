@@ -58,7 +58,7 @@ class BetaOperations:
 
     def is_due(self, answer: Any, version: Version) -> bool:
         """Whether `dressed` would change anything."""
-        return any(self._is_beta(each.name, version) for each in _operations(answer))
+        return any(self._is_beta(operation.name, version) for operation in _operations(answer))
 
     def dressed(self, rendered: bytes, version: Version) -> bytes:
         """Return a JSON answer with the types changed as by `dress`. This is done in JSON because the private

@@ -79,5 +79,5 @@ class ViewLinks:
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def _same(wanted: str, given: str) -> bool:
-    return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "surrogateescape"))
+def _same(wanted: str, sent: str) -> bool:
+    return hmac.compare_digest(wanted.encode(), sent.encode("utf-8", "surrogateescape"))

@@ -130,8 +130,8 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
 def _comparison(field: _Field, leaf: Comparison, states: States) -> JobTest:
     match field:
         case _Field.DISPLAY_NAME:
-            named = text_test(leaf)
-            return lambda job: named(job.display_name)
+            matches = text_test(leaf)
+            return lambda job: matches(job.display_name)
         case _Field.JOB_ID:
             identified = text_test(leaf)
             return lambda job: identified(job.name.job_id)
@@ -176,12 +176,14 @@ def _narrowing(expression: Expression, states: States) -> Condition | None:
 def _narrowed(expression: Expression, states: States) -> Condition | None:
     match expression:
         case And(operands):
-            known = [where for each in operands if (where := _narrowed(each, states)) is not None]
+            known = [
+                where for operand in operands if (where := _narrowed(operand, states)) is not None
+            ]
             return Every(tuple(known)) if known else None
         case Or(operands):
             choices: list[Condition] = []
-            for each in operands:
-                where = _narrowed(each, states)
+            for operand in operands:
+                where = _narrowed(operand, states)
                 if where is None:
                     return None
                 choices.append(where)
@@ -265,7 +267,7 @@ def _span(first: int, last: int) -> Condition:
 def _tests(where: Condition) -> Iterator[Condition]:
     match where:
         case Every(conditions) | Either(conditions):
-            for each in conditions:
-                yield from _tests(each)
+            for condition in conditions:
+                yield from _tests(condition)
         case _:
             yield where

@@ -153,26 +153,26 @@ class _Parser:
 
     def _value_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
         """Parse `severity=(ERROR OR WARNING)`: the comparison applies to each value."""
-        found: list[Expression] = [Comparison(path, operator, self._value())]
+        comparisons: list[Expression] = [Comparison(path, operator, self._value())]
         kind: type[Or] | type[And] = Or
         while not self._at_end_of_group():
             if not self._keyword("OR"):
                 self._keyword("AND")
                 kind = And
             self._count()
-            found.append(Comparison(path, operator, self._value()))
+            comparisons.append(Comparison(path, operator, self._value()))
         self._close()
-        return found[0] if len(found) == 1 else kind(tuple(found))
+        return comparisons[0] if len(comparisons) == 1 else kind(tuple(comparisons))
 
     def _comma_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
-        found = [Comparison(path, operator, self._value())]
+        comparisons = [Comparison(path, operator, self._value())]
         self._skip_space()
         while self._peek() == ",":
             self._at += 1
             self._count()
-            found.append(Comparison(path, operator, self._value()))
+            comparisons.append(Comparison(path, operator, self._value()))
             self._skip_space()
-        return found[0] if len(found) == 1 else Or(tuple(found))
+        return comparisons[0] if len(comparisons) == 1 else Or(tuple(comparisons))
 
     def _path(self) -> tuple[str, ...]:
         names = [self._name()]

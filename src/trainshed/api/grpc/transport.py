@@ -45,12 +45,12 @@ def _quietly() -> Generator[None]:
     """Silence gRPC's core while it is loaded. It reads the variable then; by default it writes a line to
     stderr for every stray connection. A value that the operator has set is kept; programs that are started
     later do not inherit ours."""
-    given = os.environ.get(_VERBOSITY)
-    os.environ[_VERBOSITY] = given or "NONE"
+    before = os.environ.get(_VERBOSITY)
+    os.environ[_VERBOSITY] = before or "NONE"
     try:
         yield
     finally:
-        if given is None:
+        if before is None:
             del os.environ[_VERBOSITY]
 
 
@@ -103,21 +103,21 @@ class GrpcTransport:
         is wrong."""
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
-        found = self._methods.get(aliased(path))
+        method = self._methods.get(aliased(path))
         identity, began = identified(_value(metadata, HEADER) or ""), time.perf_counter()
 
         async def refuse(_: Any, context: Any) -> bytes:
             # As a stream of which nothing is read, so that no message of an unauthenticated caller is held in
             # memory.
             request_id.set(identity)
-            outcome = await self._answer(path, found, metadata, b"")
+            outcome = await self._answer(path, method, metadata, b"")
             return await self._end(context, path, outcome, identity, began)
 
         async def answer(request: bytes, context: Any) -> bytes:
             # A call that its client gives up is still completed: a job that was stored without waking the
             # controller would wait until the service's next start.
             request_id.set(identity)
-            task = joined(self._answer(path, found, metadata, request))
+            task = joined(self._answer(path, method, metadata, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
             outcome = await asyncio.shield(task)
@@ -137,24 +137,24 @@ class GrpcTransport:
         status = grpc_status(outcome) if isinstance(outcome, Refusal) else None
         code = _CODES[status.code if status else 0]
         log_request("gRPC", path, code.name, began)
-        if (found := self._methods.get(aliased(path))) is not None:
-            method = f"{found[1].service}.{found[1].method}"
+        if (known := self._methods.get(aliased(path))) is not None:
+            method = f"{known[1].service}.{known[1].method}"
             seconds = time.perf_counter() - began
             meters = self._services.meters
             meters.requests.observe(seconds, "grpc", method, code.name)
             if meters.spans is not None:
                 parent = _value(context.invocation_metadata() or (), "traceparent") or ""
-                told: dict[str, str | int] = {
+                facts: dict[str, str | int] = {
                     "rpc.grpc.status_code": code.value[0],
                     "rpc.system": "grpc",
                     "trainshed.request": identity,
                 }
                 failed = code.name in _FAULTS
-                meters.spans.record(request_span(method, seconds, told, failed, parent))
-        named = ((HEADER, identity),)
+                meters.spans.record(request_span(method, seconds, facts, failed, parent))
+        trailers = ((HEADER, identity),)
         if status is not None:
-            await context.abort(code, status.message, ((DETAILS, status.details), *named))
-        context.set_trailing_metadata(named)
+            await context.abort(code, status.message, ((DETAILS, status.details), *trailers))
+        context.set_trailing_metadata(trailers)
         return cast(bytes, outcome)
 
     async def finish(self, seconds: float) -> None:
@@ -183,13 +183,13 @@ class GrpcTransport:
     async def _answer(
         self,
         path: str,
-        found: tuple[pool.Api, Rpc] | None,
+        known: tuple[pool.Api, Rpc] | None,
         metadata: Iterable[tuple[str, str | bytes]],
         request: bytes,
     ) -> bytes | Refusal:
-        if found is None:
+        if known is None:
             return self._unserved(path, metadata)
-        api, rpc = found
+        api, rpc = known
         try:
             principal = self._authenticate(_authorization(metadata))
             method = f"{rpc.service}.{rpc.method}"

@@ -90,8 +90,8 @@ async def write(call: Call, request: Any) -> Message:
         )
     if call.services.program_logs is None:
         raise Unavailable("This service has no way into the logs of programs.")
-    told = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
-    lines = [_line(entry, dict(request.labels)) for entry in told]
+    entries = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
+    lines = [_line(entry, dict(request.labels)) for entry in entries]
     if lines and not request.dry_run:
         await call.services.program_logs.write(
             JobUid(program.job_uid), program.attempt, ReplicaId.parse(program.replica), lines
@@ -137,7 +137,7 @@ async def _search(
         )
         for job in jobs
     ]
-    found: list[Entry] = []
+    page: list[Entry] = []
     last: Position | None = None
     scanned = 0
     scan = Scan(wanted.passes)
@@ -145,16 +145,16 @@ async def _search(
         verdicts = await scan.judge(batch)
         for entry, passing in zip(batch, verdicts, strict=False):
             if scanned == _SCAN_LIMIT:
-                return _Page(tuple(found), last)
+                return _Page(tuple(page), last)
             scanned += 1
             if passing:
-                if len(found) == size:
-                    return _Page(tuple(found), last)
-                found.append(entry)
+                if len(page) == size:
+                    return _Page(tuple(page), last)
+                page.append(entry)
             last = entry.position
         if len(verdicts) < len(batch):
-            return _Page(tuple(found), last)
-    return _Page(tuple(found), None)
+            return _Page(tuple(page), last)
+    return _Page(tuple(page), None)
 
 
 async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
@@ -170,19 +170,19 @@ async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
 
 async def _jobs(reader: Reader, projects: Sequence[str], wanted: LogFilter) -> list[Work]:
     """Return the jobs whose entries the filter can match."""
-    found: dict[JobUid, Work] = {}
+    jobs: dict[JobUid, Work] = {}
     for project in projects:
         if wanted.job_ids is None:
             newest = await reader.jobs(JobQuery(project, None, None, limit=_JOBS_SEARCHED))
             candidates = [job for job, _ in newest]
         else:
             candidates = await _named_jobs(reader, project, wanted.job_ids)
-        found |= {job.uid: job for job in candidates if _overlaps(job, wanted)}
-    return list(found.values())
+        jobs |= {job.uid: job for job in candidates if _overlaps(job, wanted)}
+    return list(jobs.values())
 
 
 async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) -> list[Work]:
-    found: list[Work] = []
+    jobs: list[Work] = []
     for job_id in sorted(job_ids):
         try:
             if job_id.isdecimal() and len(job_id) <= _UID_DIGITS:
@@ -193,8 +193,8 @@ async def _named_jobs(reader: Reader, project: str, job_ids: Collection[str]) ->
             continue
         owner = job.name.project_id
         if project in (owner, str(project_number(owner))):
-            found.append(job)
-    return found
+            jobs.append(job)
+    return jobs
 
 
 def _overlaps(job: Work, wanted: LogFilter) -> bool:
@@ -262,13 +262,13 @@ def _line(entry: Any, labels: dict[str, str]) -> str:
     kind = entry.proto_payload.type_url.rpartition("/")[2]
     entry.ClearField("proto_payload")  # Only its sender knows its type.
     public = wire_json.to_public(entry)
-    said = {"severity": public.get("severity", "DEFAULT")}
+    content = {"severity": public.get("severity", "DEFAULT")}
     if kind:
-        said["message"] = f"(an entry of the type {kind}, which is not read here)"
-    said |= dict(_content(entry, public))
+        content["message"] = f"(an entry of the type {kind}, which is not read here)"
+    content |= dict(_content(entry, public))
     if labels := {**labels, **entry.labels}:
-        said.setdefault("labels", labels)
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        content.setdefault("labels", labels)
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
 def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -277,7 +277,7 @@ def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield "message", entry.text_payload
         case "json_payload":
             payload: dict[str, Any] = public["jsonPayload"]
-            yield from (each for each in payload.items() if each[0] != "severity")
+            yield from (member for member in payload.items() if member[0] != "severity")
         case _:
             pass
     for name in ("httpRequest", "sourceLocation", "trace", "spanId"):

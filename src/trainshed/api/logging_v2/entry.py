@@ -117,29 +117,29 @@ def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
 def service_entries(job: Work, timeline: Sequence[TimelineEntry]) -> tuple[Entry, ...]:
     """Return the service's own lines, in strictly ascending time: an entry whose time is not later than its
     predecessor's moves behind it."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     last = 0
     # The first line of a log says what the job gets instead of what it asked for (spec/runtimes#substitutes).
-    for told in sorted(timeline, key=lambda told: not _is_first_notice(told, timeline)):
-        for text in _texts(told):
-            last = max(told.at, last + 1)
-            found.append(
+    for event in sorted(timeline, key=lambda event: not _is_first_notice(event, timeline)):
+        for text in _texts(event):
+            last = max(event.at, last + 1)
+            entries.append(
                 Entry(
                     job.name,
                     SERVICE_TASK,
                     last,
-                    _service_insert_id(job.uid, len(found)),
-                    _severity(told),
+                    _service_insert_id(job.uid, len(entries)),
+                    _severity(event),
                     text,
                 )
             )
-    return tuple(found)
+    return tuple(entries)
 
 
-def _severity(told: TimelineEntry) -> Severity:
-    if told.kind == "verdict":
-        return _VERDICTS.get(told.details.get("effect"), Severity.ERROR)
-    return _SEVERITIES.get(told.kind, Severity.INFO)
+def _severity(event: TimelineEntry) -> Severity:
+    if event.kind == "verdict":
+        return _VERDICTS.get(event.details.get("effect"), Severity.ERROR)
+    return _SEVERITIES.get(event.kind, Severity.INFO)
 
 
 def message(entry: Entry) -> Message:
@@ -161,16 +161,16 @@ def message(entry: Entry) -> Message:
     return view
 
 
-def _is_first_notice(told: TimelineEntry, timeline: Sequence[TimelineEntry]) -> bool:
-    return told.kind == "notice" and told.at == timeline[0].at
+def _is_first_notice(event: TimelineEntry, timeline: Sequence[TimelineEntry]) -> bool:
+    return event.kind == "notice" and event.at == timeline[0].at
 
 
-def _texts(told: TimelineEntry) -> Iterator[str]:
-    if told.kind in _IN_THE_LOG:
+def _texts(event: TimelineEntry) -> Iterator[str]:
+    if event.kind in _IN_THE_LOG:
         return
-    public = _PUBLIC_LINES.get(told.kind)
-    if public is None or told.kind == "failed":
-        yield told.message
+    public = _PUBLIC_LINES.get(event.kind)
+    if public is None or event.kind == "failed":
+        yield event.message
     if public is not None:
         yield public
 

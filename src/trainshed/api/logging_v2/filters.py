@@ -97,8 +97,8 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
     match leaf.path:
         case ("resource", "type"):
             # An entry has whichever of the two names is asked for.
-            asked = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
-            return lambda entry: asked
+            kind = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
+            return lambda entry: kind
         case ("resource", "labels", *rest) if rest:
             resource_label = ".".join(rest)
             return lambda entry: entry.resource_labels.get(resource_label)
@@ -241,16 +241,16 @@ def _named(tree: Expression | None, name: str) -> frozenset[str] | None:
             return frozenset({tree.value})
         case And():
             sets = [
-                found for operand in tree.operands if (found := _named(operand, name)) is not None
+                values for operand in tree.operands if (values := _named(operand, name)) is not None
             ]
             return sets[0].intersection(*sets[1:]) if sets else None
         case Or():
             united: frozenset[str] = frozenset()
             for operand in tree.operands:
-                found = _named(operand, name)
-                if found is None:
+                values = _named(operand, name)
+                if values is None:
                     return None
-                united |= found
+                united |= values
             return united
         case Comparison() | Term() | Not() | None:
             return None

@@ -147,8 +147,8 @@ async def _lines(
 
 async def _service(services: Services, job: Work, span: Span) -> AsyncIterator[Entry]:
     timeline = await services.reader.timeline(job.uid)
-    told = service_entries(job, [with_links(services, job, entry) for entry in timeline])
-    for entry in reversed(told) if span.descending else told:
+    entries = service_entries(job, [with_links(services, job, entry) for entry in timeline])
+    for entry in reversed(entries) if span.descending else entries:
         if span.holds(entry):
             yield entry
 
@@ -158,4 +158,4 @@ def _replicas(job: Job, tasks: frozenset[str] | None) -> frozenset[ReplicaId] | 
     if tasks is None:
         return None
     writers = (*job.spec.replicas(), SERVICE)
-    return frozenset(one for one in writers if log_task_name(job.name.api, one) in tasks)
+    return frozenset(writer for writer in writers if log_task_name(job.name.api, writer) in tasks)

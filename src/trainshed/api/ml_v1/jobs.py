@@ -93,7 +93,7 @@ async def create(call: Call, request: Any) -> Message:
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)
-    views.set_outputs(request.job, work, etag, found=NOTHING_TRIED)
+    views.set_outputs(request.job, work, etag, evidence=NOTHING_TRIED)
     return request.job
 
 
@@ -130,11 +130,11 @@ async def update(call: Call, request: Any) -> Message:
     name = _job_name(request.name)
     others = [path for path in request.update_mask.paths if path != "labels"]
     if others or not request.update_mask.paths:
-        asked = ", ".join(others) or "nothing"
+        fields = ", ".join(others) or "nothing"
         raise InvalidRequest(
             (
                 Violation(
-                    "update_mask", f"Only labels can be updated (updateMask=labels), not {asked}."
+                    "update_mask", f"Only labels can be updated (updateMask=labels), not {fields}."
                 ),
             )
         )
@@ -227,12 +227,12 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
     search."""
     if previous is None:
         return spec
-    told = previous.spec.study
+    before = previous.spec.study
     differing = [
         words
         for words, same in (
-            ("the parameters", spec.study.parameters == told.parameters),
-            ("the metric and its goal", spec.study.metrics == told.metrics),
+            ("the parameters", spec.study.parameters == before.parameters),
+            ("the metric and its goal", spec.study.metrics == before.metrics),
         )
         if not same
     ]
@@ -252,13 +252,13 @@ def _resuming(spec: TuningSpec, previous: TuningJob | None) -> TuningSpec:
 async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> Message:
     """Return the Job message with a tuning job's trials. A list does not read the trials' jobs, of which
     there may be very many, and so leaves out the consumed units."""
-    services, found = call.services, NOTHING_TRIED
+    services, evidence = call.services, NOTHING_TRIED
     if isinstance(work, TuningJob):
         trials = await services.studies.history((work.study,))
         children = () if in_list else await services.reader.children(work.uid)
-        found = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
+        evidence = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
     shown = with_error_due(services, work)
-    view: Any = views.job(shown, etag, queue_position(services.capacity, work), found)
+    view: Any = views.job(shown, etag, queue_position(services.capacity, work), evidence)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):
             add_to_job(call, work, view.training_output.web_access_uris)

@@ -141,19 +141,19 @@ async def _response(services: Services, name: StudyName, record: Operation) -> M
     else:
         response = pool.message_class(_SUGGESTED)()
         try:
-            found = await services.studies.study(name)
+            study = await services.studies.study(name)
         except NotFound:
             pass
         else:
-            response.study_state = _study_states(_SUGGESTED, "study_state")[found.state]
+            response.study_state = _study_states(_SUGGESTED, "study_state")[study.state]
             handed_out = [
-                each
+                stored
                 for number in record.trials
-                for each in await services.studies.trials(found.uid, number - 1, 1)
-                if each.number == number
+                for stored in await services.studies.trials(study.uid, number - 1, 1)
+                if stored.number == number
             ]
-            for each, measured in await with_measurements(services, found.uid, handed_out):
-                _set_trial(response.trials.add(), name, each, measured)
+            for stored, measured in await with_measurements(services, study.uid, handed_out):
+                _set_trial(response.trials.add(), name, stored, measured)
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)
     return response

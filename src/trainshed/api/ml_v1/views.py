@@ -40,16 +40,16 @@ class Evidence(Struct, frozen=True):
 NOTHING_TRIED: Final = Evidence()
 
 
-def job(record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED) -> Message:
+def job(record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED) -> Message:
     """Return the Job message of a stored job; `etag` as the store gives it. `position`: its place in the
-    queue, 0 = none. `found`: what a tuning job has tried."""
+    queue, 0 = none. `evidence`: what a tuning job has tried."""
     view = wire_json.from_public(JOB, json.loads(record.public_json))
-    set_outputs(view, record, etag, position, found)
+    set_outputs(view, record, etag, position, evidence)
     return view
 
 
 def set_outputs(
-    view: Any, record: Work, etag: str, position: int = 0, found: Evidence = NOTHING_TRIED
+    view: Any, record: Work, etag: str, position: int = 0, evidence: Evidence = NOTHING_TRIED
 ) -> None:
     """Set the output fields and the current labels of a Job that has its input fields."""
     view.job_position = position
@@ -65,7 +65,7 @@ def set_outputs(
             if record.ended and (consumed := _consumed(record)):
                 view.training_output.consumed_ml_units = consumed
         case TuningJob():
-            _set_tuning_output(view.training_output, record, found)
+            _set_tuning_output(view.training_output, record, evidence)
         case Pipeline():
             raise ValueError(f"{record.name}: ml v1 has no pipelines")
         case _:
@@ -76,17 +76,17 @@ def set_outputs(
     view.labels.update(dict(record.labels))
 
 
-def _set_tuning_output(output: Any, record: TuningJob, found: Evidence) -> None:
+def _set_tuning_output(output: Any, record: TuningJob, evidence: Evidence) -> None:
     """Set the trials: finished ones first, the best of them at the top, then those without a result, then
     those that run (facts/resources#ml)."""
     output.is_hyperparameter_tuning_job = True
     metric = record.spec.study.metrics[0]
     output.hyperparameter_metric_tag = metric.id
     output.completed_trial_count = record.succeeded
-    states = {job.parent.trial: job.state for job in found.jobs if job.parent is not None}
-    for trial in sorted(found.trials, key=lambda trial: _rank(trial, metric)):
+    states = {job.parent.trial: job.state for job in evidence.jobs if job.parent is not None}
+    for trial in sorted(evidence.trials, key=lambda trial: _rank(trial, metric)):
         _set_trial(output.trials.add(), trial, metric, states.get(trial.number))
-    if consumed := sum(_consumed(each) for each in found.jobs if each.ended):
+    if consumed := sum(_consumed(trial_job) for trial_job in evidence.jobs if trial_job.ended):
         output.consumed_ml_units = round(consumed, 2)
 
 

@@ -126,10 +126,10 @@ async def _advice(reader: Reader, work: TuningJob) -> str:
 
 async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
     """Return every job with replicas that a work has made, itself or through another one, oldest first."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     for child in await reader.children(uid):
-        found += [child] if isinstance(child, Job) else await jobs_below(reader, child.uid)
-    return found
+        jobs += [child] if isinstance(child, Job) else await jobs_below(reader, child.uid)
+    return jobs
 
 
 def with_error_due(services: Services, work: Kind) -> Kind:

@@ -43,7 +43,7 @@ async def pinned(services: Services, work: Work) -> Work:
     seen = await asyncio.to_thread(_seen, services.buckets, uris)
     packages = [JobPackage(uri, demanded[uri]) for uri in uris]
     there = [(package, seen[package.uri].sha256) for package in packages]
-    if faults := [fault for each, digest in there if digest and (fault := each.fault(digest))]:
+    if faults := [fault for pin, digest in there if digest and (fault := pin.fault(digest))]:
         raise FailedPrecondition("\n".join(faults))
     digests = {package.uri: digest or package.digest for package, digest in there}
     unknown = (_warning(uri, seen[uri].unknown) for uri in uris if not digests[uri])
@@ -100,5 +100,5 @@ async def _before(reader: Reader, work: Job | TuningJob) -> Digests:
         )
         raise InvalidRequest((Violation(f"labels.{COPY_LABEL}", wrong),))
     spec = old.spec if isinstance(old, Job) else old.spec.trial
-    packages = (each for pool in spec.pools for each in pool.program.packages)
+    packages = (archive for pool in spec.pools for archive in pool.program.packages)
     return {package.uri: package.digest for package in packages}

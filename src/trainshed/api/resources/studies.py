@@ -64,8 +64,8 @@ def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> 
         path,
         elapsed,
         tuple(
-            GivenMetric(f"{path}.metrics[{index}]", metric, getattr(one, metric), one.value)
-            for index, one in enumerate(message.metrics)
+            GivenMetric(f"{path}.metrics[{index}]", metric, getattr(entry, metric), entry.value)
+            for index, entry in enumerate(message.metrics)
         ),
         message.step_count,
         span.seconds * 10**9 + span.nanos,
@@ -106,18 +106,18 @@ async def list_studies(
     """Return a page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number,
     so a page can be short and still have a next one."""
     after = StudyUid(decode_number(token, str(parent), "studies"))
-    found: list[Study] = []
+    page: list[Study] = []
     for _ in range(_SCAN // _CHUNK):
         rows = await services.studies.studies(parent.project_id, parent.location, after, _CHUNK)
         for study in rows:
             if not is_of_ml(study.name):
-                if len(found) == size:
-                    return tuple(found), encode_token(str(after), str(parent), "studies")
-                found.append(study)
+                if len(page) == size:
+                    return tuple(page), encode_token(str(after), str(parent), "studies")
+                page.append(study)
             after = study.uid
         if len(rows) < _CHUNK:
-            return tuple(found), ""
-    return tuple(found), encode_token(str(after), str(parent), "studies")
+            return tuple(page), ""
+    return tuple(page), encode_token(str(after), str(parent), "studies")
 
 
 async def ml_studies(services: Services, parent: LocationName) -> tuple[Study, ...]:
@@ -146,10 +146,10 @@ async def with_measurements(
     return tuple((trial, measured.get(trial.number, ())) for trial in shown)
 
 
-async def create_trial(services: Services, study: Study, given: GivenTrial) -> Trial:
+async def create_trial(services: Services, study: Study, claimed: GivenTrial) -> Trial:
     """Store a client's own trial under the next number. Raises InvalidRequest with all faults,
     FailedPrecondition (the study is not active, or full)."""
-    record, measurements = parse_trial(study.spec, study.uid, given, services.now())
+    record, measurements = parse_trial(study.spec, study.uid, claimed, services.now())
     check_active(study)
     if await is_full(services, study):
         raise full(services, study)
@@ -163,12 +163,12 @@ async def delete_trial(services: Services, study: Study, number: int) -> None:
 
 
 async def add_measurement(
-    services: Services, study: Study, number: int, given: GivenMeasurement
+    services: Services, study: Study, number: int, reported: GivenMeasurement
 ) -> Trial:
     """Add a measurement to a trial; one of the same step and elapsed time is replaced. Raises InvalidRequest,
     NotFound, FailedPrecondition (the trial is over), Aborted."""
     faults = Faults()
-    measurement = read_measurement(study.spec, given, faults, final=False)
+    measurement = read_measurement(study.spec, reported, faults, final=False)
     faults.refuse()
 
     async def change(trial: Trial) -> Trial:
@@ -181,14 +181,14 @@ async def complete(
     services: Services,
     study: Study,
     number: int,
-    given: GivenMeasurement | None,
+    reported: GivenMeasurement | None,
     *,
     is_infeasible: bool,
     reason: str,
 ) -> Trial:
     """End the trial with the given final measurement, or else with the one that the specification selects
-    among its own. With neither it is infeasible. It is also infeasible if the client says so; then `given` is
-    ignored (public text).
+    among its own. With neither it is infeasible. It is also infeasible if the client says so; then `reported`
+    is ignored (public text).
 
     Raises InvalidRequest, NotFound, FailedPrecondition (it was over before), Aborted.
     """
@@ -198,8 +198,8 @@ async def complete(
             "infeasible_reason", "A reason is for infeasible trials; set trial_infeasible, too."
         )
     final = None
-    if given is not None and not is_infeasible:
-        final = read_measurement(study.spec, given, faults, final=True)
+    if reported is not None and not is_infeasible:
+        final = read_measurement(study.spec, reported, faults, final=True)
     faults.refuse()
 
     async def change(trial: Trial) -> Trial:
@@ -309,7 +309,7 @@ async def suggest(
     if not 1 <= count <= MOST_SUGGESTIONS:
         text = f"{count} is not from 1 to {MOST_SUGGESTIONS}."
         raise InvalidRequest((Violation("suggestion_count", text),))
-    asked = Operation(
+    operation = Operation(
         name=f"{parent}{services.new_uid()}",
         kind=OperationKind.SUGGEST,
         target=str(study.name),
@@ -320,7 +320,7 @@ async def suggest(
         client=client,
         count=await _to_hand_out(services, study, client, count),
     )
-    return await _begin(services, asked)
+    return await _begin(services, operation)
 
 
 async def check_stopping(
@@ -333,7 +333,7 @@ async def check_stopping(
         raise FailedPrecondition(
             f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
         )
-    asked = Operation(
+    operation = Operation(
         name=f"{parent}{services.new_uid()}",
         kind=OperationKind.CHECK_STOPPING,
         target=study.name.trial(number),
@@ -343,7 +343,7 @@ async def check_stopping(
         study=study.uid,
         trial=number,
     )
-    return await _begin(services, asked)
+    return await _begin(services, operation)
 
 
 async def _to_hand_out(services: Services, study: Study, client: str, count: int) -> int:

@@ -232,13 +232,13 @@ def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]
 
 def _with_warnings(services: Services, spec: JobSpec) -> JobSpec:
     """Return the specification with the warnings that only this installation can give."""
-    found = (
+    warnings = (
         *_elsewhere(spec, services.buckets),
         *_not_mounted(spec, services.buckets),
         *_without_gpus(services, spec),
         *_without_shells(services, spec),
     )
-    return replace(spec, warnings=(*spec.warnings, *found)) if found else spec
+    return replace(spec, warnings=(*spec.warnings, *warnings)) if warnings else spec
 
 
 def _without_gpus(services: Services, spec: JobSpec) -> Iterator[str]:
@@ -264,16 +264,16 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
             replicas = len(work.spec.replicas())
             words = f"{replicas} replica{'s' * (replicas != 1)}"
             facts = {"replicas": replicas}
-            told = tuple(_notices(work.created, work.spec))
+            notices = tuple(_notices(work.created, work.spec))
         case TuningJob():
             trials, parallel = work.spec.max_trials, work.spec.parallel_trials
             words = f"up to {trials} trial{'s' * (trials != 1)}, {parallel} at a time"
             facts = {"trials": trials, "parallel": parallel}
-            told = _notices(work.created, work.spec.trial)
+            notices = _notices(work.created, work.spec.trial)
         case Pipeline():
             words = f"a {work.spec.task}"
             facts = {"job": int(work.job)}
-            told = ()
+            notices = ()
         case _:
             assert_never(work)
     maker = {"creator_job": str(creator.job.name)} if creator.job is not None else {}
@@ -283,7 +283,7 @@ def _first_entries(work: Work, creator: Actor) -> tuple[TimelineEntry, ...]:
         f"{work.name} was created by {creator}: {words}.",
         {"principal": creator.email, **maker, **facts},
     )
-    return (created, *told)
+    return (created, *notices)
 
 
 def _notices(at: Nanos, spec: JobSpec) -> tuple[TimelineEntry, ...]:

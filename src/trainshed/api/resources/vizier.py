@@ -107,8 +107,8 @@ async def get_study(dialect: Dialect, call: Call, request: Any) -> Message:
 async def list_studies(dialect: Dialect, call: Call, request: Any) -> Message:
     parent = dialect.location(request.parent)
     if not dialect.studies_page:
-        found = await studies.ml_studies(call.services, parent)
-        return dialect.message("ListStudiesResponse", studies=map(dialect.study, found))
+        every = await studies.ml_studies(call.services, parent)
+        return dialect.message("ListStudiesResponse", studies=map(dialect.study, every))
     most = dialect.studies_page
     size = page_size(request.page_size, default=most, maximum=most)
     page, token = await studies.list_studies(
@@ -123,12 +123,12 @@ async def look_up_study(dialect: Dialect, call: Call, request: Any) -> Message:
     parent = dialect.location(request.parent)
     if not request.display_name:
         raise InvalidRequest((Violation("display_name", "The display name must be set."),))
-    found = await call.services.studies.lookup_study(
+    study = await call.services.studies.lookup_study(
         parent.project_id, parent.location, request.display_name
     )
-    if is_of_ml(found.name) is not dialect.of_ml:
+    if is_of_ml(study.name) is not dialect.of_ml:
         raise NotFound(f"{parent} has no study called {request.display_name!r} of this API.")
-    return dialect.study(found)
+    return dialect.study(study)
 
 
 async def delete_study(dialect: Dialect, call: Call, request: Any) -> Message:
@@ -195,21 +195,21 @@ async def suggest_trials(dialect: Dialect, call: Call, request: Any) -> Message:
 
 async def add_measurement(dialect: Dialect, call: Call, request: Any) -> Message:
     study, number = await _trial(dialect, call, request)
-    given = dialect.given_measurement(request.measurement, "measurement")
-    changed = await studies.add_measurement(call.services, study, number, given)
+    reported = dialect.given_measurement(request.measurement, "measurement")
+    changed = await studies.add_measurement(call.services, study, number, reported)
     return await _view(dialect, call, study, changed)
 
 
 async def complete_trial(dialect: Dialect, call: Call, request: Any) -> Message:
     study, number = await _trial(dialect, call, request)
-    given = None
+    reported = None
     if request.HasField("final_measurement"):
-        given = dialect.given_measurement(request.final_measurement, "final_measurement")
+        reported = dialect.given_measurement(request.final_measurement, "final_measurement")
     changed = await studies.complete(
         call.services,
         study,
         number,
-        given,
+        reported,
         is_infeasible=request.trial_infeasible,
         reason=request.infeasible_reason,
     )

@@ -47,8 +47,8 @@ def links_of(services: Services, principal: Principal, job: Job) -> dict[str, st
     """Return the links of a running job of either API that was made with web access; {} if `principal` may
     not see them."""
     links = _links(services, principal)
-    found = links.of_job(job) if links is not None else {}
-    return found if found and asked_for(job.spec) else {}
+    by_replica = links.of_job(job) if links is not None else {}
+    return by_replica if by_replica and asked_for(job.spec) else {}
 
 
 def may_open(principal: Principal) -> bool:

@@ -50,13 +50,13 @@ def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Rep
     """Return a replica of a job, which runs. Raises FailedPrecondition, which says what can be done
     instead."""
     task = log_task_name(job.name.api, replica)
-    found = next((each for each in job.replicas if each.id == replica), None)
-    if found is not None and found.state is ReplicaState.RUNNING and not job.state.is_final:
-        return found
+    current = next((candidate for candidate in job.replicas if candidate.id == replica), None)
+    if current is not None and current.state is ReplicaState.RUNNING and not job.state.is_final:
+        return current
     if job.state.is_final:
         text = f"{job.name} is over ({job.state}), and nothing of it runs any more."
     else:
-        state = found.state if found is not None else job.state
+        state = current.state if current is not None else job.state
         text = f"{task} of {job.name} does not run now ({state}); there is a shell while it does."
     if any(autopsy.replica == replica for autopsy in kept):
         text += (

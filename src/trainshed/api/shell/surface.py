@@ -104,14 +104,14 @@ class ShellSurface:
 
     async def _give_ticket(self, request: Request) -> Response:
         request.api = "trainshed_v1"
-        given = decode_text(await request.body(_MOST))
+        sent = decode_text(await request.body(_MOST))
         ticket, title = await self._ticket_by_link(
-            cast(dict[str, Any], given) if isinstance(given, dict) else {}
+            cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
         )
         token, _ = _shells(self._services).tickets.issue(ticket)
         return json_answer(encode_text({"token": token, "title": title}))
 
-    async def _ticket_by_link(self, given: Mapping[str, Any]) -> tuple[Ticket, str]:
+    async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
         FailedPrecondition."""
         shells = _shells(self._services)
@@ -120,9 +120,9 @@ class ShellSurface:
             "again (webAccessUris)."
         )
         try:
-            uid = JobUid(int(str(given["job"])))
-            replica = ReplicaId.parse(str(given["replica"]))
-            if not shells.links.opens(uid, replica, str(given["key"])):
+            uid = JobUid(int(str(link["job"])))
+            replica = ReplicaId.parse(str(link["replica"]))
+            if not shells.links.opens(uid, replica, str(link["key"])):
                 raise wrong
         except (KeyError, ValueError):
             raise wrong from None

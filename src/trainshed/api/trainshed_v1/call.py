@@ -103,8 +103,8 @@ class Fields:
     def objects(self, name: str, record: type[Record] | None = None) -> Iterator["Fields"]:
         """Yield the objects of a list, each to be read as a `record` and checked as a part of this one; none
         if it was not given."""
-        given: Sequence[Any] = self._value(name, list, "a list of objects") or ()
-        for index, item in enumerate(given):
+        items: Sequence[Any] = self._value(name, list, "a list of objects") or ()
+        for index, item in enumerate(items):
             if isinstance(item, dict):
                 path = f"{self.at(name)}[{index}]"
                 part = Fields(cast(dict[str, Any], item), record, path, self._faults)
@@ -155,11 +155,13 @@ def near(word: str, known: Sequence[str]) -> str:
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
     names = {name.lower(): name for name in known}
-    asked = word.lower()
-    longer = [name for name in names if asked and name.startswith(asked)]
-    close = difflib.get_close_matches(asked, list(names), n=_NAMED)
-    found = list(dict.fromkeys([*longer, *close]))[:_NAMED]
-    return f" Did you mean {' or '.join(names[name] for name in found)}?" if found else ""
+    typed = word.lower()
+    longer = [name for name in names if typed and name.startswith(typed)]
+    close = difflib.get_close_matches(typed, list(names), n=_NAMED)
+    suggestions = list(dict.fromkeys([*longer, *close]))[:_NAMED]
+    return (
+        f" Did you mean {' or '.join(names[name] for name in suggestions)}?" if suggestions else ""
+    )
 
 
 def _kind(value: object) -> str:

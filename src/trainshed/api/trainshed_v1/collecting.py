@@ -28,9 +28,11 @@ async def collect(call: JsonCall) -> records.DeletedLogs:
     collector = call.services.collector()
     if collector is None:
         raise FailedPrecondition("This service deletes no logs at an order.")
-    found = await collector.collect(Retention(logs=older_than, size=size), _MOST, dry_run=dry_run)
+    collected = await collector.collect(
+        Retention(logs=older_than, size=size), _MOST, dry_run=dry_run
+    )
     return records.DeletedLogs(
-        logs=tuple([await _view(call, due) for due in found.due]), more=found.more
+        logs=tuple([await _view(call, due) for due in collected.due]), more=collected.more
     )
 
 

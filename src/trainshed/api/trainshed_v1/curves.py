@@ -32,22 +32,22 @@ async def curves(call: JsonCall) -> records.JobCurves:
     work, _ = await find_work(services.reader, call.target)
     jobs = [work] if isinstance(work, Job) else await jobs_below(services.reader, work.uid)
     passes = _chooser(call)
-    found: list[tuple[Job, Sequence[CurveSeries]]] = []
+    by_job: list[tuple[Job, Sequence[CurveSeries]]] = []
     left = _MOST_CURVES
     more = False
     for job in jobs:
-        series = [one for one in await services.curves.series(job.uid) if passes(one)]
+        series = [curve for curve in await services.curves.series(job.uid) if passes(curve)]
         more = more or len(series) > left
-        found.append((job, series[:left]))
+        by_job.append((job, series[:left]))
         left -= min(left, len(series))
     count = _MOST_CURVES - left
     most = min(most, max(2, _MOST_IN_ALL // max(count, 1)))
     views: list[records.JobCurve] = []
-    for job, series in found:
+    for job, series in by_job:
         if not series:
             continue
-        points = await services.points.read(job.uid, [one.uid for one in series], most)
-        views += [_view(job, one, points[one.uid]) for one in series]
+        points = await services.points.read(job.uid, [curve.uid for curve in series], most)
+        views += [_view(job, curve, points[curve.uid]) for curve in series]
     return records.JobCurves(
         job=str(work.name),
         log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
@@ -58,7 +58,7 @@ async def curves(call: JsonCall) -> records.JobCurves:
 
 def _chooser(call: JsonCall) -> Callable[[CurveSeries], bool]:
     runs, tags = (frozenset(call.query.get(name, ())) for name in ("run", "tag"))
-    return lambda one: (not runs or one.run in runs) and (not tags or one.tag in tags)
+    return lambda curve: (not runs or curve.run in runs) and (not tags or curve.tag in tags)
 
 
 def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.JobCurve:
@@ -69,8 +69,10 @@ def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Job
         tag=series.tag,
         count=series.count,
         points=tuple(
-            records.CurvePoint(step=one.step, at=text_micros(one.at), value=_number(one.value))
-            for one in points
+            records.CurvePoint(
+                step=point.step, at=text_micros(point.at), value=_number(point.value)
+            )
+            for point in points
         ),
     )
 

@@ -66,11 +66,11 @@ class Seen(Struct, frozen=True):
     def news(self) -> frozenset[JobUid]:
         """The jobs whose notices may mean a change. A running trial's job changes the tuning job when it
         ends."""
-        found = {self.work.uid}
+        uids = {self.work.uid}
         for seen in self.below:
             if isinstance(self.work, Pipeline) or seen.work.state in _STARTING:
-                found |= seen.news
-        return frozenset(found)
+                uids |= seen.news
+        return frozenset(uids)
 
 
 class Memory(Struct):
@@ -95,43 +95,43 @@ async def seen(services: Services, work: Work, etag: str) -> Seen:
             waiting = None if work.state.is_final else services.capacity.why(work.uid)
             return Seen(work, etag, waiting)
         case TuningJob():
-            below = [each.job for each in work.running]
+            below = [trial.job for trial in work.running]
         case Pipeline():
             below = [work.job]
         case _:
             assert_never(work)
-    found: list[Seen] = []
+    looks: list[Seen] = []
     for uid in below:
         try:
-            found.append(await look(services, uid))
+            looks.append(await look(services, uid))
         except NotFound:
             continue
-    return Seen(work, etag, below=tuple(found))
+    return Seen(work, etag, below=tuple(looks))
 
 
 async def described(
-    services: Services, principal: Principal, found: Seen, memory: Memory, *, whole: bool = True
+    services: Services, principal: Principal, sight: Seen, memory: Memory, *, whole: bool = True
 ) -> records.JobDescription:
     """Return the description, for `principal`. `whole` False: the public resource of a tuning job omits its
     trials, which the description lists beside it."""
-    view = await _described(services, principal, found, memory)
-    return structs.replace(view, resource=await _resource(services, found, whole=whole))
+    view = await _described(services, principal, sight, memory)
+    return structs.replace(view, resource=await _resource(services, sight, whole=whole))
 
 
 async def _described(
-    services: Services, principal: Principal, found: Seen, memory: Memory
+    services: Services, principal: Principal, sight: Seen, memory: Memory
 ) -> records.JobDescription:
     """Return the description without the resource."""
-    work = found.work
+    work = sight.work
     match work:
         case Job():
-            found = replace(found, waiting=await _with_cause(services, work, found.waiting))
+            sight = replace(sight, waiting=await _with_cause(services, work, sight.waiting))
             links = links_of(services, principal, work)
-            view = await _common(services, found)
+            view = await _common(services, sight)
             return views.with_replicas(view, work, _kept(services, work), links)
         case TuningJob():
-            trials = await _trials(services, work, found.below, memory)
-            view = await _common(services, found)
+            trials = await _trials(services, work, sight.below, memory)
+            view = await _common(services, sight)
             return structs.replace(
                 view,
                 substitutions=work.spec.trial.substitutions,
@@ -139,10 +139,10 @@ async def _described(
                 trials=tuple(trials),
             )
         case Pipeline():
-            child = found.below[0] if found.below else None
+            child = sight.below[0] if sight.below else None
             name, state = (str(child.work.name), views.state(child.work)) if child else ("", None)
             return structs.replace(
-                await _common(services, found),
+                await _common(services, sight),
                 pipeline=pipeline_view(work, name, state),
                 child=await _described(services, principal, child, memory) if child else None,
             )
@@ -163,52 +163,52 @@ def _kept(services: Services, job: Job) -> tuple[Autopsy, ...]:
     return services.shells.autopsies(job.uid) if services.shells is not None else ()
 
 
-async def _common(services: Services, found: Seen) -> records.JobDescription:
-    work = found.work
+async def _common(services: Services, sight: Seen) -> records.JobDescription:
+    work = sight.work
     position = queue_position(services.capacity, work)
-    waits = await waits_of(services, found)
-    return views.description(work, _waiting(found), position, waits)
+    waits = await waits_of(services, sight)
+    return views.description(work, _waiting(sight), position, waits)
 
 
-async def waits_of(services: Services, found: Seen) -> list[str]:
+async def waits_of(services: Services, sight: Seen) -> list[str]:
     """Return what a work waits for; a tuning job, what the first of its trials that does not run yet waits
     for."""
-    work = found.work
+    work = sight.work
     match work:
         case Job():
-            if work.state not in _STARTING or found.waiting is not None:
-                return views.job_waits(work, (), found.waiting)
+            if work.state not in _STARTING or sight.waiting is not None:
+                return views.job_waits(work, (), sight.waiting)
             timeline = await services.reader.timeline(work.uid)
             return views.job_waits(work, timeline, None)
         case TuningJob():
-            for each in found.below:
-                if each.work.state in _STARTING and (texts := await waits_of(services, each)):
-                    parent = each.work.parent if isinstance(each.work, Job) else None
+            for child in sight.below:
+                if child.work.state in _STARTING and (texts := await waits_of(services, child)):
+                    parent = child.work.parent if isinstance(child.work, Job) else None
                     return [f"Trial {parent.trial}: {texts[0]}", *texts[1:]] if parent else texts
-            if not found.below and not work.state.is_final and work.outcome is None:
+            if not sight.below and not work.state.is_final and work.outcome is None:
                 return ["Waiting for the next trial suggestion."]
             return []
         case Pipeline():
-            if work.state.is_final or not found.below:
+            if work.state.is_final or not sight.below:
                 return []
-            return await waits_of(services, found.below[0])
+            return await waits_of(services, sight.below[0])
         case _:
             assert_never(work)
 
 
-def _waiting(found: Seen) -> Waiting | None:
+def _waiting(sight: Seen) -> Waiting | None:
     """Return why there is no capacity; for a tuning job that of its first trial, until one has run."""
-    match found.work:
+    match sight.work:
         case Job():
-            return found.waiting
+            return sight.waiting
         case TuningJob():
-            if found.work.started:
+            if sight.work.started:
                 return None
-            return next((each.waiting for each in found.below if each.waiting), None)
+            return next((child.waiting for child in sight.below if child.waiting), None)
         case Pipeline():
-            return _waiting(found.below[0]) if found.below else None
+            return _waiting(sight.below[0]) if sight.below else None
         case _:
-            assert_never(found.work)
+            assert_never(sight.work)
 
 
 async def _trials(
@@ -249,8 +249,8 @@ async def _job_states(
     return known
 
 
-async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str, Any]:
-    work = found.work
+async def _resource(services: Services, sight: Seen, *, whole: bool) -> dict[str, Any]:
+    work = sight.work
     if work.name.api is Api.ML:
         position = queue_position(services.capacity, work)
         evidence = ml.NOTHING_TRIED
@@ -259,7 +259,7 @@ async def _resource(services: Services, found: Seen, *, whole: bool) -> dict[str
             trials = await services.studies.history((work.study,))
             jobs = tuple(child for child in children if isinstance(child, Job))
             evidence = ml.Evidence(trials, jobs)
-        return wire_json.to_public(ml.job(work, found.etag, position, evidence))
+        return wire_json.to_public(ml.job(work, sight.etag, position, evidence))
     match work:
         case Job():
             return vertex.custom_job(work).public()
@@ -297,27 +297,27 @@ async def _descriptions(
     sent: object = None
     await pace.begin()
     counts = {uid: before}
-    found = await seen(services, work, etag)
+    sight = await seen(services, work, etag)
     while True:
         # Why a job waits also changes with other jobs; it is checked whenever there is another reason to
         # look.
-        if found.mark != sent:
-            sent = found.mark
-            told = line(await described(services, call.principal, found, memory, whole=False))
+        if sight.mark != sent:
+            sent = sight.mark
+            text = line(await described(services, call.principal, sight, memory, whole=False))
             pace.looked()
             pace.spoke()
-            yield told
-        if found.work.state.is_final:
+            yield text
+        if sight.work.state.is_final:
             return
         if pace.is_silent():
             yield SIGN_OF_LIFE
-        listened = found.news
+        listened = sight.news
         # A job that was not listened for may have had notices already: look again.
         if listened <= counts.keys():
-            await pace.news({each: counts[each] for each in listened})
+            await pace.news({job_uid: counts[job_uid] for job_uid in listened})
         await pace.begin()
-        counts = {each: notices.count(each) for each in listened}
+        counts = {job_uid: notices.count(job_uid) for job_uid in listened}
         try:
-            found = await look(services, uid)
+            sight = await look(services, uid)
         except NotFound:
             return

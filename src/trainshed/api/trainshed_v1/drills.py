@@ -56,7 +56,7 @@ async def list_(call: JsonCall) -> records.DrillList:
     job, _ = await find_job(call.services.reader, call.target)
     return records.DrillList(
         name=str(job.name),
-        drills=tuple(drill_view(each, job.name.api) for each in job.drills),
+        drills=tuple(drill_view(ordered, job.name.api) for ordered in job.drills),
     )
 
 
@@ -113,11 +113,11 @@ def _state(drill: Drill) -> str:
     return "done" if drill.done else "fired"
 
 
-def no_replica(job: Job, asked: str) -> str:
+def no_replica(job: Job, name: str) -> str:
     replicas = job.spec.replicas()
     known = ", ".join(log_task_name(job.name.api, r) for r in replicas[:_NAMED])
     more = f" and {len(replicas) - _NAMED} more" if len(replicas) > _NAMED else ""
-    return f"{job.name} has no replica {asked}; it has: {known}{more}."
+    return f"{job.name} has no replica {name}; it has: {known}{more}."
 
 
 def read_replica(fields: Fields, job: Job) -> ReplicaId:
@@ -135,13 +135,13 @@ def read_replica(fields: Fields, job: Job) -> ReplicaId:
 
 def _after(fields: Fields) -> int:
     """Return the time in nanoseconds; 0 if none was given."""
-    given = fields.raw("after")
-    if given is None or given == "":
+    value = fields.raw("after")
+    if value is None or value == "":
         return 0
     seconds = -1.0
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        seconds = float(given)
-    elif isinstance(given, str) and (match := _SECONDS.fullmatch(given)):
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str) and (match := _SECONDS.fullmatch(value)):
         seconds = float(match[1])
     if not 0 <= seconds <= _LONGEST_AFTER:
         fields.fault(
@@ -156,8 +156,8 @@ async def _numbered(services: Services, uid: JobUid, ordered: Drill, before: int
     while True:
         seen = services.notices.count(uid)
         job, _ = await services.reader.job_by_uid(uid)
-        if isinstance(job, Job) and (found := _same(job, ordered, before)):
-            return found
+        if isinstance(job, Job) and (numbered := _same(job, ordered, before)):
+            return numbered
         if not await services.notices.wait_beyond(uid, seen, _PATIENCE):
             return ordered
 

@@ -47,45 +47,45 @@ async def explain(call: JsonCall) -> records.Explanation:
     api = fields.choice("api", tuple(api.value for api in Api))
     project = fields.text("project") or settings.project
     location = fields.text("location") or settings.region
-    given = fields.mapping("job", required=True)
+    body = fields.mapping("job", required=True)
     if not project:
         fields.fault("project", "Whose job would it be? Give the project's id.")
     if not location and api == Api.VERTEX:
         fields.fault("location", "Where would it run? Give a region, such as us-central1.")
     fields.refuse()
-    job = await _read(call, Api(api), project, location, given)
+    job = await _read(call, Api(api), project, location, body)
     check_labels(call.services, job)
-    notices = _notices(given)
+    notices = _notices(body)
     await _require_new(call, job)
     return _answer(job, await call.services.capacity.preflight(job), notices)
 
 
-def _notices(given: Mapping[str, Any]) -> tuple[str, ...]:
+def _notices(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return notices that name what is explained instead, for a tuning job or a pipeline."""
-    searches = is_search(given) or any(_has(given, key, "hyperparameters") for key in _TRAINING)
-    if not is_pipeline(given):
+    searches = is_search(body) or any(_has(body, key, "hyperparameters") for key in _TRAINING)
+    if not is_pipeline(body):
         return (_TRIAL,) if searches else ()
-    tunes = any(_has(given, key, "trialJobSpec", "trial_job_spec") for key in _TASK_INPUTS)
+    tunes = any(_has(body, key, "trialJobSpec", "trial_job_spec") for key in _TASK_INPUTS)
     return (_PIPELINE, _TRIAL) if tunes else (_PIPELINE,)
 
 
-def _has(given: Mapping[str, Any], key: str, *names: str) -> bool:
-    inner = given.get(key)
+def _has(body: Mapping[str, Any], key: str, *names: str) -> bool:
+    inner = body.get(key)
     return isinstance(inner, dict) and any(name in inner for name in names)
 
 
 async def _read(
-    call: JsonCall, api: Api, project: str, location: str, given: Mapping[str, Any]
+    call: JsonCall, api: Api, project: str, location: str, body: Mapping[str, Any]
 ) -> Job:
-    """Return the job that the API's create method would make of `given`. Raises what that raises."""
+    """Return the job that the API's create method would make of `body`. Raises what that raises."""
     match api:
         case Api.VERTEX:
             parent = f"projects/{quote(project, safe='')}/locations/{quote(location, safe='')}"
             path, new, check = f"/v1/{parent}/customJobs", _custom, custom_jobs.check_create
-            if is_search(given):
+            if is_search(body):
                 path = f"/v1/{parent}/hyperparameterTuningJobs"
                 new, check = _trial, tuning_jobs.check_create
-            if is_pipeline(given):
+            if is_pipeline(body):
                 path = f"/v1/{parent}/trainingPipelines"
                 new, check = _pipeline, training_pipelines.check_create
         case Api.ML:
@@ -97,12 +97,12 @@ async def _read(
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
     route, variables = matched
-    asked = Call(call.principal, call.services, f"{route.service}.{route.method}")
+    create_call = Call(call.principal, call.services, f"{route.service}.{route.method}")
     try:
-        bound = bind(route, variables, (), wire_json.encode_text(given))
+        bound = bind(route, variables, (), wire_json.encode_text(body))
     except WireError as refused:
-        raise completed(refused, check, asked) from None
-    return await new(replace(asked, value_texts=bound.value_texts), bound.message)
+        raise completed(refused, check, create_call) from None
+    return await new(replace(create_call, value_texts=bound.value_texts), bound.message)
 
 
 async def _custom(call: Call, request: Any) -> Job:
@@ -124,8 +124,8 @@ async def _trial(call: Call, request: Any) -> Job:
 
 async def _pipeline(call: Call, request: Any) -> Job:
     """Return the job of a pipeline, or of one of its trials."""
-    asked = await training_pipelines.asked_for(call, request, call.services.new_uid())
-    parsed = asked.parsed.job
+    checked = await training_pipelines.asked_for(call, request, call.services.new_uid())
+    parsed = checked.parsed.job
     spec = parsed.spec if isinstance(parsed, ParsedCustomJob) else parsed.spec.trial
     return _imagined(call, request.parent, parsed, spec)
 
@@ -160,31 +160,31 @@ async def _require_new(call: JsonCall, job: Job) -> None:
     )
 
 
-def _answer(job: Job, found: Preflight, notices: tuple[str, ...]) -> records.Explanation:
+def _answer(job: Job, preflight: Preflight, notices: tuple[str, ...]) -> records.Explanation:
     instead = job.spec.substitutions
-    told = (text for text in job.spec.runtime_notices if text not in instead)
+    notes = (text for text in job.spec.runtime_notices if text not in instead)
     tasks = {str(r): log_task_name(job.name.api, r) for r in job.spec.replicas()}
     return records.Explanation(
         api=job.name.api.value,
         project=job.name.project_id,
         location=job.spec.region,
         display_name=job.display_name,
-        admitted=found.admitted,
+        admitted=preflight.admitted,
         places=tuple(
             records.Placement(replica=replica, task=tasks.get(replica, replica), node=node)
-            for replica, node in found.places
+            for replica, node in preflight.places
         ),
-        waiting=waiting_view(found.waiting, found.position) if found.waiting else None,
-        position=found.position,
-        notices=(*notices, *told, *_without(job, found), *found.beginnings),
+        waiting=waiting_view(preflight.waiting, preflight.position) if preflight.waiting else None,
+        position=preflight.position,
+        notices=(*notices, *notes, *_without(job, preflight), *preflight.beginnings),
         warnings=(*instead, *job.spec.warnings),
         machines=tuple(_machine(job.name.api, pool) for pool in job.spec.pools),
     )
 
 
-def _without(job: Job, found: Preflight) -> Iterator[str]:
+def _without(job: Job, preflight: Preflight) -> Iterator[str]:
     """Yield notices of devices that no node has, unless a warning says so already."""
-    for kind in found.missing:
+    for kind in preflight.missing:
         if not any(kind in warning for warning in job.spec.warnings):
             yield f"No node here has {kind}: the job would run without."
 

@@ -20,14 +20,14 @@ async def glance(services: Services, work: Work, etag: str) -> records.Glance:
     if work.state.is_final:
         return _of_trials(work, "") if isinstance(work, TuningJob) else records.Glance()
     waits = await waits_of(services, await seen(services, work, etag))
-    said = waits[0] if waits else ""
+    wait = waits[0] if waits else ""
     match work:
         case Job():
-            return await _of_lines(services, work, said)
+            return await _of_lines(services, work, wait)
         case TuningJob():
-            return _of_trials(work, said)
+            return _of_trials(work, wait)
         case Pipeline():
-            return records.Glance(waits=said)
+            return records.Glance(waits=wait)
         case _:
             assert_never(work)
 
@@ -36,14 +36,14 @@ async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
     if job.state is not JobState.RUNNING:
         return records.Glance(waits=waits)
     known = await services.progress.look(services.logs, job, services.now())
-    told = known.estimate or NOT_KNOWN
+    estimate = known.estimate or NOT_KNOWN
     return records.Glance(
         waits=waits,
         last_line=known.last_line[:_LONGEST],
-        done=told.done,
-        progress=told.text,
-        remaining_seconds=seconds(told.remaining),
-        margin_seconds=seconds(told.margin),
+        done=estimate.done,
+        progress=estimate.text,
+        remaining_seconds=seconds(estimate.remaining),
+        margin_seconds=seconds(estimate.margin),
     )
 
 

@@ -53,8 +53,8 @@ async def status(call: JsonCall) -> records.Status:
     """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
     `bucket` is the default bucket of the project, else of the service's own; it may have to be made first."""
     settings = call.services.settings
-    asked = call.parameter("project")
-    project = _project(asked) if asked else settings.project
+    name = call.parameter("project")
+    project = _project(name) if name else settings.project
     return records.Status(
         version=settings.version,
         start_time=text_micros(call.services.started),
@@ -112,7 +112,7 @@ async def list_(call: JsonCall) -> records.JobList:
     """
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
-    named = call.parameter("displayName")
+    display_name = call.parameter("displayName")
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
@@ -120,21 +120,24 @@ async def list_(call: JsonCall) -> records.JobList:
     def passes(work: Work) -> bool:
         return (
             (not states or views.state(work) in states)
-            and (not named or work.display_name == named)
+            and (not display_name or work.display_name == display_name)
             and all(_mentions(work, word) for word in words)
         )
 
     # What the token of a page is bound to, besides whose jobs are listed.
-    asked = (",".join(sorted(states)), call.parameter("search"), named)
+    bound = (",".join(sorted(states)), call.parameter("search"), display_name)
     if parent := call.parameter("parent"):
-        return await _list_below(call, parent, passes, size, asked)
+        return await _list_below(call, parent, passes, size, bound)
     project = _project(call.parameter("project"))
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        JobFilter(passes if states or words or named else everything, _stored_as(states, named)),
+        JobFilter(
+            passes if states or words or display_name else everything,
+            _stored_as(states, display_name),
+        ),
         token=call.parameter("pageToken"),
-        question=(project, *asked),
+        question=(project, *bound),
     )
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
@@ -153,9 +156,9 @@ async def _list_below(
     parent: str,
     passes: Callable[[Work], bool],
     size: int,
-    asked: tuple[str, ...],
+    bound: tuple[str, ...],
 ) -> records.JobList:
-    question = (parent, *asked)
+    question = (parent, *bound)
     after = decode_number(call.parameter("pageToken"), *question)
     reader = call.services.reader
     work, _ = await reader.job(read_job_name(parent, field="parent"))
@@ -175,13 +178,13 @@ async def _list_below(
 async def describe(call: JsonCall) -> records.JobDescription:
     """`GET /trainshed/v1/jobs/{job}`: describe the job in full."""
     work, etag = await find_work(call.services.reader, call.target)
-    found = await seen(call.services, work, etag)
-    view = await described(call.services, call.principal, found, Memory())
+    look = await seen(call.services, work, etag)
+    view = await described(call.services, call.principal, look, Memory())
     entries = await call.services.reader.timeline(work.uid)
     creator = str(work.creator) if work.creator is not None else ""
     view = structs.replace(view, creator=creator, log_deleted=log_deleted(entries))
-    if told := await progress_of(call.services, work):
-        view = structs.replace(view, progress=told)
+    if progress := await progress_of(call.services, work):
+        view = structs.replace(view, progress=progress)
     uri = await link_if_any(call.services, call.principal, work.uid)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 
@@ -229,14 +232,14 @@ def _project(text: str) -> str:
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
-def _stored_as(states: Collection[JobState], named: str) -> Condition | None:
+def _stored_as(states: Collection[JobState], display_name: str) -> Condition | None:
     """Return the store's condition for works in one of these states with this display name; no states, or "":
     any."""
     conditions: list[Condition] = []
     if states:
         conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))
-    if named:
-        conditions.append(Equal(Column.DISPLAY_NAME, named))
+    if display_name:
+        conditions.append(Equal(Column.DISPLAY_NAME, display_name))
     return Every(tuple(conditions)) if conditions else None
 
 

@@ -37,15 +37,15 @@ async def launch(call: JsonCall) -> records.Launch:
         raise InvalidRequest(
             (Violation("attempt", f"The job has had {job.attempt} attempts, not {attempt}."),)
         )
-    found = await call.services.logs.launches(job.uid, attempt, replica)
-    return _view(job, attempt, replica, found[-1] if found else Launch())
+    launched = await call.services.logs.launches(job.uid, attempt, replica)
+    return _view(job, attempt, replica, launched[-1] if launched else Launch())
 
 
 def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> records.Launch:
     pool = job.spec.pool(replica.pool)
     program, values = pool.program, dict(started.values)
     runtime = program.runtime
-    now = {each.id: each for each in job.replicas} if attempt == job.attempt else {}
+    now = {current.id: current for current in job.replicas} if attempt == job.attempt else {}
     is_container = runtime.family == CONTAINER
     return records.Launch(
         name=str(job.name),
@@ -98,10 +98,10 @@ def _cluster(text: str) -> Mapping[str, Any] | None:
     """Return the cluster specification without the job, which is shown as it was submitted; None if it was
     too long to be kept."""
     try:
-        found: Any = json.loads(text) if text else None
+        spec: Any = json.loads(text) if text else None
     except ValueError:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(spec, dict):
         return None
-    members = cast(dict[str, Any], found)
+    members = cast(dict[str, Any], spec)
     return {name: members[name] for name in _PARTS if name in members}

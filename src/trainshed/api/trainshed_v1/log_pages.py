@@ -50,9 +50,9 @@ async def page(call: JsonCall) -> records.LogPage:
     forwards = after is not None or bool(start)
     # The log of a running job is read up to a moment ago, because later lines may still be on their way.
     end = None if job.state.is_final else call.services.now() - _SETTLED
-    found: list[LogLine] = []
+    lines: list[LogLine] = []
     at, seen, more = after if forwards else before, 0, False
-    while len(found) < limit:
+    while len(lines) < limit:
         if passes is not None and seen >= _LOOKED_AT:
             more = True
             break
@@ -69,42 +69,42 @@ async def page(call: JsonCall) -> records.LogPage:
         for line in read.lines:
             at = line.cursor
             if passes is None or passes(line):
-                found.append(line)
-                if len(found) == limit:
+                lines.append(line)
+                if len(lines) == limit:
                     break
         seen += len(read.lines)
         if len(read.lines) < wanted:
             break
-    is_full = more or len(found) == limit
+    is_full = more or len(lines) == limit
     if not forwards:
-        found.reverse()
+        lines.reverse()
     return records.LogPage(
         name=str(job.name),
-        lines=tuple(_line(job, line) for line in found),
-        earlier=_earlier(found, at, is_full=is_full, forwards=forwards),
-        later=_later(found, at, after, forwards=forwards),
+        lines=tuple(_line(job, line) for line in lines),
+        earlier=_earlier(lines, at, is_full=is_full, forwards=forwards),
+        later=_later(lines, at, after, forwards=forwards),
         more=more,
         over=job.state.is_final,
         tasks=(
             *(log_task_name(job.name.api, replica) for replica in job.spec.replicas()),
             SERVICE_TASK,
         ),
-        deleted="" if found else log_deleted(await call.services.reader.timeline(job.uid)),
+        deleted="" if lines else log_deleted(await call.services.reader.timeline(job.uid)),
     )
 
 
-def _earlier(found: list[LogLine], at: LogCursor | None, *, is_full: bool, forwards: bool) -> str:
+def _earlier(lines: list[LogLine], at: LogCursor | None, *, is_full: bool, forwards: bool) -> str:
     if forwards:
-        return str(found[0].cursor) if found else str(at or "")
+        return str(lines[0].cursor) if lines else str(at or "")
     return str(at) if is_full and at is not None else ""
 
 
 def _later(
-    found: list[LogLine], at: LogCursor | None, after: LogCursor | None, *, forwards: bool
+    lines: list[LogLine], at: LogCursor | None, after: LogCursor | None, *, forwards: bool
 ) -> str:
     if forwards:
         return str(at or after or "")
-    return str(found[-1].cursor) if found else ""
+    return str(lines[-1].cursor) if lines else ""
 
 
 def _line(job: Job, line: LogLine) -> records.PagedLine:
@@ -125,7 +125,7 @@ def _filter(call: JsonCall) -> Callable[[LogLine], bool] | None:
         raise InvalidRequest(tuple(faults))
     if not severity and not text:
         return None
-    order: dict[Any, int] = {each: rank for rank, each in enumerate(Severity)}
+    order: dict[Any, int] = {level: rank for rank, level in enumerate(Severity)}
     least = order.get(severity, 0)
     holds = re.compile(re.escape(text), re.IGNORECASE).search
     return lambda line: order[line.severity] >= least and bool(not text or holds(line.text))

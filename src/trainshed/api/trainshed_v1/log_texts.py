@@ -72,9 +72,9 @@ def log_texts(job: Job, source: StreamSource, data: bytes) -> Sequence[str]:
             add(f'{before}{nanos}{plainly}{plain},"n":{number}{after}')
             continue
         lies = plain or text
-        said = _decode_text(lies)
-        reading = read_line(_STREAMS[stream or "o"], said)
-        shown = lies if reading.text is said else _encode(reading.text).decode()
+        content = _decode_text(lies)
+        reading = read_line(_STREAMS[stream or "o"], content)
+        shown = lies if reading.text is content else _encode(reading.text).decode()
         add(form % (nanos, reading.severity.value, shown, number))
     return texts
 
@@ -98,12 +98,12 @@ def _entries(data: bytes) -> Sequence[tuple[str, ...]]:
             return entries
     return [
         (
-            str(each.n),
-            str(each.t // _SECOND),
-            f"{each.t % _SECOND:09}",
+            str(line.n),
+            str(line.t // _SECOND),
+            f"{line.t % _SECOND:09}",
             "",
-            each.s,
-            str(each.m, "utf-8"),
+            line.s,
+            str(line.m, "utf-8"),
         )
-        for each in stored
+        for line in stored
     ]

@@ -160,8 +160,8 @@ class _Source(Struct):
         """Read on for writers of which everything was sent, about `most` bytes each."""
         for writer in self.writers.values():
             if writer.more and writer.is_drained:
-                found, writer.more = writer.log.read(most, self._write, recent, self.news)
-                writer.read, writer.sent = found or (), 0
+                texts, writer.more = writer.log.read(most, self._write, recent, self.news)
+                writer.read, writer.sent = texts or (), 0
         self.more = any(writer.more or not writer.is_drained for writer in self.writers.values())
 
     def _write(self, source: StreamSource, data: bytes) -> Texts:
@@ -226,7 +226,7 @@ class _Programs:
                 if isinstance(child, Job):
                     fresh.add(child.uid)
                     self._see(child)
-        for source in [each for each in self._known.values() if not each.over]:
+        for source in [known for known in self._known.values() if not known.over]:
             if source.job.uid not in fresh:
                 await self._look(source.job.uid)
 
@@ -271,9 +271,9 @@ async def _next(recent: RecentTexts, sources: Sequence[_Source], most: int) -> b
 
 
 def _read(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
-    each = max(most // max(sum(len(source.writers) for source in sources), 1), _LEAST)
+    share = max(most // max(sum(len(source.writers) for source in sources), 1), _LEAST)
     for source in sources:
-        source.fill(recent, each)
+        source.fill(recent, share)
     writers = [writer for source in sources for writer in source.writers.values()]
     # A writer with more to read may have lines that are earlier than later ones of others.
     bound = min(
@@ -304,14 +304,14 @@ async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas)
     if tail:
         count = min(tail, _LONGEST_TAIL)
         last = [
-            (found.at, index, found)
+            (log_line.at, index, log_line)
             for index, source in enumerate(sources)
-            for found in await logs.tail(source.job.uid, count, replicas=replicas)
+            for log_line in await logs.tail(source.job.uid, count, replicas=replicas)
         ]
-        last = sorted(last, key=lambda each: each[:2])[-count:]
+        last = sorted(last, key=lambda entry: entry[:2])[-count:]
         firsts: dict[int, LogLine] = {}
-        for _, index, found in last:
-            firsts.setdefault(index, found)
+        for _, index, log_line in last:
+            firsts.setdefault(index, log_line)
         for index, source in enumerate(sources):
             first = firsts[index].cursor if index in firsts else None
             source.position = await _before(call, source.job, replicas, first=first)
@@ -368,7 +368,7 @@ def chosen_replicas(work: Work, spec: JobSpec | None, names: tuple[str, ...]) ->
 
 def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
     """Parse texts `TRIAL/REPLICA/ATTEMPT/N` into positions by trial (0 = no trial). Raises InvalidRequest."""
-    found: dict[int, dict[ReplicaId, tuple[int, int]]] = {}
+    places: dict[int, dict[ReplicaId, tuple[int, int]]] = {}
     for text in texts:
         match = _PLACE.fullmatch(text)
         if match is None:
@@ -377,8 +377,8 @@ def seen_places(texts: Sequence[str]) -> Mapping[int, LogPosition]:
             replica = SERVICE if match[2] == SERVICE_TASK else ReplicaId.parse(match[2])
         except ValueError:
             raise InvalidRequest((_violation(text),)) from None
-        found.setdefault(int(match[1]), {})[replica] = (int(match[3]), int(match[4]))
-    return found
+        places.setdefault(int(match[1]), {})[replica] = (int(match[3]), int(match[4]))
+    return places
 
 
 def _violation(text: str) -> Violation:

@@ -38,7 +38,14 @@ async def _with_gpus(call: JsonCall, view: records.NodeReplica) -> records.NodeR
     if devices is None:
         return view
     usage = await services.logs.usage(job.uid, job.attempt)
-    gpus = next((each.lives[-1].gpus for each in usage if each.replica == replica), ())
+    gpus = next(
+        (
+            replica_usage.lives[-1].gpus
+            for replica_usage in usage
+            if replica_usage.replica == replica
+        ),
+        (),
+    )
     return structs.replace(
         view, accelerator=devices.type, accelerators=devices.count, gpus=tuple(gpus)
     )

@@ -45,12 +45,12 @@ async def _known(services: Services, job: Job) -> Known | None:
 
 
 def _record(known: Known) -> records.Progress:
-    told = known.estimate or NOT_KNOWN
+    estimate = known.estimate or NOT_KNOWN
     return records.Progress(
-        done=told.done,
-        text=told.text,
-        remaining_seconds=seconds(told.remaining),
-        margin_seconds=seconds(told.margin),
+        done=estimate.done,
+        text=estimate.text,
+        remaining_seconds=seconds(estimate.remaining),
+        margin_seconds=seconds(estimate.margin),
         source=known.source,
         update_time=text_micros(known.at),
         metrics=dict(known.metrics),

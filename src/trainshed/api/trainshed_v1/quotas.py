@@ -23,14 +23,16 @@ async def list_(call: JsonCall) -> records.QuotaList:
     fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
     project, region = read_place(call, fields, "quotas")
     fields.refuse()
-    found = {each.key.metric: each for each in call.services.capacity.quotas(project, region)}
+    by_metric = {
+        quota.key.metric: quota for quota in call.services.capacity.quotas(project, region)
+    }
     if call.flag("all"):
         keys = (QuotaKey(project, region, metric) for metric in catalog.metrics())
-        found = {key.metric: _without_limit(key) for key in keys} | found
+        by_metric = {key.metric: _without_limit(key) for key in keys} | by_metric
     return records.QuotaList(
         project=project,
         region=region,
-        quotas=tuple(quota_view(found[metric]) for metric in sorted(found)),
+        quotas=tuple(quota_view(by_metric[metric]) for metric in sorted(by_metric)),
     )
 
 
@@ -73,8 +75,8 @@ def _without_limit(key: QuotaKey) -> QuotaStatus:
 
 def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
     """Return the quota as it is now."""
-    found = call.services.capacity.quotas(key.project_id, key.region)
-    quota = next((each for each in found if each.key == key), _without_limit(key))
+    quotas = call.services.capacity.quotas(key.project_id, key.region)
+    quota = next((candidate for candidate in quotas if candidate.key == key), _without_limit(key))
     return records.PlacedQuota(
         project=key.project_id, region=key.region, **structs.asdict(quota_view(quota))
     )

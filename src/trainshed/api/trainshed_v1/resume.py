@@ -41,7 +41,7 @@ async def report(call: JsonCall) -> records.ResumeReport:
     hit = hits(job, entries)
     seen = await asyncio.to_thread(_traffic, call.services, job) if hit else Traffic()
     log = _Log(call.services, job)
-    findings = tuple([await _finding(log, job, each, seen, own) for each in hit])
+    findings = tuple([await _finding(log, job, impact, seen, own) for impact in hit])
     by_number = {finding.hit.drill.number: finding for finding in findings}
     return records.ResumeReport(
         name=str(job.name),
@@ -100,16 +100,18 @@ async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Prog
         if hit.restarted:
             pages = log.pages(replicas, hit.restarted, hit.until)
             after = await _first_step(log, series, pages)
-        told = [step.number for step in steps if step.at >= hit.began]
+        numbers = [step.number for step in steps if step.at >= hit.began]
         source = _source(job.name.api, replicas)
         # Each of several replicas counts for itself.
-        ascending = not source or told == sorted(told, reverse=True)
+        ascending = not source or numbers == sorted(numbers, reverse=True)
         return Progress(source, series.word, first, steps[0], after, ascending)
     return Progress()
 
 
 def _source(api: Api, replicas: Set[ReplicaId] | None) -> str:
-    return "" if replicas is None else ", ".join(log_task_name(api, each) for each in replicas)
+    return (
+        "" if replicas is None else ", ".join(log_task_name(api, replica) for replica in replicas)
+    )
 
 
 async def _first_step(
@@ -137,15 +139,15 @@ class _Log:
         lines are the program's, and the pattern may be a caller's."""
 
         def read() -> list[Step]:
-            found: list[Step] = []
+            steps: list[Step] = []
             began = time.thread_time()
             for line in lines:
-                if self._left < time.thread_time() - began or len(found) == most:
+                if self._left < time.thread_time() - began or len(steps) == most:
                     break
                 if step := series.step(line):
-                    found.append(step)
+                    steps.append(step)
             self._left -= time.thread_time() - began
-            return found
+            return steps
 
         return await asyncio.to_thread(read)
 

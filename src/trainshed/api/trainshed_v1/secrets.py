@@ -26,8 +26,8 @@ async def list_(call: JsonCall) -> records.SecretList:
     fields = Fields({"project": call.parameter("project") or None})
     project = read_project(call, fields, "secrets")
     fields.refuse()
-    found = await call.services.secrets.versions(project)
-    grouped = groupby(found, key=lambda version: version.name)
+    stored = await call.services.secrets.versions(project)
+    grouped = groupby(stored, key=lambda version: version.name)
     return records.SecretList(
         project=project, secrets=tuple(_view(name, versions) for name, versions in grouped)
     )
@@ -100,8 +100,10 @@ async def rotate_key(call: JsonCall) -> records.KeyRotation:
         key=key,
         sealed=sealed,
         left=tuple(
-            records.UnopenedSecret(project=each.project_id, name=each.name, version=each.version)
-            for each in left
+            records.UnopenedSecret(
+                project=unopened.project_id, name=unopened.name, version=unopened.version
+            )
+            for unopened in left
         ),
     )
 
@@ -129,17 +131,17 @@ async def _refuse_without_key(services: Services) -> None:
 
 
 def _view(name: str, versions: Iterable[SecretVersion]) -> records.Secret:
-    found = tuple(versions)
+    every = tuple(versions)
     return records.Secret(
         name=name,
-        created=text_micros(found[0].created),
-        last_used=text_micros(max(each.used for each in found)),
+        created=text_micros(every[0].created),
+        last_used=text_micros(max(version.used for version in every)),
         versions=tuple(
             records.SecretVersion(
-                version=each.version,
-                created=text_micros(each.created),
-                last_used=text_micros(each.used),
+                version=version.version,
+                created=text_micros(version.created),
+                last_used=text_micros(version.used),
             )
-            for each in found
+            for version in every
         ),
     )

@@ -56,7 +56,7 @@ async def list_autopsies(call: JsonCall) -> records.AutopsyList:
     return records.AutopsyList(
         name=str(job.name),
         autopsies=tuple(
-            autopsy_view(job.name.api, each) for each in _shells(call).autopsies(job.uid)
+            autopsy_view(job.name.api, autopsy) for autopsy in _shells(call).autopsies(job.uid)
         ),
     )
 
@@ -67,13 +67,13 @@ async def delete_autopsy(call: JsonCall) -> records.Deleted:
     job, _ = await find_job(call.services.reader, call.target)
     replica, _, attempt = _asked(call.fields(), job)
     shells = _shells(call)
-    found = [
+    chosen = [
         autopsy
         for autopsy in shells.autopsies(job.uid)
         if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
     ]
     gone = [
-        await shells.delete_autopsy(job.uid, autopsy.attempt, autopsy.replica) for autopsy in found
+        await shells.delete_autopsy(job.uid, autopsy.attempt, autopsy.replica) for autopsy in chosen
     ]
     return records.Deleted(deleted=sum(gone))
 
@@ -110,8 +110,8 @@ def autopsy_view(api: Api, autopsy: Autopsy) -> records.Autopsy:
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
     """Return the requested replica (None: none was named), whether its autopsy is meant, and the attempt (0:
     none was named). Raises InvalidRequest."""
-    named = bool(fields.text("replica").strip())
-    replica = read_replica(fields, job) if named else None
+    is_named = bool(fields.text("replica").strip())
+    replica = read_replica(fields, job) if is_named else None
     if replica is not None and replica not in job.spec.replicas():
         fields.fault("replica", no_replica(job, str(replica)))
     autopsy, attempt = fields.raw("autopsy"), fields.raw("attempt")

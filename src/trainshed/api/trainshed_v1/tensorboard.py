@@ -48,7 +48,7 @@ async def link(call: JsonCall) -> ViewLink:
         uri=uri,
         view=view,
         key=uri.rpartition("key=")[2],
-        directories=tuple(each.uri for each in directories),
+        directories=tuple(directory.uri for directory in directories),
         has_files=await shown.viewers.has_files(directories),
     )
 
@@ -67,10 +67,10 @@ async def link_if_any(services: Services, principal: Principal, uid: JobUid) -> 
 
 
 def _names(fields: Fields) -> list[str]:
-    given = fields.raw("others")
-    if given is None:
+    others = fields.raw("others")
+    if others is None:
         return []
-    names = cast("list[object]", given) if isinstance(given, list) else [None]
+    names = cast("list[object]", others) if isinstance(others, list) else [None]
     if not all(isinstance(name, str) and name for name in names):
         fields.fault("others", "It must be a list of names, ids or uids of jobs.")
         return []

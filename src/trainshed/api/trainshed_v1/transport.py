@@ -246,8 +246,8 @@ def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
         return ()
     if call.target:
         return (project_in(call.target),)
-    named = (project_in(call.parameter("parent")), call.parameter("project"))
-    return tuple(filter(None, named))
+    projects = (project_in(call.parameter("parent")), call.parameter("project"))
+    return tuple(filter(None, projects))
 
 
 async def _body(request: Request, most: int) -> dict[str, Any]:

@@ -39,9 +39,13 @@ async def usage(call: JsonCall) -> records.Usage:
     points = call.number("points") if call.parameter("points") else _POINTS
     if points > _MOST_POINTS:
         raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
-    found = {each.replica: each for each in await call.services.logs.usage(job.uid, attempt)}
+    by_replica = {
+        entry.replica: entry for entry in await call.services.logs.usage(job.uid, attempt)
+    }
     reductions = await reduction_views(call.services, job, attempt)
-    states = {each.id: each.state.value for each in job.replicas} if attempt == job.attempt else {}
+    states = (
+        {entry.id: entry.state.value for entry in job.replicas} if attempt == job.attempt else {}
+    )
     return records.Usage(
         name=str(job.name),
         state=job.state.value,
@@ -52,14 +56,14 @@ async def usage(call: JsonCall) -> records.Usage:
                 pool,
                 replica,
                 states.get(replica, ""),
-                found.get(replica),
+                by_replica.get(replica),
                 points,
                 reductions.get(replica, UNSET),
             )
             for pool in job.spec.pools
             for replica in pool.replicas()
         ),
-        hints=tuple(text for pool in job.spec.pools for text in _hints(job, pool, found)),
+        hints=tuple(text for pool in job.spec.pools for text in _hints(job, pool, by_replica)),
     )
 
 
@@ -74,7 +78,7 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
 ) -> records.ReplicaUsage:
     life = usage.lives[-1] if usage else Life(0, 0)
     last = life.looks[-1] if life.looks else None
-    every = [point for each in usage.lives for point in each.points()] if usage else []
+    every = [point for lived in usage.lives for point in lived.points()] if usage else []
     lately = life.points()[-1:]
     moved = usage.moved if usage else None
     return records.ReplicaUsage(
@@ -147,25 +151,25 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _hints(job: Job, pool: WorkerPool, found: dict[ReplicaId, ReplicaUsage]) -> list[str]:
+def _hints(job: Job, pool: WorkerPool, by_replica: dict[ReplicaId, ReplicaUsage]) -> list[str]:
     """Return hints on resources that the replicas of a pool did not use while they ran."""
-    used = [found[replica] for replica in pool.replicas() if replica in found]
+    used = [by_replica[replica] for replica in pool.replicas() if replica in by_replica]
     texts = hints(
         job.name.api,
         pool.machine,
         [
             Used(
-                each.peak,
-                each.most_cpus,
-                each.lives[-1].cpus,
-                each.seconds,
+                use.peak,
+                use.most_cpus,
+                use.lives[-1].cpus,
+                use.seconds,
                 tuple(
                     _mean_busy(look, life)
-                    for life in each.lives
+                    for life in use.lives
                     for look in (life.looks[-1].gpus if life.looks else ())
                 ),
             )
-            for each in used
+            for use in used
         ],
     )
     if len(job.spec.pools) == 1:
@@ -185,23 +189,30 @@ async def reduction_views(
 ) -> dict[ReplicaId, records.Reduction]:
     """Return the view of each replica that takes part in a reduction; {} for a job without reducers, at no
     cost."""
-    taking_part = [each for each in job.spec.replicas() if reduction.takes_part(job.spec, each)]
+    taking_part = [
+        replica for replica in job.spec.replicas() if reduction.takes_part(job.spec, replica)
+    ]
     if not taking_part:
         return {}
-    found = {each.replica: each for each in await services.logs.reduction(job.uid, attempt)}
+    by_replica = {
+        replica.replica: replica for replica in await services.logs.reduction(job.uid, attempt)
+    }
     notes = await _notes(services, job.uid, attempt)
-    return {each: _view(found.get(each), notes.get(str(each), [])) for each in taking_part}
+    return {
+        replica: _view(by_replica.get(replica), notes.get(str(replica), []))
+        for replica in taking_part
+    }
 
 
 async def _notes(
     services: Services, uid: JobUid, attempt: int
 ) -> dict[str, list[records.ReductionNote]]:
-    found: dict[str, list[records.ReductionNote]] = {}
+    notes: dict[str, list[records.ReductionNote]] = {}
     for entry in await services.reader.timeline(uid):
         if entry.kind in REDUCTION_KINDS and entry.details["attempt"] == attempt:
             for replica in entry.details.get("replicas") or (entry.details["replica"],):
-                found.setdefault(replica, []).append(_note(entry))
-    return found
+                notes.setdefault(replica, []).append(_note(entry))
+    return notes
 
 
 def _note(entry: TimelineEntry) -> records.ReductionNote:
@@ -213,18 +224,20 @@ def _note(entry: TimelineEntry) -> records.ReductionNote:
     )
 
 
-def _view(found: ReplicaReduction | None, notes: list[records.ReductionNote]) -> records.Reduction:
-    if found is None:
+def _view(
+    reduced: ReplicaReduction | None, notes: list[records.ReductionNote]
+) -> records.Reduction:
+    if reduced is None:
         return records.Reduction(mode=_mode(notes), notes=tuple(notes))
-    last = found.samples[-1]
+    last = reduced.samples[-1]
     return records.Reduction(
-        incarnation=found.incarnation,
-        restarts=found.restarts,
+        incarnation=reduced.incarnation,
+        restarts=reduced.restarts,
         sample_time=text_micros(last.at),
-        over=found.over,
+        over=reduced.over,
         metrics=dict(last.metrics),
-        totals=found.totals(),
-        per_second={name: round(rate, 1) for name, rate in found.rates().items()},
+        totals=reduced.totals(),
+        per_second={name: round(rate, 1) for name, rate in reduced.rates().items()},
         mode=_mode(notes),
         notes=tuple(notes),
     )
@@ -234,16 +247,16 @@ def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
     ways = [place for place, note in enumerate(notes) if note.name.startswith(_WAYS)]
     if not ways:
         return None
-    said = notes[ways[-1]]
+    choice = notes[ways[-1]]
     lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
     # Measurements of the reducers do not say how they are used.
-    is_choice = said.name.startswith(_CHOSEN_REDUCERS)
-    reduced = next((each for each in notes if is_choice and each.name == _REDUCED), None)
+    is_choice = choice.name.startswith(_CHOSEN_REDUCERS)
+    reduced = next((entry for entry in notes if is_choice and entry.name == _REDUCED), None)
     return records.ReductionMode(
-        since=said.at,
-        severity=said.severity,
-        text="; ".join([note.text for note in (reduced, said) if note is not None]),
-        is_native=said.name.startswith((_NATIVE, _CHOSEN_NATIVE)),
+        since=choice.at,
+        severity=choice.severity,
+        text="; ".join([note.text for note in (reduced, choice) if note is not None]),
+        is_native=choice.name.startswith((_NATIVE, _CHOSEN_NATIVE)),
         was_reduced=any(
             notes[place].name.startswith((_REDUCED, _CHOSEN_REDUCERS)) for place in ways[:-1]
         ),

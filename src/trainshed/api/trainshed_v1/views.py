@@ -265,7 +265,7 @@ def trial_view(
     was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
-    stopping = {each.number: each.stopping for each in job.running}.get(trial.number, "")
+    stopping = {running.number: running.stopping for running in job.running}.get(trial.number, "")
     return records.Trial(
         number=trial.number,
         state=trial.state.value,

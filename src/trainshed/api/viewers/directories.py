@@ -22,22 +22,22 @@ _LONGEST: Final = 60
 async def directories_of(reader: Reader, uids: Sequence[JobUid]) -> tuple[LogDirectory, ...]:
     """Return the log directories of these jobs, and of the jobs that they have made. Raises NotFound if one
     of them was deleted."""
-    found: list[tuple[str, Job]] = []
+    jobs: list[tuple[str, Job]] = []
     for uid in uids:
         try:
             work, _ = await reader.job_by_uid(uid)
         except NotFound:
             raise NotFound(f"The job {uid} of this link has been deleted.") from None
         if isinstance(work, Job):
-            found.append((_name(work, ""), work))
+            jobs.append((_name(work, ""), work))
             continue
         if isinstance(work, Pipeline):
-            found += [(_name(job, ""), job) for job in await jobs_below(reader, work.uid)]
+            jobs += [(_name(job, ""), job) for job in await jobs_below(reader, work.uid)]
             continue
         title = _title(work.display_name or work.name.job_id) if len(uids) > 1 else ""
-        found += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
-    given = [(name, job, log_directory(job.spec)) for name, job in found]
-    shown = [each for each in given if each[2]][-MOST_DIRECTORIES:]
+        jobs += [(_name(job, title), job) for job in await jobs_below(reader, work.uid)]
+    written = [(name, job, log_directory(job.spec)) for name, job in jobs]
+    shown = [entry for entry in written if entry[2]][-MOST_DIRECTORIES:]
     if len(shown) == 1:
         return (LogDirectory("", shown[0][2], shown[0][1].name.project_id),)
     names = [name for name, _, _ in shown]

@@ -89,8 +89,8 @@ class ViewerSurface:
                 return refusal_answer(Refusal(StatusCode.NOT_FOUND, text))
 
     async def _open(self, request: Request) -> Response:
-        given = decode_text(await request.body(_MOST))
-        fields = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+        sent = decode_text(await request.body(_MOST))
+        fields = cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
         shown = views_of(self._services)
         view = str(fields.get("view"))
         if not shown.links.opens(view, str(fields.get("key"))):
@@ -160,17 +160,17 @@ async def _opening(
 ) -> AsyncGenerator[bytes]:
     """Yield what is done until the view serves, as lines of JSON; the last one has its path beside the
     page's, or what is wrong."""
-    said: asyncio.Queue[str | None] = asyncio.Queue()
-    opening = joined(viewers.open(view, directories, said.put_nowait))
-    opening.add_done_callback(lambda _: said.put_nowait(None))
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+    opening = joined(viewers.open(view, directories, lines.put_nowait))
+    opening.add_done_callback(lambda _: lines.put_nowait(None))
     try:
-        while (line := await said.get()) is not None:
+        while (line := await lines.get()) is not None:
             yield _line({"line": line})
         try:
             await opening
         except RequestError as error:
-            told = refusal(error, "trainshed_v1")
-            yield _line({"error": told.message if told is not None else str(error)})
+            refused = refusal(error, "trainshed_v1")
+            yield _line({"error": refused.message if refused is not None else str(error)})
             return
         yield _line({"path": path})
     finally:

@@ -37,8 +37,8 @@ async def export(call: Call, request: Any) -> Message:
 
     prefix = request.export_config.gcs_destination.output_uri_prefix
     data = checked(read, ((_DESTINATION, prefix),), services.buckets, project=name.project_id)
-    named = tuple(("name", uri) for files in data.plan.files for uri in files.uris)
-    await require_files(services, name.project_id, named)
+    uses = tuple(("name", uri) for files in data.plan.files for uri in files.uris)
+    await require_files(services, name.project_id, uses)
     operation = Operation(
         name=f"{LocationName(name.project_id, name.location)}/operations/{services.new_uid()}",
         kind=OperationKind.EXPORT_DATA,

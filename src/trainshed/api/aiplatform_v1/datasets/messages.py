@@ -55,10 +55,10 @@ def view(record: Dataset) -> Message:
     return message
 
 
-def read_new(given: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
+def read_new(message: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
     """Return the record of a dataset to create. `metadata`: as it was sent, None if only the message is
     known. Raises InvalidRequest with all faults."""
-    public = wire_json.to_public(given)
+    public = wire_json.to_public(message)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
@@ -92,9 +92,9 @@ def _read_kind(dataset: Section) -> DatasetKind | None:
     uri = dataset.text("metadataSchemaUri")
     kind = KINDS_BY_SCHEMA.get(uri)
     if kind is None:
-        said = f"{uri!r} is none of the schemas" if uri else "The schema must be set"
+        fault = f"{uri!r} is none of the schemas" if uri else "The schema must be set"
         dataset.fault(
-            "metadataSchemaUri", f"{said}; choose one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
+            "metadataSchemaUri", f"{fault}; choose one of {', '.join(KINDS_BY_SCHEMA)}. {OTHERWISE}"
         )
     return kind
 
@@ -106,15 +106,15 @@ def _read_tables(dataset: Section, metadata: Any) -> tuple[DataFiles, ...]:
         dataset.fault("metadata.inputConfig.bigquerySource", NO_TABLES)
     source = _mapping(config.get("gcsSource"))
     field = "metadata.inputConfig.gcsSource.uri"
-    given: Any = source.get("uri", [])
-    if isinstance(given, str):
-        given = [given]
-    if not isinstance(given, list) or not all(
-        isinstance(uri, str) for uri in cast("list[Any]", given)
+    sent: Any = source.get("uri", [])
+    if isinstance(sent, str):
+        sent = [sent]
+    if not isinstance(sent, list) or not all(
+        isinstance(uri, str) for uri in cast("list[Any]", sent)
     ):
         dataset.fault(field, "It must be a list of texts such as gs://BUCKET/PATH.csv.")
         return ()
-    uris = tuple(cast("list[str]", given))
+    uris = tuple(cast("list[str]", sent))
     _check_uris(dataset, field, uris)
     return (DataFiles(uris),) if uris else ()
 
@@ -148,7 +148,7 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
     """Return the files of an import request, each with the path of its config. Raises InvalidRequest with all
     faults."""
     faults = Faults()
-    found: list[tuple[str, DataFiles]] = []
+    imports: list[tuple[str, DataFiles]] = []
     for index, config in enumerate(configs):
         section = Section(wire_json.to_public(config), f"import_configs[{index}]", faults)
         source = section.section("gcsSource")
@@ -162,50 +162,52 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
         schema = section.text("importSchemaUri")
         form = FORMATS.get(schema)
         if form is None or form.kind is not record.kind:
-            fitting = ", ".join(uri for uri, each in FORMATS.items() if each.kind is record.kind)
-            said = (
+            fitting = ", ".join(
+                uri for uri, known_form in FORMATS.items() if known_form.kind is record.kind
+            )
+            fault = (
                 f"{schema!r} is no import schema of {record.kind} datasets"
                 if schema
                 else "It must be set"
             )
-            section.fault("importSchemaUri", f"{said}; choose one of {fitting}. {OTHERWISE}")
-        found.append((section.path, DataFiles(uris, schema, labels)))
-    if not found:
+            section.fault("importSchemaUri", f"{fault}; choose one of {fitting}. {OTHERWISE}")
+        imports.append((section.path, DataFiles(uris, schema, labels)))
+    if not imports:
         faults.add("import_configs", "Name at least one.")
-    count = sum(len(files.uris) for files in (*record.files, *(files for _, files in found)))
+    count = sum(len(files.uris) for files in (*record.files, *(files for _, files in imports)))
     if count > MAX_FILES:
         faults.add(
             "import_configs",
             f"The dataset would name {count} files; at most {MAX_FILES} are allowed.",
         )
     faults.refuse()
-    return tuple(found)
+    return tuple(imports)
 
 
 def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the fields that an update replaces, from a mask in either spelling; all that can be updated for
     no mask or `*`. Raises InvalidRequest."""
     spelled = {"displayName": "display_name"}
-    given = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
-    if wrong := [path for path in given if path not in UPDATABLE]:
+    masked = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
+    if wrong := [path for path in masked if path not in UPDATABLE]:
         text = f"Only {', '.join(UPDATABLE)} can be updated, not {', '.join(wrong)}."
         raise InvalidRequest((Violation("update_mask", text),))
-    return given or UPDATABLE
+    return masked or UPDATABLE
 
 
-def updated(record: Dataset, given: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
+def updated(record: Dataset, message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
     """Return the dataset with the fields of the message. Raises InvalidRequest with all faults, Aborted for
     an old etag."""
-    if given.etag not in ("", record.etag):
+    if message.etag not in ("", record.etag):
         raise Aborted(
-            f"{record.name} changed since its etag {given.etag!r} was read: it is {record.etag!r} now. Read "
-            "it again, and repeat the update with the new one."
+            f"{record.name} changed since its etag {message.etag!r} was read: it is {record.etag!r} now. "
+            "Read it again, and repeat the update with the new one."
         )
-    dataset = Section(wire_json.to_public(given), "dataset", Faults())
+    dataset = Section(wire_json.to_public(message), "dataset", Faults())
     labels = read_labels(dataset)
     name = read_display_name(dataset) if "display_name" in fields else ""
     dataset.faults.refuse()
-    values = {"display_name": name, "description": given.description, "labels": labels}
+    values = {"display_name": name, "description": message.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
     # The time never repeats, because the etag is made from it.

@@ -84,10 +84,10 @@ async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
     question = (str(parent), request.filter, request.order_by)
     start = decode_number(request.page_token, *question)
-    found = await call.services.datasets.datasets(
+    datasets = await call.services.datasets.datasets(
         parent.project_id, parent.location, "", SCAN_LIMIT
     )
-    ordered = in_order(found, request.order_by, _ORDERS)
+    ordered = in_order(datasets, request.order_by, _ORDERS)
     # There is no time limit, since a token counts what passes; a filter's tests are limited in number.
     verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
     passing = list(itertools.compress(ordered, verdicts))
@@ -131,18 +131,20 @@ async def import_(call: Call, request: Any) -> Message:
         )
         raise InvalidRequest((Violation("name", text),))
     configs = read_imports(record, request.import_configs)
-    named = [
+    uses = [
         (f"{path}.gcs_source.uris[{index}]", uri)
         for path, files in configs
         for index, uri in enumerate(files.uris)
     ]
-    await require_files(services, name.project_id, tuple(named))
+    await require_files(services, name.project_id, tuple(uses))
     now = services.now()
     added = tuple(files for _, files in configs)
 
-    def with_files(found: Dataset) -> Dataset:
-        read_imports(found, request.import_configs)
-        return replace(found, files=(*found.files, *added), updated=max(now, found.updated + 1000))
+    def with_files(current: Dataset) -> Dataset:
+        read_imports(current, request.import_configs)
+        return replace(
+            current, files=(*current.files, *added), updated=max(now, current.updated + 1000)
+        )
 
     done = done_at_once(
         services, name, OperationKind.IMPORT, str(name), message("ImportDataResponse")
@@ -161,19 +163,19 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-async def require_files(services: Services, project: str, named: tuple[BucketUse, ...]) -> None:
+async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
     """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
-    checked(lambda: None, named, services.buckets, project=project)
-    missing = await asyncio.to_thread(missing_files, services, named)
+    checked(lambda: None, uses, services.buckets, project=project)
+    missing = await asyncio.to_thread(missing_files, services, uses)
     if missing:
         raise InvalidRequest(missing)
 
 
-def missing_files(services: Services, named: Iterable[BucketUse]) -> tuple[Violation, ...]:
+def missing_files(services: Services, uses: Iterable[BucketUse]) -> tuple[Violation, ...]:
     """Return a violation for each URI that no object matches. Blocks."""
     return tuple(
         Violation(field, f"There is no object {uri!r}; copy the file there first.")
-        for field, uri in named
+        for field, uri in uses
         if not services.buckets.has_object(uri)
     )
 

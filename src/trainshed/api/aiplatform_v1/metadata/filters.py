@@ -118,18 +118,18 @@ def _metadatum(leaf: Comparison) -> Condition:
     """Return the condition of a comparison such as `metadata.KEY.number_value = 3`; without a type, the value
     tells its type."""
     path = leaf.path[1:]
-    given = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
+    kind = path[-1] if path[-1] in _TYPES and len(path) > 1 else ""
     keys = tuple(
-        key for key in (path[:-1] if given else path) if key not in ("struct_value", "fields")
+        key for key in (path[:-1] if kind else path) if key not in ("struct_value", "fields")
     )
     if any('"' in key for key in keys):
         raise FilterError("a key of the metadata with a quote in it cannot be filtered by")
     value: str | float | bool = leaf.value
-    if given == "bool_value" or (not given and leaf.value in ("true", "false")):
+    if kind == "bool_value" or (not kind and leaf.value in ("true", "false")):
         if leaf.value not in ("true", "false"):
             raise FilterError(f"{leaf.value!r} is neither true nor false")
         value = leaf.value == "true"
-    elif given == "number_value":
+    elif kind == "number_value":
         try:
             value = float(leaf.value)
         except ValueError:

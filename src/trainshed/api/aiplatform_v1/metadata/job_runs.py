@@ -30,7 +30,7 @@ async def unknown_contexts(
 
     `spec`: in public JSON, from `path` of the request.
     """
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for key, field in _FIELDS.items():
         if not spec.get(key):
             continue
@@ -39,17 +39,17 @@ async def unknown_contexts(
             name = NodeName.parse(spec[key], NodeKind.CONTEXT, of=at)
             if name.store.project_id != project:
                 text = f"{name} lies in another project than the job."
-                found.append(Violation(at, text))
+                violations.append(Violation(at, text))
                 continue  # Whether that project has it must not be told either.
             await services.metadata.node(name)
         except InvalidRequest as error:
-            found += error.violations
+            violations += error.violations
         except NotFound:
             text = f"{spec[key]} does not exist; create it first, or leave the field out."
-            found.append(Violation(at, text))
+            violations.append(Violation(at, text))
     if spec.get("experimentRun") and not spec.get("experiment"):
-        found.append(Violation(f"{path}.experiment", "A run is given without its experiment."))
-    return tuple(found)
+        violations.append(Violation(f"{path}.experiment", "A run is given without its experiment."))
+    return tuple(violations)
 
 
 async def make_run(services: Services, experiment: str) -> str:

@@ -156,11 +156,11 @@ def mismatch(node: Node, etag: str) -> Aborted:
     )
 
 
-def _metadata(node: Node, given: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
+def _metadata(node: Node, sent: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
     """Return the metadata after a request. What the service adds is not taken from the request."""
-    if given is None or (mask and not any(path.startswith("metadata") for path in mask)):
+    if sent is None or (mask and not any(path.startswith("metadata") for path in mask)):
         return node.metadata
-    own = {key: value for key, value in given.items() if key not in node.added}
+    own = {key: value for key, value in sent.items() if key not in node.added}
     if not mask or "metadata" in mask:
         return own
     keys = {path.partition(".")[2] for path in mask if path.startswith("metadata.")}

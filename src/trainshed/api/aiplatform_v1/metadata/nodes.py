@@ -68,24 +68,24 @@ async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
     question = (str(store), kind.value, request.filter, request.order_by)
     offset = decode_number(request.page_token, *question)
     query = NodeQuery(store, kind, condition, size + 1, order, descending, offset)
-    found = await call.services.metadata.nodes(query)
-    more = len(found) > size
+    nodes = await call.services.metadata.nodes(query)
+    more = len(nodes) > size
     return pool.message_class(f"{V1}.List{message_name(kind)}sResponse")(
-        **{kind.value: [view(node) for node in found[:size]]},
+        **{kind.value: [view(node) for node in nodes[:size]]},
         next_page_token=encode_token(str(offset + size), *question) if more else "",
     )
 
 
 async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
-    given = getattr(request, kind.singular)
-    name = NodeName.parse(given.name, kind, of=f"{kind.singular}.name")
-    fields = read_fields(given, kind)
+    sent = getattr(request, kind.singular)
+    name = NodeName.parse(sent.name, kind, of=f"{kind.singular}.name")
+    fields = read_fields(sent, kind)
     mask = read_mask(request.update_mask.paths, kind)
     now = call.services.now()
     metadata = call.services.metadata
     try:
         return view(
-            await metadata.change(name, lambda node: updated(node, fields, mask, given.etag, now))
+            await metadata.change(name, lambda node: updated(node, fields, mask, sent.etag, now))
         )
     except NotFound:
         if not request.allow_missing:

@@ -45,9 +45,11 @@ async def list_(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
     after = decode_token(request.page_token, str(parent)) if request.page_token else ""
-    found = await call.services.metadata.stores(parent.project_id, parent.location, after, size + 1)
-    page = found[:size]
-    token = encode_token(page[-1].name.store_id, str(parent)) if len(found) > size else ""
+    stores = await call.services.metadata.stores(
+        parent.project_id, parent.location, after, size + 1
+    )
+    page = stores[:size]
+    token = encode_token(page[-1].name.store_id, str(parent)) if len(stores) > size else ""
     return pool.message_class(f"{V1}.ListMetadataStoresResponse")(
         metadata_stores=[_view(store) for store in page], next_page_token=token
     )

@@ -24,19 +24,19 @@ async def unknown_board(
     place = known_location(parent)
     at = f"{path}.tensorboard"
     try:
-        given = BoardName.parse(text, Level.TENSORBOARD, of=at)
+        board = BoardName.parse(text, Level.TENSORBOARD, of=at)
     except InvalidRequest:
         return ()
     here = place.project_id, str(project_number(place.project_id))
-    if given.project_id not in here or given.location != place.location:
+    if board.project_id not in here or board.location != place.location:
         # Whether another project has it must not be told either.
-        text = f"{given} lies elsewhere than the job, whose location is {place}."
+        text = f"{board} lies elsewhere than the job, whose location is {place}."
         return (Violation(at, text),)
     try:
-        await services.tensorboards.resource(BoardName(place.project_id, place.location, given.ids))
+        await services.tensorboards.resource(BoardName(place.project_id, place.location, board.ids))
     except NotFound:
         text = (
-            f"{given} does not exist; create it first, or leave the field out: the job's curves are kept "
+            f"{board} does not exist; create it first, or leave the field out: the job's curves are kept "
             "in any case."
         )
         return (Violation(at, text),)

@@ -98,10 +98,10 @@ async def batch_read(call: Call, request: Any) -> Message:
             if names[-1].at(Level.TENSORBOARD) != board:
                 faults.add(field, f"{text!r} does not stand below {board}.")
     faults.refuse()
-    found = [await call.services.tensorboards.resource(name) for name in names]
+    chosen = [await call.services.tensorboards.resource(name) for name in names]
     data: dict[BoardName, Message] = {}
-    for most in set(map(_shown, found)):
-        some = [series for series in found if _shown(series) == most]
+    for most in set(map(_shown, chosen)):
+        some = [series for series in chosen if _shown(series) == most]
         for series, points in await _points(call, some, most):
             data[series.name] = _data(series, points)
     return pool.message_class(f"{V1}.BatchReadTensorboardTimeSeriesDataResponse")(
@@ -147,9 +147,9 @@ def _read_points(
     )
     for number, value in enumerate(values):
         # A scalar of 0.0 comes as an empty message.
-        given = value.WhichOneof("value") or wanted
-        if given != wanted:
-            text = f"The time series takes values of the kind {wanted}, not {given}."
+        kind = value.WhichOneof("value") or wanted
+        if kind != wanted:
+            text = f"The time series takes values of the kind {wanted}, not {kind}."
             faults.add(f"{field}.values[{number}]", text)
             continue
         time = value.wall_time
@@ -164,17 +164,17 @@ async def _write(call: Call, writes: _Write) -> None:
 
 
 async def _points(
-    call: Call, found: Sequence[BoardResource], most: int | None
+    call: Call, wanted: Sequence[BoardResource], most: int | None
 ) -> list[tuple[BoardResource, list[Point]]]:
     """Return several series with their points, in their order; the file of each run is read once."""
     by_run: dict[BoardName, list[int]] = {}
-    for series in found:
+    for series in wanted:
         by_run.setdefault(series.name.at(Level.RUN), []).append(series.uid)
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
         run = await call.services.tensorboards.resource(name)
         points |= await call.services.points.read(run.uid, uids, most)
-    return [(series, points[series.uid]) for series in found]
+    return [(series, points[series.uid]) for series in wanted]
 
 
 def _shown(series: BoardResource) -> int:

@@ -108,8 +108,8 @@ async def _create(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _get(level: Level, call: Call, request: Any) -> Message:
-    found = await call.services.tensorboards.resource(BoardName.parse(request.name, level))
-    return _view(call.services, found)
+    resource = await call.services.tensorboards.resource(BoardName.parse(request.name, level))
+    return _view(call.services, resource)
 
 
 async def _list(level: Level, call: Call, request: Any) -> Message:
@@ -138,13 +138,13 @@ async def _list(level: Level, call: Call, request: Any) -> Message:
 
 
 async def _update(level: Level, call: Call, request: Any) -> Message:
-    given = getattr(request, KINDS[level].field)
-    name = BoardName.parse(given.name, level, of=f"{KINDS[level].field}.name")
+    sent = getattr(request, KINDS[level].field)
+    name = BoardName.parse(sent.name, level, of=f"{KINDS[level].field}.name")
     fields = read_mask(request.update_mask.paths, level)
     now = call.services.now()
     return view(
         await call.services.tensorboards.change(
-            name, lambda record: updated(record, given, fields, now)
+            name, lambda record: updated(record, sent, fields, now)
         )
     )
 
@@ -160,20 +160,20 @@ async def _delete(level: Level, call: Call, request: Any) -> Message:
 
 
 def _handlers() -> dict[str, Handler]:
-    found: dict[str, Handler] = {
+    handlers: dict[str, Handler] = {
         f"{SERVICE}.CreateTensorboard": create_board,
         f"{SERVICE}.UpdateTensorboard": update_board,
         f"{SERVICE}.BatchCreateTensorboardRuns": partial(batch_create, Level.RUN),
         f"{SERVICE}.BatchCreateTensorboardTimeSeries": partial(batch_create, Level.SERIES),
     }
     for level, kind in KINDS.items():
-        found[f"{SERVICE}.Get{kind.message}"] = partial(_get, level)
-        found[f"{SERVICE}.List{kind.messages}"] = partial(_list, level)
-        found[f"{SERVICE}.Delete{kind.message}"] = partial(_delete, level)
+        handlers[f"{SERVICE}.Get{kind.message}"] = partial(_get, level)
+        handlers[f"{SERVICE}.List{kind.messages}"] = partial(_list, level)
+        handlers[f"{SERVICE}.Delete{kind.message}"] = partial(_delete, level)
         if level is not Level.TENSORBOARD:
-            found[f"{SERVICE}.Create{kind.message}"] = partial(_create, level)
-            found[f"{SERVICE}.Update{kind.message}"] = partial(_update, level)
-    return found
+            handlers[f"{SERVICE}.Create{kind.message}"] = partial(_create, level)
+            handlers[f"{SERVICE}.Update{kind.message}"] = partial(_update, level)
+    return handlers
 
 
 HANDLERS: Final[Handlers] = _handlers()
@@ -188,9 +188,9 @@ def _new(level: Level, call: Call, request: Any, parent: str) -> BoardResource:
     """Return the record that a create request asks for. Raises InvalidRequest."""
     above = BoardName.parse(parent, LEVELS[LEVELS.index(level) - 1], of="parent")
     uid = call.services.new_uid()
-    given = getattr(request, f"{KINDS[level].field}_id")
+    own_id = getattr(request, f"{KINDS[level].field}_id")
     # Clients choose the ids of runs and of experiments; a time series gets one here unless it names one.
-    name = above.child(given or str(uid))
+    name = above.child(own_id or str(uid))
     return read_new(getattr(request, KINDS[level].field), name, uid, call.services.now())
 
 
