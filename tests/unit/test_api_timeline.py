@@ -25,10 +25,10 @@ def test_a_job_that_succeeds_is_one_attempt() -> None:
     (primary,) = attempt.replicas["workerpool0-0"]
     assert (primary.node, primary.number) == ("a", 1)
     assert primary.exit is not None
-    assert primary.exit["exit_code"] == 0
+    assert primary.exit.exit_code == 0
     (worker,) = attempt.replicas["workerpool1-0"]
     assert worker.exit is not None
-    assert worker.exit["stopped"]
+    assert worker.exit.stopped
 
 
 def test_a_lost_replica_has_another_life_and_its_verdict() -> None:

@@ -28,24 +28,6 @@ def log_deleted(entries: Iterable[TimelineEntry]) -> str:
     return next((entry.message for entry in entries if entry.kind == LOG_DELETED), "")
 
 
-class Verdict(Struct):
-    """A decision of the failure table."""
-
-    #: Nanoseconds since the epoch.
-    at: Nanos
-    rule: str
-    effect: str
-    cause: str
-    #: Which restart or retry of `budget` this one is; 0 where none is counted.
-    count: int
-    budget: int
-    #: The cause in words; "" if the record says it.
-    reason: str
-    #: Number of the drill that was the cause; 0 = none.
-    drill: int
-    message: str
-
-
 class Incarnation(Struct):
     """One life of a replica."""
 
@@ -54,13 +36,13 @@ class Incarnation(Struct):
     #: Nanoseconds since the epoch, as is `ended`; 0 = not yet, or not known.
     started: Nanos = 0
     ended: Nanos = 0
-    #: The facts of its attempt record; None if it lives or was lost.
-    exit: Mapping[str, Any] | None = None
+    #: None if it lives or was lost.
+    exit: records.IncarnationExit | None = None
     #: How it was lost, in words; "" if it was not.
     lost: str = ""
     #: Why it was asked to leave its node; "" if it was not.
     leaving: str = ""
-    verdict: Verdict | None = None
+    verdict: records.Verdict | None = None
 
 
 class Attempt(Struct):
@@ -74,7 +56,7 @@ class Attempt(Struct):
     rule: str = ""
     replicas: dict[str, list[Incarnation]] = field(default_factory=dict[str, list[Incarnation]])
     #: Those on the attempt as a whole.
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    verdicts: list[records.Verdict] = field(default_factory=list[records.Verdict])
 
     def incarnation(self, replica: str, number: int) -> Incarnation:
         """Return the incarnation of that number; creates it if no entry named it yet."""
@@ -162,16 +144,16 @@ def _ends(timeline: AttemptTimeline, at: Nanos, rule: str = "") -> None:
 
 def _judged(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     details = entry.details
-    verdict = Verdict(
-        entry.at,
-        str(details.get("rule", "")),
-        str(details.get("effect", "")),
-        str(details.get("cause", "")),
-        int(details.get("count", 0)),
-        int(details.get("budget", 0)),
-        str(details.get("reason", "")),
-        int(details.get("drill", 0)),
-        entry.message,
+    verdict = records.Verdict(
+        at=text_micros(entry.at),
+        rule=str(details.get("rule", "")),
+        effect=str(details.get("effect", "")),
+        cause=str(details.get("cause", "")),
+        count=int(details.get("count", 0)),
+        budget=int(details.get("budget", 0)),
+        reason=str(details.get("reason", "")),
+        drill=int(details.get("drill", 0)),
+        message=entry.message,
     )
     attempt = timeline.attempt(int(details.get("attempt", 0)))
     lives = attempt.replicas.get(str(details.get("replica", "")))
@@ -199,7 +181,7 @@ def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
             life.leaving = str(details.get("reason", ""))
         case "replica_exited":
             life.ended = entry.at
-            life.exit = details
+            life.exit = _exit(details)
         case "replica_lost" | "service_failed":
             life.ended = entry.at
             life.lost = entry.message
@@ -223,7 +205,7 @@ def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
         start_time=text_micros(attempt.started),
         end_time=text_micros(attempt.ended),
         rule=attempt.rule,
-        verdicts=tuple(_verdict(verdict) for verdict in attempt.verdicts),
+        verdicts=tuple(attempt.verdicts),
         replicas=tuple(
             records.ReplicaHistory(
                 id=replica,
@@ -241,10 +223,10 @@ def _incarnation(life: Incarnation) -> records.Incarnation:
         node=life.node,
         start_time=text_micros(life.started),
         end_time=text_micros(life.ended),
-        exit=_exit(life.exit) if life.exit is not None else None,
+        exit=life.exit,
         lost=life.lost,
         leaving=life.leaving,
-        verdict=_verdict(life.verdict) if life.verdict else None,
+        verdict=life.verdict,
     )
 
 
@@ -257,18 +239,4 @@ def _exit(details: Mapping[str, Any]) -> records.IncarnationExit:
         stalled=bool(details.get("stalled")),
         out_of_disk=bool(details.get("out_of_disk")),
         log_lines=details.get("log_lines", 0),
-    )
-
-
-def _verdict(verdict: Verdict) -> records.Verdict:
-    return records.Verdict(
-        at=text_micros(verdict.at),
-        rule=verdict.rule,
-        effect=verdict.effect,
-        cause=verdict.cause,
-        count=verdict.count,
-        budget=verdict.budget,
-        reason=verdict.reason,
-        drill=verdict.drill,
-        message=verdict.message,
     )
