@@ -108,7 +108,6 @@ COMMANDS = (
     "describe usage JOB",
     "describe curves JOB",
     "jobs resume-report JOB",
-    "jobs autopsy JOB --list",
     "jobs autopsy JOB --copy COPY",
     "jobs cancel JOB",
     "jobs shell JOB",
@@ -130,7 +129,7 @@ DRAWN = {
         "jobs logs JOB",
         "jobs logs JOB --follow",
     ),
-    *("jobs watch JOB", "jobs autopsy JOB --list"),
+    "jobs watch JOB",
 }
 """What has colours or is drawn anew on a terminal."""
 

@@ -261,9 +261,7 @@ async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None
     assert await links(house, name, PROGRAM_TOKEN) == {}
     for method, path in (
         ("POST", f"{JOB}:shell"),
-        ("GET", f"{JOB}/autopsies"),
         ("GET", f"{JOB}/autopsyFiles"),
-        ("POST", f"{JOB}:deleteAutopsy"),
     ):
         refused = await house.call(method, path, {}, token=PROGRAM_TOKEN)
         assert refused.status == 403, path
@@ -314,7 +312,6 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
     assert "turned them off" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
     refused = await house.call("POST", "/shell/ticket", asked, token=None)
     assert "turned them off" in refused.error["message"]
-    assert (await house.call("GET", f"{JOB}/autopsies")).status == 200
 
 
 async def test_a_service_without_an_engine_that_has_any(house: Shelled) -> None:
@@ -353,13 +350,6 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     await house.happen(name, ReplicaExited(1, WORKER, 1, exited(3)))
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
         house.shells.kept[JobUid(1000), attempt, replica] = autopsy(replica, attempt)
-    listed = (await house.call("GET", f"{JOB}/autopsies")).json["autopsies"]
-    assert [(each["attempt"], each["task"]) for each in listed] == [
-        (1, "workerpool0-0"),
-        (2, "workerpool0-0"),
-        (2, "workerpool1-0"),
-    ]
-    assert listed[0]["how"] == "exit code 3"
     described = (await house.call("GET", JOB)).json["autopsies"]
     assert [each["attempt"] for each in described] == [1, 2, 2]
     for body, wanted in (
@@ -381,10 +371,6 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     files = await house.call("GET", f"{JOB}/autopsyFiles?replica=worker%200")
     assert files.body == b"archive of workerpool1-0, attempt 2"
     assert files.headers["content-type"] == "application/x-tar"
-    gone = await house.call("POST", f"{JOB}:deleteAutopsy", {"replica": "workerpool0-0"})
-    assert gone.json == {"deleted": 2}
-    assert (await house.call("POST", f"{JOB}:deleteAutopsy", {})).json == {"deleted": 1}
-    assert (await house.call("POST", f"{JOB}:shell", {"autopsy": True})).status == 404
 
 
 async def test_what_failed_replicas_left_goes_with_their_job(house: Shelled) -> None:

@@ -1,5 +1,4 @@
-"""`trainshed jobs autopsy`: what failed replicas left, listed, copied, deleted
-(spec/operations#autopsies)."""
+"""`trainshed jobs autopsy`: what failed replicas left, opened and copied (spec/operations#autopsies)."""
 
 import io
 import json
@@ -49,28 +48,6 @@ def archive(*members: tuple[str, str]) -> bytes:
     return packed.getvalue()
 
 
-def test_it_is_listed(service: FakeService, trainshed: Invoke) -> None:
-    service.on("GET", f"{JOB}/autopsies", {"autopsies": [kept(), kept(bytes=-1, attempt=1)]})
-    done = trainshed("jobs", "autopsy", "7", "--list")
-    assert done.exit_code == 0, done.output
-    header, first, second = done.stdout.splitlines()
-    assert header.split()[0] == "REPLICA"
-    assert "exit code 3" in first
-    assert "3.5 MB" in first
-    assert "2026-11-21 06:00:05" in first
-    assert "python3 -m trainer --note 'a b'" in first
-    assert "–" in second
-    shown = trainshed("jobs", "autopsy", "7", "--list", "--format", "json")
-    assert json.loads(shown.stdout)[0] == kept()
-
-
-def test_nothing_that_is_kept_is_said_in_words(service: FakeService, trainshed: Invoke) -> None:
-    service.on("GET", f"{JOB}/autopsies", {"autopsies": []})
-    done = trainshed("jobs", "autopsy", "7", "--list")
-    assert done.stdout == ""
-    assert "Nothing is kept" in done.stderr
-
-
 def test_the_description_says_what_to_type(trainshed: Invoke) -> None:
     done = trainshed("jobs", "describe", "7")
     assert "trainshed jobs autopsy 7 workerpool1-0" in done.stdout
@@ -107,15 +84,8 @@ def test_a_copy_that_broke_off_says_so(
     assert "broke off" in done.output
 
 
-def test_it_is_deleted(service: FakeService, trainshed: Invoke) -> None:
-    service.on("POST", f"{JOB}:deleteAutopsy", {"deleted": 1}, {"deleted": 0})
-    assert trainshed("jobs", "autopsy", "7", "worker 0", "--delete").stdout == "1 deleted\n"
-    assert json.loads(service.asked[-1].body) == {"replica": "worker 0"}
-    assert "Nothing was kept" in trainshed("jobs", "autopsy", "7", "--delete").stdout
-
-
 def test_only_one_thing_at_a_time(trainshed: Invoke) -> None:
-    done = trainshed("jobs", "autopsy", "7", "--list", "--delete")
+    done = trainshed("jobs", "autopsy", "7", "--copy", "x", "-c", "ls")
     assert done.exit_code == 2
     assert "only one" in done.output
 

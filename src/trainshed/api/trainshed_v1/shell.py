@@ -1,5 +1,4 @@
-"""Shells in running replicas, and in what failed replicas left: issues tickets, and lists and deletes
-autopsies."""
+"""Shells in running replicas, and in what failed replicas left: tickets, and the files as an archive."""
 
 from collections.abc import AsyncGenerator
 from typing import Final
@@ -13,7 +12,7 @@ from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, ReplicaId, log_task_name
+from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import Autopsy
 from trainshed.wire.trainshed_v1 import shells as records
 
@@ -50,34 +49,6 @@ async def open_(call: JsonCall) -> records.ShellTicket:
     )
 
 
-async def list_autopsies(call: JsonCall) -> records.AutopsyList:
-    """`GET /trainshed/v1/jobs/{job}/autopsies`: list what is kept of the job's failed replicas."""
-    job, _ = await find_job(call.services.reader, call.target)
-    return records.AutopsyList(
-        name=str(job.name),
-        autopsies=tuple(
-            autopsy_view(job.name.api, autopsy) for autopsy in _shells(call).autopsies(job.uid)
-        ),
-    )
-
-
-async def delete_autopsy(call: JsonCall) -> records.Deleted:
-    """`POST /trainshed/v1/jobs/{job}:deleteAutopsy`: delete what is kept of a replica, or of all if none is
-    named. Raises FailedPrecondition if somebody has a shell open in it."""
-    job, _ = await find_job(call.services.reader, call.target)
-    replica, _, attempt = _asked(call.fields(), job)
-    shells = _shells(call)
-    chosen = [
-        autopsy
-        for autopsy in shells.autopsies(job.uid)
-        if replica in (None, autopsy.replica) and attempt in (0, autopsy.attempt)
-    ]
-    gone = [
-        await shells.delete_autopsy(job.uid, autopsy.attempt, autopsy.replica) for autopsy in chosen
-    ]
-    return records.Deleted(deleted=sum(gone))
-
-
 async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
     """`GET /trainshed/v1/jobs/{job}/autopsyFiles[?replica=R&attempt=N]`: return the files as a tar archive.
     Raises NotFound."""
@@ -86,25 +57,6 @@ async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
     replica, _, attempt = _asked(fields, job)
     kept = _kept(_shells(call), job, replica, attempt)
     return _shells(call).autopsy_files(job.uid, kept.attempt, kept.replica)
-
-
-def autopsy_view(api: Api, autopsy: Autopsy) -> records.Autopsy:
-    return records.Autopsy(
-        replica=str(autopsy.replica),
-        task=log_task_name(api, autopsy.replica),
-        attempt=autopsy.attempt,
-        incarnation=autopsy.incarnation,
-        kept_time=text_micros(autopsy.kept),
-        expire_time=text_micros(autopsy.expires),
-        bytes=autopsy.size,
-        how=autopsy.how,
-        exit_code=autopsy.exit_code,
-        signal=autopsy.signal,
-        out_of_memory=autopsy.oom,
-        lost=autopsy.lost,
-        tail=autopsy.tail,
-        argv=tuple(autopsy.argv),
-    )
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:

@@ -130,12 +130,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "jobs/{job}:tensorboard"): Method(
         "trainshed.v1.Jobs.Tensorboard", tensorboard.link, body=ViewRequest
     ),
-    ("GET", "jobs/{job}/autopsies"): Method(
-        "trainshed.v1.Jobs.ListAutopsies", shell.list_autopsies
-    ),
-    ("POST", "jobs/{job}:deleteAutopsy"): Method(
-        "trainshed.v1.Jobs.DeleteAutopsy", shell.delete_autopsy, body=ReplicaChoice
-    ),
     ("GET", "jobs/{job}/autopsyFiles"): Method(
         "trainshed.v1.Jobs.AutopsyFiles", stream=shell.autopsy_files, kind=TAR
     ),

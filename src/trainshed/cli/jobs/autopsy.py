@@ -1,6 +1,5 @@
-"""`trainshed jobs autopsy`: lists, opens, copies and deletes the files that failed replicas left."""
+"""`trainshed jobs autopsy`: opens and copies the files that failed replicas left."""
 
-import shlex
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +12,7 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.shell import run_shell
-from trainshed.cli.output_format import print_data, takes_form, terminal_width
-from trainshed.cli.text.moments import local_moment, parse_moment, size
 from trainshed.cli.text.printable import one_line
-from trainshed.cli.text.tables import Field, table_of
-from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 
 
 @click.command(short_help="Inspect the files that a failed replica left.")
@@ -27,7 +21,6 @@ from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
 @click.option(
     "--attempt", type=click.IntRange(min=1), help="Attempt of the replica. Default: the newest."
 )
-@click.option("--list", "listed", is_flag=True, help="List what is kept of the job.")
 @click.option(
     "--copy",
     "target",
@@ -36,12 +29,8 @@ from trainshed.wire.trainshed_v1.shells import AutopsyList, Deleted
     help="Copy the files into this new directory.",
 )
 @click.option(
-    "--delete", is_flag=True, help="Delete the files; without REPLICA those of the whole job."
-)
-@click.option(
     "-c", "--command", "line", metavar="LINE", help="Run this command line instead of a shell."
 )
-@takes_form
 @takes_endpoint
 @click.pass_obj
 def command(
@@ -51,57 +40,24 @@ def command(
     job: str,
     replica: str | None,
     attempt: int | None,
-    listed: bool,
     target: Path | None,
-    delete: bool,
     line: str | None,
-    form: str,
 ) -> None:
     """Open a shell in the file system that a failed replica left, in the view that its program had, with its
     environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
 
     What failed replicas leave is kept for a day (settings autopsy_ttl, autopsy_limit).
     """
-    if sum(map(bool, (listed, target, delete, line))) > 1:
-        raise click.UsageError("Give only one of --list, --copy, --delete and --command.")
-    client = endpoint.client(raw=form == "json")
+    if target and line:
+        raise click.UsageError("Give only one of --copy and --command.")
+    client = endpoint.client()
     uid = find_job(client, job, endpoint.project)["uid"]
     which = {"replica": replica or "", **({"attempt": attempt} if attempt else {})}
-    if listed:
-        _list(client, uid, form)
-    elif target is not None:
+    if target is not None:
         _copy(client, uid, which, target)
-    elif delete:
-        gone = read(client.post(job_path(uid, ":deleteAutopsy"), which), Deleted).deleted
-        click.echo(f"{gone} deleted" if gone else "Nothing was kept, nothing was deleted.")
     else:
         status = run_shell(client, uid, {**which, "autopsy": True}, line or "")
         raise SystemExit(status)
-
-
-def _list(client: Client, uid: str, form: str) -> None:
-    answer = client.get(job_path(uid, "/autopsies"))
-    if form == "json":
-        print_data(answer["autopsies"])
-        return
-    autopsies = read(answer, AutopsyList).autopsies
-    if not autopsies:
-        click.echo(
-            "Nothing is kept of this job: no replica of it has failed, its time is over, or what it left on "
-            "its node could not be fetched.",
-            err=True,
-        )
-        return
-    fields = (
-        Field("REPLICA", "task"),
-        Field("ATTEMPT", "attempt", right=True),
-        Field("ENDED", "how"),
-        Field("SIZE", "bytes", lambda number: size(number) if number >= 0 else "", right=True),
-        Field("KEPT UNTIL", "expire_time", lambda text: local_moment(parse_moment(text))),
-        Field("RAN", "argv", shlex.join, flexible=True),
-    )
-    for line in table_of(fields, autopsies, terminal_width()):
-        click.echo(line)
 
 
 def _copy(client: Client, uid: str, which: dict[str, Any], target: Path) -> None:

@@ -478,7 +478,7 @@ def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
             f"{autopsy.task}"
         )
     if len(kept) > _NAMED or len(kept) < len(job.autopsies):
-        yield f"all that is kept: trainshed jobs autopsy {job.id} --list"
+        yield f"and of others or earlier attempts: trainshed jobs autopsy {job.id} REPLICA --attempt N"
 
 
 def _shell_lines(job: JobView) -> Iterator[str]:

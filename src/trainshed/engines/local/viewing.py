@@ -20,7 +20,7 @@ from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
 from trainshed.replica.system import durable
 
-_NO_SUCH = "nothing is kept of it; `trainshed jobs autopsy JOB --list` says what is"
+_NO_SUCH = "nothing is kept of it; `trainshed jobs describe JOB` says what is"
 
 
 class Viewer:
