@@ -189,31 +189,6 @@ def test_an_enum_number_nobody_knows_is_rendered_as_a_number() -> None:
     assert wire.to_public(job) == {"state": 77}
 
 
-def test_output_only_fields_are_cleared_however_deep() -> None:
-    message = wire.from_public(
-        AI + "HyperparameterTuningJob",
-        {
-            "name": "n",
-            "displayName": "d",
-            "trials": [{"id": "1"}],
-            "labels": {"a": "b"},
-            "trialJobSpec": {"workerPoolSpecs": [{"replicaCount": "1"}]},
-        },
-    )
-    wire.clear_output_only(message)
-    assert wire.to_public(message) == {
-        "displayName": "d",
-        "labels": {"a": "b"},
-        "trialJobSpec": {"workerPoolSpecs": [{"replicaCount": "1"}]},
-    }
-    nested = wire.from_public(
-        AI + "CreateCustomJobRequest",
-        {"customJob": {"name": "x", "state": 3, "displayName": "d"}},
-    )
-    wire.clear_output_only(nested)
-    assert wire.to_public(nested) == {"customJob": {"displayName": "d"}}
-
-
 def test_the_first_annotated_field_of_a_process_is_known_too() -> None:
     """Protobuf parses a field's options once, with the extensions that are imported by then."""
     script = (

@@ -109,11 +109,6 @@ def from_public(message_type: MessageType, value: Mapping[str, Any]) -> Message:
     return parse(message_type, value, keep_output_only=True)
 
 
-def clear_output_only(message: Message) -> None:
-    """Clear every field that only the service writes, at any depth."""
-    _clear(plans.plan_for(message), message)
-
-
 def check_received(message: Message) -> None:
     """Check a message that came in binary form as `parse` checks the same request in JSON: output-only fields
     are cleared. Raises WireError for more values than `counts` allows, and for numbers that their enums do
@@ -122,18 +117,6 @@ def check_received(message: Message) -> None:
     walk.received(plans.plan_for(message), message, "")
     if walk.violations:
         raise WireError(tuple(walk.violations), message, undecided=tuple(walk.undecided))
-
-
-def _clear(plan: plans.Plan, message: Message) -> None:
-    if plan.special is not None:
-        return
-    for descriptor, content in message.ListFields():
-        field = plan.by_number[descriptor.number]
-        if field.output_only:
-            message.ClearField(field.name)
-        elif field.value.is_message:
-            for child in plans.children(field.shape, content):
-                _clear(field.value.plan, child)
 
 
 def decode_text(data: bytes | bytearray) -> Any:

@@ -228,27 +228,6 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     assert files["read"][0]["uri"] == f"{OUTPUT}/ckpt-2"
 
 
-async def test_the_report_of_a_job_that_started_over(house: Drilled) -> None:
-    house.history.kept = (Access(START + SECOND, START + 2 * SECOND, True, f"{OUTPUT}/ckpt-2", 10),)
-    report = await drilled(house, "hello", "step 1/9")
-    assert report["result"] == "FAIL"
-    (found,) = report["drills"]
-    assert (found["outcome"], found["lost"]) == ("started_over", 3)
-    assert found["checkpoints"]["read"] == []
-    assert "no checkpoint was read" in found["advice"]
-
-
-async def test_the_report_of_a_job_that_nothing_can_be_seen_of(house: Drilled) -> None:
-    """spec/operations#resume-report: `unknown` where it cannot see."""
-    house.history.written = START + 3 * SECOND
-    report = await drilled(house, "hello")
-    assert report["result"] == "UNKNOWN"
-    (found,) = report["drills"]
-    assert found["outcome"] == "unknown"
-    assert "no line of workerpool0-0 has told a step" in found["why"]
-    assert "/gcs" in found["checkpoints"]["unknown"]
-
-
 async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drilled) -> None:
     await drilled(house, "step 4/9")
     house.clock = START + 11 * SECOND
@@ -266,18 +245,6 @@ async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drill
     assert own["outcome"] == "started_over", "by a pattern that says so"
     wrong = await house.call("GET", f"{JOB}/resumeReport?stepPattern=(")
     assert set(violations(wrong)) == {"stepPattern"}
-
-
-async def test_the_report_of_drills_that_wait(house: Drilled) -> None:
-    await created(house)
-    assert (await house.call("GET", f"{JOB}/resumeReport")).json["drills"] == []
-    await order(house, kind="kill", atLine="never")
-    report = (await house.call("GET", f"{JOB}/resumeReport")).json
-    assert report["result"] == "UNKNOWN"
-    assert (report["drills"][0]["outcome"], report["drills"][0]["why"]) == (
-        "",
-        "it has not fired yet",
-    )
 
 
 @pytest.mark.parametrize("seconds", ["soon", "30s", "1-5"])

@@ -122,7 +122,9 @@ async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
     )
     method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
     call = Call(Principal("owner@example.com"), house.services, method)
-    view = wire_json.to_public(await handlers()[method](call, request))
+    answer = await handlers()[method](call, request)
+    assert not isinstance(answer, wire_json.Resource)
+    view = wire_json.to_public(answer)
     assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
     child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
     assert child["jobSpec"]["workerPoolSpecs"][0]["diskSpec"]["bootDiskSizeGb"] == 100

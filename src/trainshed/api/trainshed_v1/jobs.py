@@ -23,8 +23,7 @@ from trainshed.api.resources.jobs import (
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
-from trainshed.api.trainshed_v1.glances import glance
-from trainshed.api.trainshed_v1.progress import progress_of
+from trainshed.api.trainshed_v1.progress import glance, progress_of
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
@@ -42,6 +41,7 @@ from trainshed.store.conditions import Column, Condition, Either, Equal, Every
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
+from trainshed.wire.trainshed_v1.settings import SettingList
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _ALL_PROJECTS: Final = "-"
@@ -52,22 +52,28 @@ _LARGEST_PAGE: Final = 500
 async def status(call: JsonCall) -> records.Status:
     """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
     `bucket` is the default bucket of the project, else of the service's own; it may have to be made first."""
-    settings = call.services.settings
+    own = call.services.settings
     name = call.parameter("project")
-    project = _project(name) if name else settings.project
+    project = _project(name) if name else own.project
     return records.Status(
-        version=settings.version,
+        version=own.version,
         start_time=text_micros(call.services.started),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
-        project=settings.project,
-        region=settings.region,
-        bucket=default_bucket(settings.bucket, settings.project, project),
+        project=own.project,
+        region=own.region,
+        bucket=default_bucket(own.bucket, own.project, project),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
         retention=_retention(call.services.retention()),
         notifications=await _outbox(call.services),
     )
+
+
+async def settings(call: JsonCall) -> SettingList:
+    """`GET /trainshed/v1/settings`: list every setting with its value, where that came from, and what it
+    means. Secrets are masked."""
+    return SettingList(settings=call.services.settings.configured)
 
 
 async def _outbox(services: Services) -> records.Outbox | UnsetType:

@@ -40,7 +40,6 @@ from trainshed.api.trainshed_v1 import (
     quotas,
     resume,
     secrets,
-    settings,
     shell,
     tensorboard,
     usage,
@@ -84,7 +83,7 @@ class Method(Struct, frozen=True):
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
-    ("GET", "settings"): Method("trainshed.v1.Service.ListSettings", settings.list_),
+    ("GET", "settings"): Method("trainshed.v1.Service.ListSettings", jobs.settings),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
     ("POST", "nodes/{node}:drain"): Method(
         "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest

@@ -21,8 +21,6 @@ MERGED: Final = (EXPERIMENT, EXPERIMENT_RUN)
 """The schemas of contexts to which several writers, such as a notebook and a job, add together."""
 
 
-TENSORBOARD_RUN: Final = "google.VertexTensorboardRun"
-"""The schema of artifacts that say where the curves of a run are: `resourceName` is the tensorboard's run."""
 TENSORBOARD_LINK: Final = "tensorboard_link"
 """A key in the metadata of experiments that were made from a tensorboard; clients do not show these."""
 
