@@ -65,8 +65,7 @@ class Metadata(Protocol):
         InvalidRequest (a context would be among its own ancestors, or have more than ten parents)."""
         ...
 
-    async def lineage(self, name: NodeName, hops: int) -> Lineage:
+    async def lineage(self, name: NodeName) -> Lineage:
         """Return, for a context, its artifacts and executions, those of its child contexts, and the events
-        among them; for an execution, its artifacts; for an artifact, what is at most `hops` events away. At
-        most some thousand nodes. Raises NotFound."""
+        among them; for an execution, its artifacts. At most some thousand nodes. Raises NotFound."""
         ...

@@ -54,11 +54,11 @@ Read = Callable[[Store], Awaitable[Any]]
 
 
 async def lineage_nodes(store: Store) -> tuple[Node, ...]:
-    return (await store.metadata.lineage(execution("x1"), 1)).nodes
+    return (await store.metadata.lineage(execution("x1"))).nodes
 
 
 async def lineage_events(store: Store) -> tuple[Edge, ...]:
-    return (await store.metadata.lineage(execution("x1"), 1)).events
+    return (await store.metadata.lineage(execution("x1"))).events
 
 
 READS: dict[tuple[str, str], tuple[Read, ...]] = {

@@ -42,7 +42,7 @@ _FIELDS: Final = {
 }
 """The field of a request that an edge of each role comes from."""
 MAX_LINEAGE: Final = 5_000
-"""Nodes of a lineage after which no more are looked for; the last one looked at may bring as many again."""
+"""Most nodes of a lineage."""
 
 
 class SqliteMetadata:
@@ -134,36 +134,18 @@ class SqliteMetadata:
 
         await self._writer.run("link", work)
 
-    async def lineage(self, name: NodeName, hops: int) -> Lineage:
+    async def lineage(self, name: NodeName) -> Lineage:
         def read(connection: sqlite3.Connection) -> Lineage:
             start = _number(connection, name)
-            if name.kind is NodeKind.CONTEXT:
-                rows = connection.execute(_SQL["members"], {"node": start, "limit": MAX_LINEAGE})
-                numbers = {number for (number,) in rows}
-            else:
-                numbers = _reached(connection, start, hops)
+            is_context = name.kind is NodeKind.CONTEXT
+            statement = _SQL["members" if is_context else "neighbours"]
+            rows = connection.execute(statement, {"node": start, "limit": MAX_LINEAGE})
+            numbers = {number for (number,) in rows}
+            if not is_context:
+                numbers.add(start)
             return _lineage(connection, name.store, numbers)
 
         return await self._snapshots.aside(read)
-
-
-def _reached(connection: sqlite3.Connection, start: int, hops: int) -> set[int]:
-    """Return the nodes that are at most `hops` events away."""
-    reached = {start}
-    border = {start}
-    for _ in range(hops):
-        found: set[int] = set()
-        for node in border:
-            limit = {"limit": MAX_LINEAGE}
-            rows = connection.execute(_SQL["neighbours"], {"node": node} | limit)
-            found |= {number for (number,) in rows} - reached
-            if len(reached) + len(found) >= MAX_LINEAGE:
-                break
-        border = found
-        reached |= border
-        if not border or len(reached) >= MAX_LINEAGE:
-            break
-    return reached
 
 
 def _lineage(connection: sqlite3.Connection, store: StoreName, numbers: Iterable[int]) -> Lineage:

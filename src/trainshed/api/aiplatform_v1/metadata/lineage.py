@@ -75,13 +75,13 @@ async def add_events(call: Call, request: Any) -> Message:
 async def of_context(call: Call, request: Any) -> Message:
     """Return what is in a context and in the contexts below it."""
     name = NodeName.parse(request.context, NodeKind.CONTEXT, of="context")
-    return _subgraph(await call.services.metadata.lineage(name, 0))
+    return _subgraph(await call.services.metadata.lineage(name))
 
 
 async def of_execution(call: Call, request: Any) -> Message:
     """Return an execution, and the artifacts that it read and wrote."""
     name = NodeName.parse(request.execution, NodeKind.EXECUTION, of="execution")
-    return _subgraph(await call.services.metadata.lineage(name, 1))
+    return _subgraph(await call.services.metadata.lineage(name))
 
 
 HANDLERS: Final[Handlers] = {
