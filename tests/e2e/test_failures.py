@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.e2e.packages import package_job, source_package, submit_endless_build, upload
+from tests.e2e.packages import submit_endless_build
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit
 
@@ -170,37 +170,6 @@ def test_a_finished_job_can_be_deleted_and_is_gone(frail: Service) -> None:
     for verb, path in (("GET", name), ("DELETE", name), ("POST", f"{name}:cancel")):
         assert frail.call(verb, path, expect=404)["error"]["status"] == "NOT_FOUND"
     assert not (frail.data / "logs" / job_id).exists()
-
-
-@pytest.mark.soak  # What is said of each: tests/contract/runtimes/test_runtimes_layers.py.
-def test_packages_that_cannot_be_had_fail_the_job_clearly(frail: Service) -> None:
-    good = upload(frail, "good/pkg-1.0.tar.gz", source_package("import os; os.abort()"))
-    broken = upload(
-        frail,
-        "broken/pkg-1.0.tar.gz",
-        source_package("", "raise RuntimeError('this setup does not work')"),
-    )
-    garbage = upload(frail, "garbage/pkg-1.0.tar.gz", b"this is no archive")
-    jobs = {
-        "absent": submit(frail, package_job("gs://trainshed/absent/pkg-1.0.tar.gz")),
-        "broken": submit(frail, package_job(broken)),
-        "garbage": submit(frail, package_job(garbage)),
-        "module": submit(frail, package_job(good, module="trainer.missing")),
-        "abort": submit(frail, package_job(good)),
-    }
-    errors: dict[str, str] = {}
-    for kind, job_id in jobs.items():
-        view = frail.finish(job_id)
-        assert view["state"] == "FAILED", (kind, view)
-        assert view["error"]["code"] == 3, (kind, view)
-        errors[kind] = view["error"]["message"]
-    assert "gs://trainshed/absent/pkg-1.0.tar.gz" in errors["absent"]
-    assert "this setup does not work" in errors["broken"]
-    assert "pkg-1.0.tar.gz" in errors["garbage"]
-    assert "No module named trainer.missing" in errors["module"]
-    assert (
-        "non-zero status of 6." in errors["abort"]
-    )  # spec/failures#rules: package jobs publish 6, not 134
 
 
 def test_cancel_while_the_runtime_is_prepared(frail: Service) -> None:
