@@ -207,13 +207,6 @@ def test_bind_reads_the_query_of_lists() -> None:
     assert result.enums_as_ints
 
 
-def test_bind_reads_nested_query_parameters() -> None:
-    result = bound(
-        "GET", "/v1/projects/p/jobs/j:getIamPolicy", [("options.requestedPolicyVersion", "3")]
-    )
-    assert result.message.options.requested_policy_version == 3
-
-
 def test_path_variables_win_over_the_body() -> None:
     result = bound("POST", f"{PLACE}/customJobs/1:cancel", [], b'{"name":"other"}')
     assert result.message.name == f"{PLACE[4:]}/customJobs/1"

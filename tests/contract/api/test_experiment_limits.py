@@ -127,23 +127,6 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
     }
 
 
-async def test_a_batch_names_what_is_wrong_in_each_request(house: House) -> None:
-    run = await run_made(house)
-    experiment = run.partition("/runs/")[0]
-    requests = [
-        {"tensorboardRunId": "fine"},
-        {"tensorboardRunId": "Upper", "tensorboardRun": {"displayName": "d" * 129}},
-        {"tensorboardRunId": "fine-too", "parent": "projects/p1/locations/l/tensorboards/1"},
-    ]
-    answer = await house.call("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
-    assert fields(answer) == {
-        "requests[1].tensorboard_run_id",
-        "requests[1].tensorboard_run.display_name",
-        "requests[2].parent",
-    }
-    assert len((await ok(house, "GET", f"{experiment}/runs"))["tensorboardRuns"]) == 1
-
-
 async def test_points(house: House) -> None:
     run = await run_made(house)
     loss = await series_made(house, run)

@@ -7,7 +7,6 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.studying import OWN, SPEC, advised
-from trainshed.core.study.records import StudyState, StudyUid
 
 pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
@@ -43,13 +42,6 @@ async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(ho
     assert found.json["name"] == name
     missing = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "other"})
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
-
-
-async def test_one_display_name_may_stand_in_two_locations(house: House) -> None:
-    await created(house)
-    elsewhere = STUDIES.replace("us-central1", "europe-west4")
-    answer = await house.call("POST", elsewhere, {"displayName": "tune", "studySpec": SPEC})
-    assert answer.status == 200, answer.body
 
 
 @pytest.mark.parametrize("house", ["REST"], indirect=True)  # over gRPC there is no such message
@@ -105,16 +97,3 @@ async def test_an_unknown_location_and_a_wrong_name_are_refused(house: House) ->
     answer = await house.call("POST", nowhere, {"displayName": "tune", "studySpec": SPEC})
     assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND")
     assert (await house.call("GET", f"{STUDIES}/77")).status == 404
-
-
-async def test_a_study_that_is_over_says_so_without_a_reason(house: House) -> None:
-    """The public text: inactive_reason is empty unless a study is INACTIVE."""
-    name = await created(house)
-    uid = StudyUid(int(name.rpartition("/")[2]))
-    await house.store.studies.set_study_state(uid, StudyState.INACTIVE, "the engine is missing")
-    paused = (await house.call("GET", f"/v1/{name}")).json
-    assert (paused["state"], paused["inactiveReason"]) == ("INACTIVE", "the engine is missing")
-    await house.store.studies.set_study_state(uid, StudyState.COMPLETED, "all was tried")
-    over = (await house.call("GET", f"/v1/{name}")).json
-    assert over["state"] == "COMPLETED"
-    assert "inactiveReason" not in over

@@ -3,14 +3,11 @@ copied and deleted (facts/resources#pipelines). `model_exports` and `model_evalu
 are not served for predictions."""
 
 import asyncio
-import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
@@ -25,14 +22,7 @@ from trainshed.api.aiplatform_v1.model_messages import (
     read_version_name,
 )
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import (
-    SCAN_LIMIT,
-    Scan,
-    decode_number,
-    encode_token,
-    in_order,
-    page_size,
-)
+from trainshed.api.calls.paging import SCAN_LIMIT, page_of_records, page_size
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.filters.matching import compile_filter, labels_or_texts
@@ -215,10 +205,10 @@ async def list_models(call: Call, request: Any) -> Message:
     SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
-    page = await _page(models, request, str(parent))
+    page, token = await _page(models, request, str(parent))
     return pool.message_class(f"{_V1}.ListModelsResponse")(
-        models=[model_messages.model(record) for record in page.records],
-        next_page_token=page.next_token,
+        models=[model_messages.model(record) for record in page],
+        next_page_token=token,
     )
 
 
@@ -226,10 +216,10 @@ async def list_versions(call: Call, request: Any) -> Message:
     """List the versions of a model, oldest first unless `order_by` says otherwise."""
     name, _ = read_model_name(request.name)
     newest_first = await call.services.models.versions(name)
-    page = await _page(newest_first[::-1], request, str(name))
+    page, token = await _page(newest_first[::-1], request, str(name))
     return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
-        models=[model_messages.model(record, versioned=True) for record in page.records],
-        next_page_token=page.next_token,
+        models=[model_messages.model(record, versioned=True) for record in page],
+        next_page_token=token,
     )
 
 
@@ -373,31 +363,13 @@ def _kept(public: dict[str, Any]) -> str:
 _V1: Final = "google.cloud.aiplatform.v1"
 
 
-class _Page(Struct, frozen=True):
-    records: tuple[ModelVersion, ...]
-    next_token: str
-
-
-async def _page(versions: tuple[ModelVersion, ...], request: Any, what: str) -> _Page:
-    """Return one page of the records that pass the request's filter, in its order; a token counts those that
-    passed before."""
-    passes, ordered = _compile(request.filter), in_order(versions, request.order_by, _ORDERS)
+async def _page(
+    versions: tuple[ModelVersion, ...], request: Any, what: str
+) -> tuple[list[ModelVersion], str]:
+    """Return one page of the versions that pass the request's filter, and the token of the next one."""
     size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
-    question = (what, request.filter, request.order_by)
-    start = decode_number(request.page_token, *question)
-    # There is no time limit, since a token counts what passes. The cost is bounded, because names are short
-    # and a filter's tests are limited in number.
-    verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
-    passing = list(itertools.compress(ordered, verdicts))
-    more = len(passing) > start + size
-    return _Page(
-        tuple(passing[start : start + size]),
-        encode_token(str(start + size), *question) if more else "",
-    )
-
-
-def _compile(text: str) -> ModelTest:
-    return compile_filter(text, _leaf)
+    passes: ModelTest = compile_filter(request.filter, _leaf)
+    return await page_of_records(versions, request, what, passes=passes, orders=_ORDERS, size=size)
 
 
 def _leaf(leaf: Comparison | Term) -> ModelTest:

@@ -17,7 +17,7 @@ from trainshed.core.datasets.records import (
     DatasetName,
 )
 from trainshed.core.datasets.schemas import FORMATS, OTHERWISE
-from trainshed.core.errors import Aborted, InvalidRequest, Violation
+from trainshed.core.errors import Aborted
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
 from trainshed.core.units import Nanos
@@ -182,17 +182,6 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
         )
     faults.refuse()
     return tuple(imports)
-
-
-def read_mask(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the fields that an update replaces, from a mask in either spelling; all that can be updated for
-    no mask or `*`. Raises InvalidRequest."""
-    spelled = {"displayName": "display_name"}
-    masked = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
-    if wrong := [path for path in masked if path not in UPDATABLE]:
-        text = f"Only {', '.join(UPDATABLE)} can be updated, not {', '.join(wrong)}."
-        raise InvalidRequest((Violation("update_mask", text),))
-    return masked or UPDATABLE
 
 
 def updated(record: Dataset, message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:

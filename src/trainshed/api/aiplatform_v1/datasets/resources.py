@@ -4,8 +4,6 @@ All of these are done at once, because a dataset only names files, which are rea
 """
 
 import asyncio
-import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -14,10 +12,10 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.datasets.messages import (
+    UPDATABLE,
     V1,
     message,
     read_imports,
-    read_mask,
     read_new,
     updated,
     uses,
@@ -25,15 +23,9 @@ from trainshed.api.aiplatform_v1.datasets.messages import (
 )
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import (
-    SCAN_LIMIT,
-    Scan,
-    decode_number,
-    encode_token,
-    in_order,
-    page_size,
-)
+from trainshed.api.calls.paging import SCAN_LIMIT, page_of_records, page_size
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.filters.matching import compile_filter, labels_or_texts
 from trainshed.api.filters.syntax import Comparison, Term
 from trainshed.api.resources.operations import done_at_once
@@ -80,28 +72,22 @@ async def list_(call: Call, request: Any) -> Message:
     """List datasets, newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered
     and filtered."""
     parent = known_location(request.parent)
-    passes = _filter(request.filter)
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
-    question = (str(parent), request.filter, request.order_by)
-    start = decode_number(request.page_token, *question)
+    passes: DatasetTest = compile_filter(request.filter, _leaf)
     datasets = await call.services.datasets.datasets(
         parent.project_id, parent.location, "", SCAN_LIMIT
     )
-    ordered = in_order(datasets, request.order_by, _ORDERS)
-    # There is no time limit, since a token counts what passes; a filter's tests are limited in number.
-    verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
-    passing = list(itertools.compress(ordered, verdicts))
-    more = len(passing) > start + size
+    page, token = await page_of_records(
+        datasets, request, str(parent), passes=passes, orders=_ORDERS, size=size
+    )
     return message(
-        "ListDatasetsResponse",
-        datasets=[view(record) for record in passing[start : start + size]],
-        next_page_token=encode_token(str(start + size), *question) if more else "",
+        "ListDatasetsResponse", datasets=[view(record) for record in page], next_page_token=token
     )
 
 
 async def update(call: Call, request: Any) -> Message:
     name = DatasetName.parse(request.dataset.name, of="dataset.name")
-    fields = read_mask(request.update_mask.paths)
+    fields = read_update_mask(request.update_mask.paths, UPDATABLE) or UPDATABLE
     now = call.services.now()
     return view(
         await call.services.datasets.change(
@@ -178,10 +164,6 @@ def missing_files(services: Services, uses: Iterable[BucketUse]) -> tuple[Violat
         for field, uri in uses
         if not services.buckets.has_object(uri)
     )
-
-
-def _filter(text: str) -> DatasetTest:
-    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> DatasetTest:
