@@ -68,10 +68,6 @@ BLOCKS: dict[str, Runs | PartOf | File | Elsewhere] = {
         "needs targets in the service's settings",
         "tests/contract/notifying/test_notifying.py::test_jobs_name_targets_that_there_are",
     ),
-    "docs/console.md#How far a job is": Elsewhere(
-        "runs inside a job",
-        "tests/e2e/test_progress.py::test_a_label_turns_the_variables_off_and_the_guides_function_reports",
-    ),
     "docs/console.md#The web console": Runs(says="/login?code="),
     "docs/troubleshooting.md#My job waits": Runs(says="Would start now"),
     "docs/troubleshooting.md#My job fails": Runs(job="failed", says="no data today"),

@@ -19,7 +19,6 @@ from trainshed.engines.launch.documents import (
 )
 from trainshed.engines.port import ServiceAccess, Slot
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.system import roots
 
 REPLICA = ReplicaId(1, 0)
@@ -50,7 +49,6 @@ def document(
     plan: LaunchPlan = PLAN,
     slot: Slot = SLOT,
     shared: SharedPaths = GROUND,
-    trainer_token: str = "",
 ) -> protocol.LaunchDocument:
     return launch_document(
         plan=plan,
@@ -60,7 +58,6 @@ def document(
         hosts=Path("/data/slots/5/2/hosts"),
         logs=Path("/data/logs/5/2/workerpool1-0"),
         shared=shared,
-        trainer_token=trainer_token,
     )
 
 
@@ -176,28 +173,6 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
     )
     for name in ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS"):
         assert made.program.environ[name] == roots.PLACE
-
-
-def test_a_program_is_told_where_it_can_report_how_far_it_is_unless_it_is_not_to() -> None:
-    """spec/program#progress."""
-    plan = replace(PLAN, reports_progress=True)
-    told = document(plan=plan, shared=CERTIFIED, trainer_token="a-token")
-    url = told.program.environ["KUBEFLOW_TRAINER_SERVER_URL"]
-    assert url.startswith(f"https://{trainer_status.HOST}/apis/trainer.kubeflow.org/v1alpha1/")
-    token = told.program.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]
-    assert token == "/var/hypertune/.trainer-token"
-    assert told.network.trainer_token == "a-token"
-    own = replace(plan, environ=(("KUBEFLOW_TRAINER_SERVER_URL", "https://mine"),))
-    mine = document(plan=own, shared=CERTIFIED, trainer_token="a-token").program.environ
-    assert mine["KUBEFLOW_TRAINER_SERVER_URL"] == "https://mine"
-    session = replace(HOST, level=protocol.LEVEL_SESSION)
-    for none in (
-        document(plan=PLAN, shared=CERTIFIED, trainer_token="a-token"),
-        document(session, plan=plan, shared=CERTIFIED, trainer_token="a-token"),
-        document(plan=plan, trainer_token="a-token"),
-    ):
-        assert none.network.trainer_token == ""
-        assert not any("KUBEFLOW" in name for name in none.program.environ)
 
 
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:

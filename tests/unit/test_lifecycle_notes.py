@@ -92,10 +92,10 @@ def test_a_job_that_is_over_is_told_nothing_more(life: Life) -> None:
     assert told(life.see(noted(1))) == []
 
 
-def test_storage_calls_that_fail_are_told_together(life: Life) -> None:
+def test_files_that_went_to_no_bucket_are_told_together(life: Life) -> None:
     """Replicas of a gang have the same to say."""
     refused = [
-        ReplicaNoted(1, replica, 1, 1, CREATED, "storage_denied", "WARNING", "it is refused")
+        ReplicaNoted(1, replica, 1, 1, CREATED, "storage_written_here", "WARNING", "it is refused")
         for replica in (PRIMARY, WORKER)
     ]
     life.see(*refused).see(PauseOver(life.now + GATHER))

@@ -13,8 +13,6 @@ from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
 from trainshed.core.names import ReplicaId
 from trainshed.replica import protocol
 
-SECOND = 10**9
-
 
 def with_mode(spec: JobSpec, mode: str) -> JobSpec:
     pools = tuple(
@@ -27,16 +25,16 @@ def with_mode(spec: JobSpec, mode: str) -> JobSpec:
 @pytest.mark.parametrize(
     ("replica", "watch"),
     [
-        (PRIMARY, ReductionPart(reducers=4, verdict_after=20 * SECOND)),
-        (WORKER, ReductionPart(reducers=4, verdict_after=20 * SECOND)),
+        (PRIMARY, ReductionPart(reducers=4, is_expected=True)),
+        (WORKER, ReductionPart(reducers=4, is_expected=True)),
         (ReplicaId(1, 1), ReductionPart(reducers=4)),
         (REDUCER, ReductionPart(reducers=4)),
         (ReplicaId(3, 0), ReductionPart()),
     ],
 )
 def test_who_is_watched(replica: ReplicaId, watch: ReductionPart) -> None:
-    """spec/reduction: all that take part; for whether its program can, the first one of those that run the
-    same program."""
+    """spec/reduction: all that take part; reducers that were not used are told of by the first one of those
+    that run the same program."""
     spec = job(1, 2, 4, 1, reducers=True).spec
     assert reduction_part(spec, replica) == watch
     assert reduction_part(with_mode(spec, "auto"), replica) == watch
@@ -54,7 +52,7 @@ def test_a_job_without_reducers_costs_nothing() -> None:
     spec = job(1, 2, 4).spec
     assert {reduction_part(spec, replica) for replica in spec.replicas()} == {ReductionPart()}
     made = document()
-    assert (made.observation.reducers, made.observation.verdict_after) == (0, 0)
+    assert (made.observation.reducers, made.observation.reducers_expected) == (0, False)
     assert REDUCTION_REPORT_FILE not in made.program.environ
 
 
@@ -63,10 +61,10 @@ def test_the_shim_is_told_what_to_watch_and_the_program_where_to_report() -> Non
     plan = replace(
         PLAN,
         environ=(*PLAN.environ, (REDUCTION_REPORT_FILE, REDUCTION_REPORT)),
-        reduction=ReductionPart(reducers=4, verdict_after=5 * SECOND // 2),
+        reduction=ReductionPart(reducers=4, is_expected=True),
     )
     made = document(plan=plan)
-    assert (made.observation.reducers, made.observation.verdict_after) == (4, 2.5)
+    assert (made.observation.reducers, made.observation.reducers_expected) == (4, True)
     assert made.program.environ[REDUCTION_REPORT_FILE] == REDUCTION_REPORT
     bare = document(replace(HOST, level=protocol.LEVEL_SESSION), plan)
     files = "/data/slots/5/2/workerpool1-0/files"

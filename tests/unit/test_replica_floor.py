@@ -11,7 +11,6 @@ import trainshed
 
 ROOT = Path(trainshed.__path__[0]).parent
 PROGRAMS = (
-    "trainshed.replica.preloader.sitecustomize",
     "trainshed.replica.preloader.forking",
     "trainshed.replica.supervisor.executor",
 )
@@ -63,7 +62,5 @@ def test_source_is_python_3_6_and_standard_library_only(path: Path) -> None:
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         for name in names:
-            if name == "sitecustomize":
-                continue  # The interpreter's own, if it has one.
             root = name.split(".")[0]
             assert root in sys.stdlib_module_names or name.startswith("trainshed.replica"), name

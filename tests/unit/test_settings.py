@@ -320,7 +320,6 @@ def test_every_setting_is_told_with_who_has_set_it_and_without_secrets(
     assert places["retention_jobs"] == ("90d", "file", str(config))
     assert places["data"] == (str(tmp_path / "data"), "environment", "TRAINSHED_DATA")
     assert places["capacity"] == ("relaxed", "default", "")
-    assert places["progress_reports"] == ("true", "default", "")
     assert "secret-" not in repr(found)
     assert found["notify"].value == (
         '[{"name": "team", "webhook": "https://chat.example/(redacted)", "secret_env": "HOOK_SECRET", '

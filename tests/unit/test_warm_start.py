@@ -175,35 +175,6 @@ def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, tol
     assert len(found) == bool(told) and all(told in each for each in found), found
 
 
-@pytest.mark.parametrize(
-    ("python", "told"),
-    [
-        (
-            "3.12",
-            "workerpool0-0 begins warm, with numpy, sklearn, sklearn.ensemble imported ahead.",
-        ),
-        (
-            "3.13",
-            "workerpool0-0 begins cold: this version of Python runs what -c is given in a way of its own.",
-        ),
-    ],
-)
-def test_explain_says_that_a_text_begins_by_itself_where_tracebacks_show_its_lines(
-    python: str, told: str
-) -> None:
-    subject = submitted("on")
-    program = subject.spec.pool(0).program
-    text = replace(
-        program,
-        module=None,
-        command=("python3", "-c", "print(1)"),
-        runtime=replace(program.runtime, python_version=python),
-    )
-    pools = (replace(subject.spec.pool(0), program=text), *subject.spec.pools[1:])
-    asked = replace(subject, spec=replace(subject.spec, pools=pools))
-    assert list(expected_beginnings(asked, LaunchDefaults(), "root")) == [told]
-
-
 def test_how_a_replica_began_is_kept_until_it_begins_again() -> None:
     life = Life(job(1)).up()
     life.see(ReplicaNoted(1, PRIMARY, 1, 1, 5, "started_warm", "INFO", "started warm: torch")).up()

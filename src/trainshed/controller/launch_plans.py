@@ -12,7 +12,6 @@ from trainshed.core.environment import Gang, arguments, environment, service_acc
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import (
     OWN_ROOT_LABEL,
-    PROGRESS_LABEL,
     REDUCTION_PACKAGES,
     STALL_LABEL,
     WARM_LABEL,
@@ -33,11 +32,6 @@ from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.protocol import LEVEL_SESSION
 from trainshed.runtimes.families import sheet_of
 from trainshed.runtimes.port import Image, PackageFailed, Preloadable, PreparedRuntime
-from trainshed.runtimes.sheet import parse_minor
-
-_VERDICT_AFTER = 20 * 10**9
-"""ns that a worker's program may take until it is first heard to use reducers; then its processes are looked
-at."""
 
 Prepared = Mapping[tuple[RuntimeChoice, tuple[JobPackage, ...]], PreparedRuntime]
 """The environments of an attempt, by runtime and packages."""
@@ -50,8 +44,6 @@ class LaunchDefaults(Struct, frozen=True):
     memory_cap: Bytes = 0
     #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
     stall_after: int = 0
-    #: Whether programs are told where they can report their progress, unless their job says otherwise.
-    progress_reports: bool = True
     #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
     #: Whether programs that use the machine's files get a root directory of their own, unless their job says
@@ -142,28 +134,23 @@ def stall_after(job: Job, usual: int) -> int:
     return int(text) * 10**9 if text.isdecimal() else usual
 
 
-def reports_progress(job: Job, usual: bool) -> bool:
-    """Whether the job's primary program is told where it can report its progress."""
-    return _says(job, PROGRESS_LABEL, usual)
-
-
 def _says(job: Job, label: str, usual: bool) -> bool:
     said = dict(job.labels).get(label, "")
     return said == "on" or (usual and said != "off")
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
-    """Return a replica's part in reductions. In each pool of workers, which run one program, only the first
-    one's processes are looked at, and none if the job says that it does without reducers. `packages`:
+    """Return a replica's part in reductions. In each pool of workers, which run one program, the first one
+    is expected to use them, unless the job says that it does without reducers. `packages`:
     directory of `trainshed_reduction`."""
     if not reduction.takes_part(spec, replica):
         return ReductionPart()
     environ = dict(spec.pool(replica.pool).program.env)
-    is_looked_at = (
+    is_expected = (
         replica.pool < PS_POOL and not replica.index and environ.get(reduction.MODE) != "off"
     )
     reducers = len(reduction.reducers(spec))
-    return ReductionPart(packages, reducers, _VERDICT_AFTER if is_looked_at else 0)
+    return ReductionPart(packages, reducers, is_expected)
 
 
 def _plan(
@@ -221,9 +208,6 @@ def _plan(
         # The primary of a trial's replicas reports its metrics (facts/tuning#metrics).
         watch_metrics=bool(job.spec.trial) and replica.id.is_primary,
         reduction=part,
-        # The program of rank 0 reports for the job.
-        reports_progress=replica.id.is_primary
-        and reports_progress(job, launching.progress_reports),
         warm=_warm(job, replica, argv, runtime, launching),
     )
 
@@ -279,9 +263,6 @@ def expected_beginnings(job: Job, launching: LaunchDefaults, isolation: str) -> 
             why = why or "no frameworks are kept imported here"
         elif names:
             why = why or f"it has {', '.join(names)}, which an import may read"
-        else:
-            python = parse_minor(program.runtime.python_version) or (0, 0)
-            why = why or warm_start.refused_text(argv, python)
         task = log_task_name(job.name.api, pool.replicas()[0])
         many = f" and {pool.replica_count - 1} more" if pool.replica_count > 1 else ""
         yield f"{task}{many} begin{'s' * (not many)} " + (

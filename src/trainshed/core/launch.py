@@ -22,8 +22,6 @@ STALL_LABEL = "trainshed-stall-after"
 WARM_LABEL = "trainshed-warm-start"
 """Label of a job: "on" = its programs begin with their frameworks imported, where that is possible, "off" =
 they do not."""
-PROGRESS_LABEL = "trainshed-progress-reports"
-"""Label of a job: "off" = its program is not told where it can report how far it is, "on" = it is."""
 
 OWN_ROOT_LABEL = "trainshed-own-root"
 """Label of a job: "on" = those of its programs that run in the machine's files have a root directory of their
@@ -88,9 +86,8 @@ class ReductionPart(Struct, frozen=True):
     #: How many reducers the job has; the replica's reports about them are stored. 0 = there are none, and
     #: nothing is stored.
     reducers: int = 0
-    #: Nanoseconds without any report after which its processes are examined, for whether its program can use
-    #: reducers at all; 0 = they are not.
-    verdict_after: int = 0
+    #: Whether people are told if its program ends without having used them.
+    is_expected: bool = False
 
 
 class WarmStart(Struct, frozen=True):
@@ -128,7 +125,5 @@ class LaunchPlan(Struct, frozen=True):
     #: The program's reports to its metrics file are stored (spec/tuning#measurements).
     watch_metrics: bool = False
     reduction: ReductionPart = ReductionPart()
-    #: The program is told where it can report how far it is (spec/program#progress).
-    reports_progress: bool = False
     #: The warm start that was asked for (spec/program#warm-starts); None = none was.
     warm: WarmStart | None = None

@@ -26,8 +26,6 @@ class StreamKind(enum.StrEnum):
     REDUCTION = "reduction"
     #: How the replica's programs were started.
     LAUNCHES = "launches"
-    #: How far the program said that it is.
-    PROGRESS = "progress"
 
 
 class StreamSource(Struct, frozen=True):

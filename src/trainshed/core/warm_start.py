@@ -43,9 +43,6 @@ _READ_LATER: Final = frozenset(
     }
 )
 
-_SHOWS_TEXTS: Final = (3, 13)
-"""From this Python on, tracebacks show lines of what `-c` is given, if the interpreter itself runs it."""
-
 _NUMBER: Final = re.compile("[0-9]{1,4}")
 _PLAIN: Final = {
     **dict.fromkeys(
@@ -105,15 +102,6 @@ def _is_python(argv: Sequence[str]) -> bool:
     if len(argv) < 2 or argv[0].rpartition("/")[2] not in ("python", "python3"):
         return False
     return not argv[1].startswith("-") or (argv[1] in ("-m", "-c") and len(argv) > 2)
-
-
-def refused_text(argv: Sequence[str], python: tuple[int, int]) -> str:
-    """Return why the interpreter itself has to run what `-c` is given; "" = it need not, or the program is
-    given otherwise. `python`: the version of its runtime's interpreter."""
-    is_text = len(argv) > 1 and argv[1] == "-c"
-    if not is_text or python < _SHOWS_TEXTS:
-        return ""
-    return "this version of Python runs what -c is given in a way of its own"
 
 
 def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

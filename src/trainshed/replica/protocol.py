@@ -202,8 +202,6 @@ class Network(Section):
     grpc_socket: "str" = ""
     #: PEM file with the key and chain that the endpoint shows for Google's hosts; "" = those are not served.
     certificate: "str" = ""
-    #: Token by which its program reports its progress over TLS (`trainer_status`); "" = it cannot.
-    trainer_token: "str" = ""
 
 
 class Observation(Section):
@@ -225,8 +223,8 @@ class Observation(Section):
     #: Number of the job's reducers if the replica is one or is to use them, and is watched for that
     #: (`reduction_reports`); 0 = it is not.
     reducers: "int" = 0
-    #: Seconds without a report after which its processes' libraries are examined; 0 = they are not.
-    verdict_after: "float" = 0.0
+    #: Whether people are told if it ends without having used them.
+    reducers_expected: "bool" = False
 
 
 class WarmStart(Section):

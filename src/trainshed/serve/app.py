@@ -258,7 +258,6 @@ def _launch_defaults(settings: Settings) -> LaunchDefaults:
     return LaunchDefaults(
         memory_cap=settings.memory_per_replica << 20,
         stall_after=round(settings.stall_after * 1e9),
-        progress_reports=settings.progress_reports,
         warm_starts=settings.warm_starts if settings.keeps_imports else "off",
         keeps_imports=settings.keeps_imports,
         own_root=settings.own_root,

@@ -27,7 +27,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trainshed.core.catalog import regions
-from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.system import durable, roots
 
 _DAY: Final = 86_400
@@ -270,7 +269,6 @@ def prepare_interception(data: Path, now: float, environ: Mapping[str, str]) -> 
     names = (
         *regions.STORAGE,
         "*.storage.googleapis.com",
-        trainer_status.HOST,
         *regions.apis(),
     )
     storage = signed(data / "tls", "storage", names, now)

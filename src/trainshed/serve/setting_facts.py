@@ -72,7 +72,6 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "max_attempts": "Attempts of one job in all",
         "failure_rules": "Changes of the failure table",
         "stall_after": "Seconds without progress after which a program is restarted; 0 = never",
-        "progress_reports": "Programs are told where they can report their progress",
         "warm_starts": "Programs that begin with their frameworks imported: those of trials, all, or none",
         "own_root": "Programs in prebuilt images have root directories of their own",
         "warm_idle": "Seconds after which frameworks are kept imported no longer; 0 = they are not",

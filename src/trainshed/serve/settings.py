@@ -132,8 +132,6 @@ class Settings(Struct, frozen=True):
     max_attempts: Positive = 10
     #: Seconds without progress after which a program is ended; 0 = never.
     stall_after: Amount = 0.0
-    #: Whether programs are told where they can report their progress, by Kubeflow Trainer's protocol.
-    progress_reports: bool = True
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
     warm_starts: WarmStarts = "trials"
     #: Whether all other programs begin in a fork of their runtime's interpreter that is already up.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.program import Program
-from trainshed.replica.supervisor.warm_start import Fork, WarmStart
+from trainshed.replica.supervisor.warm_start import WarmStart
 from trainshed.replica.system import cgroups, unix_sockets
 
 
@@ -21,7 +21,8 @@ def test_the_filters_handle_is_found_where_a_slow_guardian_reads_two_lines_at_on
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "preloader"))
         listener.listen()
-        fork = Fork(str(tmp_path / "preloader"), protocol.LEVEL_ROOT)
+        place = protocol.WarmStart(preloader=str(tmp_path / "preloader"), template=str(tmp_path))
+        warm = WarmStart(place, protocol.LEVEL_ROOT)
         preloader, _ = listener.accept()
         with preloader:
             preloader.sendall(b"waiting 5\n")
@@ -34,12 +35,9 @@ def test_the_filters_handle_is_found_where_a_slow_guardian_reads_two_lines_at_on
                 errors=2,
                 groups=cgroups.ControlGroups(protocol.Limits()),
             )
-            warm = WarmStart(
-                protocol.WarmStart(preloader=fork.preloader, template=str(tmp_path)), fork
-            )
             handle = warm.prepare(main, protocol.LEVEL_ROOT, None, True)
             assert not warm.cold_because
             assert handle >= 0 and os.path.sameopenfile(handle, read)
-            fork.close()
+            warm.close()
     for each in (read, write, handle):
         os.close(each)

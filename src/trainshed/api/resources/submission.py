@@ -18,7 +18,7 @@ from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import OWN_ROOT_LABEL, PROGRESS_LABEL, STALL_LABEL, WARM_LABEL
+from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, Actor
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
@@ -173,7 +173,6 @@ def check_labels(services: Services, work: Work) -> None:
         return
     _check_stall_label(work)
     _check_tls_label(work)
-    _check_switch(work, PROGRESS_LABEL, "progress_reports")
     _check_switch(work, WARM_LABEL, "warm_starts")
     _check_switch(work, OWN_ROOT_LABEL, "own_root")
     _check_switch(work, OUTLIVES_LABEL)

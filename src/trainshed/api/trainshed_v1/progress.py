@@ -2,9 +2,7 @@
 
 from typing import Final, assert_never
 
-from trainshed.api.calls.progress import Known, reported
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.describing import seen, waits_of
@@ -22,8 +20,8 @@ _LONGEST: Final = 300
 
 
 async def progress(call: JsonCall) -> records.Progress:
-    """`GET /trainshed/v1/jobs/{job}/progress`: return how far a job is; for an ended job what its program
-    reported last. A tuning job's progress counts its trials."""
+    """`GET /trainshed/v1/jobs/{job}/progress`: return how far a running job is. A tuning job's
+    progress counts its trials."""
     work, _ = await find_work(call.services.reader, call.target)
     return await progress_of(call.services, work) or records.Progress()
 
@@ -37,26 +35,17 @@ async def progress_of(services: Services, work: Work) -> records.Progress | None
         )
     if isinstance(work, Pipeline):
         return None
-    known = await _known(services, work)
-    return None if known is None or not known.source else _record(known)
-
-
-async def _known(services: Services, job: Job) -> Known | None:
-    if job.state is JobState.RUNNING:
-        return await services.progress.look(services.logs, job, services.now())
-    return reported(services.logs, job, services.now()) if job.state.is_final else None
-
-
-def _record(known: Known) -> records.Progress:
-    estimate = known.estimate or NOT_KNOWN
+    if work.state is not JobState.RUNNING:
+        return None
+    estimate = (await services.progress.look(services.logs, work, services.now())).estimate
+    if estimate is None:
+        return None
     return records.Progress(
         done=estimate.done,
         text=estimate.text,
         remaining_seconds=seconds(estimate.remaining),
         margin_seconds=seconds(estimate.margin),
-        source=known.source,
-        update_time=text_micros(known.at),
-        metrics=dict(known.metrics),
+        source="output",
     )
 
 

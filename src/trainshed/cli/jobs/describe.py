@@ -118,7 +118,6 @@ def description(
         ("Waits", waits),
         ("Runtime", "\n".join(job.program.substitutions)),
         ("Progress", job.program.progress or job.progress),
-        ("Reported", ", ".join(f"{name} {value}" for name, value in job.metrics)),
         ("Created", local_moment(job.created, zone)),
         ("Started", local_moment(job.started, zone) if job.started else ""),
         ("Ended", local_moment(job.ended, zone) if job.ended else ""),

@@ -184,8 +184,6 @@ class JobView:
     log_deleted: str = ""
     #: How far it is, and how long it will still run, as text; "" = not known.
     progress: str = ""
-    #: Metrics that its program reported: (name, value).
-    metrics: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
     def parse(answer: Mapping[str, Any]) -> "JobView":
@@ -228,7 +226,6 @@ class JobView:
             creator=one_line(job.creator),
             log_deleted=one_line(job.log_deleted),
             progress=_progress_of(job),
-            metrics=_metrics_of(job),
         )
 
     @property
@@ -253,21 +250,6 @@ def _progress_of(job: records.JobDescription) -> str:
             done=glance.done, text=glance.progress, remaining_seconds=glance.remaining_seconds
         )
     )
-
-
-def _metrics_of(job: records.JobDescription) -> tuple[tuple[str, str], ...]:
-    if not job.progress:
-        return ()
-    reported = job.progress.metrics.items()
-    return tuple((one_line(name), _short(one_line(value))) for name, value in reported)
-
-
-def _short(value: str) -> str:
-    """Return a decimal fraction with six significant digits; any other text as it is."""
-    try:
-        return f"{float(value):.6g}" if "." in value else value
-    except ValueError:
-        return value
 
 
 def progress_text(progress: records.Progress) -> str:

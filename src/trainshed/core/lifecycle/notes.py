@@ -1,11 +1,11 @@
-"""Notes of replicas as entries of the timeline: on disks, shared files, reductions, failing storage calls and
-warm starts.
+"""Notes of replicas as entries of the timeline: on disks, shared files, reductions, files that went to no
+bucket and warm starts.
 
-Reducers of one job come and go together and report the same, and so do replicas whose storage calls fail.
-Their notes are therefore gathered for `GATHER`, or until another event comes, and each text becomes one entry
-of the timeline (spec/failures, spec/reduction#reports). Notes on disks are recorded at once
-(spec/machines#disk): replicas on one node see the same file system, so a node's shortage is recorded once,
-for as long as it lasts. The same goes for files that a node shares with others, and that do not answer.
+Reducers of one job come and go together and report the same. Their notes are therefore gathered for `GATHER`,
+or until another event comes, and each text becomes one entry of the timeline (spec/failures,
+spec/reduction#reports). Notes on disks are recorded at once (spec/machines#disk): replicas on one node see
+the same file system, so a node's shortage is recorded once, for as long as it lasts. The same goes for files
+that a node shares with others, and that do not answer.
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,8 @@ from trainshed.core.names import public_replica_name
 
 GATHER: Final = 10**9
 """How long notes are gathered, in nanoseconds from the first one on."""
-STORAGE_NOTES: Final = frozenset(
-    f"storage_{what}"
-    for what in (
-        *("untrusted", "denied", "no_bucket", "not_found", "broken", "unreachable"),
-        "written_here",
-    )
-)
-"""The names of notes about storage calls that fail, as `trainshed.replica.endpoint.storage_failures` gives
-them, and about files that went to no bucket (`trainshed.replica.supervisor.sidecars`)."""
+STORAGE_NOTES: Final = frozenset({"storage_written_here"})
+"""The name of the note about files that went to no bucket (`trainshed.replica.supervisor.sidecars`)."""
 
 START_NOTES: Final = frozenset({"started_warm", "started_cold"})
 """The names of notes about how a program began, as `trainshed.replica.supervisor.warm_start` gives them."""

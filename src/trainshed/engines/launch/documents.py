@@ -17,7 +17,6 @@ from trainshed.engines.launch.devices import Device
 from trainshed.engines.launch.driver import NO_DRIVER, DeviceEdits, Driver, device_edits
 from trainshed.engines.port import NO_ACCESS, LaunchRejected, SecretSource, ServiceAccess, Slot
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import trainer_status
 from trainshed.replica.sandbox import socket_calls, users
 from trainshed.replica.system import cgroups
 
@@ -152,19 +151,17 @@ def launch_document(
     logs: Path,
     lost_reducers: Path | None = None,
     masked: tuple[str, ...] = (),
-    trainer_token: str = "",
     beginning: Callable[[Mapping[str, str]], protocol.WarmStart] | None = None,
 ) -> protocol.LaunchDocument:
     """Compose the document. `directory`: of the slot. `hosts`: the gang's hosts file. `logs`: directory of
     the replica's log. `lost_reducers`: the file that lists lost reducers, for replicas that use any.
-    `masked`: texts that must not get into the log. `trainer_token`: by which the program may report its
-    progress, if its plan says so. `beginning`: tells whether a program with that environment begins warm."""
+    `masked`: texts that must not get into the log. `beginning`: tells whether a program with
+    that environment begins warm."""
     image = plan.software.image
     edits = device_edits(
         slot.devices, host.gpus, host.driver, private=host.namespaced, image=_is_shown(image)
     )
     intercepts = bool(intercepted(host, shared))
-    reports = intercepts and plan.reports_progress and bool(shared.access.rest_socket)
     environ = _environ(
         plan,
         slot,
@@ -173,7 +170,6 @@ def launch_document(
         edits=edits,
         files=directory / protocol.FILES,
         lost_reducers=lost_reducers,
-        reports=reports and bool(trainer_token),
     )
     return protocol.LaunchDocument(
         incarnation=plan.incarnation,
@@ -199,7 +195,6 @@ def launch_document(
             rest_socket=str(shared.access.rest_socket or ""),
             grpc_socket=str(shared.access.grpc_socket or ""),
             certificate=str(shared.access.certificate) if intercepts else "",
-            trainer_token=trainer_token if reports else "",
         ),
         observation=protocol.Observation(
             logs=str(logs),
@@ -209,7 +204,7 @@ def launch_document(
             gpus=edits.gpus,
             watch_metrics=plan.watch_metrics,
             reducers=plan.reduction.reducers,
-            verdict_after=plan.reduction.verdict_after / 1e9,
+            reducers_expected=plan.reduction.is_expected,
         ),
         warm=_warm(plan, host, beginning, environ),
     )
@@ -310,7 +305,7 @@ def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
     """Return the names of Google's hosts that lead to the replica's own endpoint."""
     if not (host.namespaced and shared.access.certificate):
         return ()
-    ours = (trainer_status.HOST, *regions.apis()) if shared.access.rest_socket else ()
+    ours = tuple(regions.apis()) if shared.access.rest_socket else ()
     return (*regions.STORAGE, *_METADATA, *ours)
 
 
@@ -336,7 +331,6 @@ def _environ(
     edits: DeviceEdits,
     files: Path,
     lost_reducers: Path | None,
-    reports: bool,
 ) -> dict[str, str]:
     host_of_endpoint, port_of_endpoint = endpoint_address(slot)
     endpoint = f"{host_of_endpoint}:{port_of_endpoint}"
@@ -347,8 +341,6 @@ def _environ(
     if names := intercepted(host, shared):
         ours += names
         given |= environs.trust()
-        if reports:
-            given |= environs.trainer_status(plan)
     elif shared.access.rest_url and not host.namespaced:
         given |= environs.gcloud(shared.access.rest_url)
     if lost_reducers is not None:

@@ -1,5 +1,4 @@
-"""Decides what a replica gets of the GPU driver: device files, libraries, variables. A fitting CDI
-specification decides if there is one, else what is found on the machine.
+"""Decides what a replica gets of the GPU driver: device files, libraries, variables.
 
 At the start it runs two small programs of the machine (`ldconfig -p`; `nvidia-modprobe`, where device files
 are missing); afterwards it only looks whether files are there.
@@ -14,10 +13,12 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from trainshed.engines.launch.cdi import Edits, Mount, Specs
 from trainshed.engines.launch.devices import Device
 
 log = logging.getLogger(__name__)
+
+Mount = tuple[str, str, bool]
+"""Source on the machine, target as the program sees it, whether it may only be read."""
 
 _SHARED = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 """Device files that every program needs that uses a GPU, whichever."""
@@ -54,7 +55,6 @@ class Driver(Struct, frozen=True):
 
     #: Directory that all paths are relative to.
     root: Path = Path("/")
-    specs: Specs | None = None
     #: (name that programs ask for, file).
     libraries: tuple[tuple[str, str], ...] = ()
     #: Paths of its programs.
@@ -86,7 +86,6 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
     beside = {file.rpartition("/")[0] for name, file in libraries if name not in known}
     return Driver(
         root,
-        Specs(root),
         tuple(libraries),
         tuple(programs[:1]),
         tuple(sorted(beside)),
@@ -122,27 +121,8 @@ def device_edits(
         # /dev.
         files, numbers = _all_files(driver.root), words or ""
     environ = _environ(numbers, gpus)
-    described = _described(own, driver)
-    if described is not None:
-        files = tuple(dict.fromkeys((*files, *described.devices)))
-        environ = dict(described.environ) | environ if image else environ
     if not image:
-        mounts = described.mounts if described else ()
-        return DeviceEdits(
-            devices=files,
-            mounts=tuple(mount for mount in mounts if mount[1].startswith("/dev/")),
-            environ=environ,
-            library_path=driver.apart,
-            gpus=gpus,
-        )
-    if described is not None:
-        return DeviceEdits(
-            devices=files,
-            mounts=described.mounts,
-            environ=environ,
-            library_path=described.library_path,
-            gpus=gpus,
-        )
+        return DeviceEdits(devices=files, environ=environ, library_path=driver.apart, gpus=gpus)
     return DeviceEdits(
         devices=files,
         mounts=tuple(_mounts(driver)),
@@ -185,24 +165,6 @@ def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
 def _all_files(root: Path) -> tuple[str, ...]:
     found = [*(root / "dev").glob("nvidia*"), *(root / "dev").glob("dxg")]
     return tuple(sorted(f"/dev/{file.name}" for file in found if not file.is_dir()))
-
-
-def _described(own: Sequence[Device], driver: Driver) -> Edits | None:
-    """Return what the CDI specification gives for them; None if it does not name their device files, and so
-    is outdated."""
-    if driver.specs is None:
-        return None
-    edits = driver.specs.edits([_names(device) for device in own])
-    if edits is None:
-        return None
-    targets = {*edits.devices, *(target for _, target, _ in edits.mounts)}
-    fits = all(f"/dev/nvidia{device.minor}" in targets for device in own)
-    return edits if fits else None
-
-
-def _names(device: Device) -> tuple[str, ...]:
-    place = f":{device.part.place}" if device.part else ""
-    return (device.uuid, f"{device.index}{place}")
 
 
 def _mounts(driver: Driver) -> Iterator[Mount]:

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.engines.port import Slot
 from trainshed.reduction.trainshed_reduction import variables as reduction
-from trainshed.replica.endpoint import trainer_status as reports
 from trainshed.replica.observe import metrics, reduction_reports
-from trainshed.replica.sandbox import view
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import roots
 
@@ -114,17 +111,6 @@ def trust() -> dict[str, str]:
         ),
         roots.PLACE,
     )
-
-
-def trainer_status(plan: LaunchPlan) -> dict[str, str]:
-    """Return the variables by which a program reports its progress in Kubeflow Trainer's protocol, which
-    Hugging Face's Trainer speaks by itself (spec/program#progress). The job's own values win."""
-    way = reports.path(quote(plan.account.project, safe=""), str(plan.job_uid))
-    return {
-        "KUBEFLOW_TRAINER_SERVER_URL": f"https://{reports.HOST}{way}",
-        "KUBEFLOW_TRAINER_SERVER_CA_CERT": roots.PLACE,
-        "KUBEFLOW_TRAINER_SERVER_TOKEN": f"{view.HYPERTUNE}/{program.TRAINER_TOKEN}",
-    }
 
 
 def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str]:

@@ -50,7 +50,7 @@ _NOTED_AFTER = 0.5
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
-    *("identity", "certificate", "roots", "masked", "cluster_port", "trainer_token"),
+    *("identity", "certificate", "roots", "masked", "cluster_port"),
 )
 """What of a launch document is of no use, or nobody's business, when its program is gone."""
 

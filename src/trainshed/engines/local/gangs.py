@@ -8,7 +8,6 @@ large gang leaves the service its share of the processors (docs/adr/0042).
 import asyncio
 import contextlib
 import os
-import secrets
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
@@ -291,12 +290,10 @@ class Shims:
             logs=logs,
             lost_reducers=lost,
             masked=masked,
-            trainer_token=secrets.token_urlsafe(24) if plan.reports_progress else "",
             beginning=partial(
                 self._preloaders.beginning,
                 plan.warm,
                 plan.account.project,
-                plan.argv,
                 plan.software.template,
             ),
         ).to_message()

@@ -14,31 +14,25 @@ import logging
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from trainshed.core import warm_start
 from trainshed.core.launch import WarmStart
 from trainshed.engines.launch import environs
 from trainshed.eventloop.background import begin
 from trainshed.replica import protocol
+from trainshed.replica.preloader import START
 
 log = logging.getLogger(__name__)
 
-_PACKAGE: Final = str(Path(protocol.__file__).resolve().with_name("preloader"))
+_SOURCE: Final = str(Path(__file__).resolve().parents[3])
 _MOST: Final = 4
 """Preloaders at once; beyond that the one that was used least lately ends. Each takes what
 its frameworks take, some 150 MB for PyTorch."""
-_VARIANTS: Final = 3
-"""Preloaders at once of one runtime and project, with different values of variables."""
-_USED_SECONDS: Final = 60.0
-"""One that was used within these makes no room for another value."""
-_ANSWER_SECONDS: Final = 3.0
-"""Until one that was given a program says that it takes programs; otherwise it hangs, and another is made."""
 _IMPORT_SECONDS: Final = 300.0
 """Until one is ready, or is given up."""
 _END_SECONDS: Final = 5.0
@@ -67,24 +61,10 @@ class _Preloader(Struct):
     is_ready: bool = False
     #: The modules that its programs find imported, as a text for people.
     preloaded: str = ""
-    #: Version of its Python as (major, minor).
-    python: tuple[int, int] = (0, 0)
     #: Why there is none, as a clause; "" = there is one, or will be.
     refused: str = ""
     used: float = 0.0
     task: "asyncio.Task[None] | None" = field(default=None)
-    #: Our end of its control socket, once it is ready.
-    control: socket.socket | None = None
-    #: Time limit of the answer that it owes; None = it owes none.
-    patience: asyncio.Timeout | None = None
-
-    def ask(self) -> None:
-        """Ask it whether it takes programs, unless an answer is due already."""
-        if self.control is None or self.patience is None or self.patience.when() is not None:
-            return
-        with contextlib.suppress(OSError):  # It has ended, which `_until_it_ends` notices.
-            self.control.send(b"?")
-            self.patience.reschedule(asyncio.get_running_loop().time() + _ANSWER_SECONDS)
 
 
 class Preloaders:
@@ -100,7 +80,6 @@ class Preloaders:
         self,
         warm: WarmStart | None,
         project: str,
-        argv: Sequence[str],
         template: str,
         environ: Mapping[str, str],
     ) -> protocol.WarmStart:
@@ -111,19 +90,16 @@ class Preloaders:
         if warm.cold_because:
             return protocol.WarmStart(cold_because=warm.cold_because)
         key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
-        found, why = self._ready(key, argv, environ)
+        found, why = self._ready(key, environ)
         if found is None:
             return protocol.WarmStart(cold_because=why)
-        found.ask()
         return protocol.WarmStart(
             preloader=str(self._socket(key)),
             template=template,
             preloaded=found.preloaded,
         )
 
-    def _ready(
-        self, key: _Key, argv: Sequence[str], environ: Mapping[str, str]
-    ) -> tuple[_Preloader | None, str]:
+    def _ready(self, key: _Key, environ: Mapping[str, str]) -> tuple[_Preloader | None, str]:
         """Return a program's preloader, or why it has none."""
         if why := self._refusal(environ):
             return None, why
@@ -133,8 +109,6 @@ class Preloaders:
         found.used = asyncio.get_running_loop().time()
         if not found.is_ready:
             return None, found.refused or "its frameworks are still being imported"
-        if why := warm_start.refused_text(argv, found.python):
-            return None, why
         return found, ""
 
     async def close(self) -> None:
@@ -159,21 +133,11 @@ class Preloaders:
 
     def _make(self, key: _Key) -> str:
         """Make a preloader if there is memory for it. Returns why the program that asks begins cold."""
-        live = [each for each, found in self._found.items() if found.task is not None]
-        alike = [each for each in live if replace(each, environ=key.environ) == key]
-        if len(alike) >= _VARIANTS or len(live) >= _MOST:
-            oldest = min(
-                alike if len(alike) >= _VARIANTS else live, key=lambda each: self._found[each].used
-            )
-            unused = asyncio.get_running_loop().time() - self._found[oldest].used
-            if len(alike) >= _VARIANTS and unused < _USED_SECONDS:
-                names = sorted({name for each in (key, *alike) for name, _ in each.environ})
-                return (
-                    f"its frameworks are kept imported with {len(alike)} other values of "
-                    f"{', '.join(names)} already"
-                )
-            if (task := self._found[oldest].task) is not None:
-                task.cancel()
+        live = [preloader for preloader in self._found.values() if preloader.task is not None]
+        if len(live) >= _MOST:
+            oldest = min(live, key=lambda preloader: preloader.used)
+            if oldest.task is not None:
+                oldest.task.cancel()
         made = self._found[key] = _Preloader(used=asyncio.get_running_loop().time())
         made.task = begin(self._keep(key, made), f"keeping {', '.join(key.modules)} ready")
         return "its frameworks are being imported for the programs that follow"
@@ -207,15 +171,10 @@ class Preloaders:
             _take(received, made)
             if made.is_ready:
                 log.info("preloader %s: %s", process.pid, made.preloaded)
-                await _until_it_ends(ours, made)
+                await loop.sock_recv(ours, 1)  # It says nothing more until it ends.
         except TimeoutError:
-            if made.is_ready:
-                log.warning("preloader %s hangs; it is killed, and another made", process.pid)
-                process.kill()
-            else:
-                made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
+            made.refused = f"its frameworks were not imported within {_IMPORT_SECONDS:g} s"
         finally:
-            made.control = made.patience = None
             ours.close()
             status = await asyncio.shield(asyncio.to_thread(_reap, process))
             if not received and not made.refused and status:
@@ -231,20 +190,25 @@ class Preloaders:
         ours, theirs = socket.socketpair()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         unread, never = os.pipe()
-        with theirs, listener, _in_memory("output") as output, _in_memory("errors") as errors:
+        with theirs, listener:
             _bind(listener, path)
             configuration = {
                 "modules": key.modules,
                 "control": theirs.fileno(),
                 "listener": listener.fileno(),
-                "printed": (output.fileno(), errors.fileno()),
                 "root": str(Path(key.runtime).parent),
                 "idle": self._idle,
             }
             binaries = f"{key.runtime}/bin"
             try:
                 process = subprocess.Popen(
-                    [f"{binaries}/python3", "-m", "trainshed.replica.preloader.program"],
+                    [
+                        f"{binaries}/python3",
+                        "-c",
+                        START,
+                        json.dumps(configuration),
+                        _SOURCE,
+                    ],
                     stdin=subprocess.DEVNULL,
                     # A pipe, as programs have: Python checks the kind of its streams when it opens them.
                     stdout=never,
@@ -255,10 +219,8 @@ class Preloaders:
                         **dict(key.environ),
                         "HOME": "/",
                         "PATH": f"{binaries}:{environs.SANE_PATH}",
-                        "PYTHONPATH": _PACKAGE,
-                        "TRAINSHED_PRELOADER": json.dumps(configuration),
                     },
-                    pass_fds=tuple(one.fileno() for one in (theirs, listener, output, errors)),
+                    pass_fds=(theirs.fileno(), listener.fileno()),
                     start_new_session=True,
                 )
             finally:
@@ -266,11 +228,6 @@ class Preloaders:
                 os.close(never)
         ours.setblocking(False)
         return ours, process
-
-
-def _in_memory(name: str) -> BinaryIO:
-    """Return an anonymous file in memory."""
-    return os.fdopen(os.memfd_create(name), "w+b", buffering=0)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
@@ -290,19 +247,8 @@ def _take(received: bytes, made: _Preloader) -> None:
     message = json.loads(received)
     made.refused = message.get("refused", "")
     versions = message.get("imported", {})
-    major, minor = message.get("python", (0, 0))
-    made.python, made.is_ready = (major, minor), not made.refused
+    made.is_ready = not made.refused
     made.preloaded = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
-
-
-async def _until_it_ends(control: socket.socket, made: _Preloader) -> None:
-    """Read the answers of a ready preloader until it ends. Raises TimeoutError if an answer is overdue."""
-    async with asyncio.timeout(None) as made.patience:
-        made.control = control
-        # The connection is reset if it was killed before it read a question.
-        with contextlib.suppress(ConnectionResetError):
-            while await asyncio.get_running_loop().sock_recv(control, 16):
-                made.patience.reschedule(None)
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> int:

@@ -195,7 +195,7 @@ _LONGEST_SWEEP = 3600.0
 _PROBES = 3
 """How often somebody may be killed who tries what this machine allows."""
 
-POOL: Final = 4
+POOL: Final = 8
 """Idle shims: so many programs start without waiting for forks. Each takes some three megabytes with its
 guardian."""
 

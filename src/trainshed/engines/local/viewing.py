@@ -138,7 +138,6 @@ def _document(directory: Path, level: str) -> protocol.LaunchDocument:
         "cgroup_name": f"{plan['cgroup_name']}-autopsy-{uuid.uuid4().hex[:8]}",
         "stall_after": 0.0,
         "watch_metrics": False,
-        "trainer_token": "",
         "reducers": 0,
         "preloader": "",
         # The devices may be another replica's by now.

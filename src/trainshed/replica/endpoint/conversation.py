@@ -22,8 +22,6 @@ from trainshed.replica.endpoint import (
     endings,
     google_hosts,
     messages,
-    storage_failures,
-    trainer_status,
 )
 from trainshed.replica.system import unix_sockets
 
@@ -33,7 +31,6 @@ _KNOWN_SECONDS = 60.0
 _SMALL = 64 << 10
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-_STATUS_HOST = trainer_status.HOST.encode("ascii")
 _BUCKETS, _SERVICE = b"", b"service"
 """Stand for our own two among the hosts that answer."""
 _AWAY = (
@@ -120,12 +117,10 @@ class Conversation:
     __slots__ = (
         "_buckets",
         "_client",
-        "_failing",
         "_incoming",
         "_out",
         "_servers",
         "_service",
-        "_status",
     )
 
     def __init__(
@@ -134,15 +129,8 @@ class Conversation:
         buckets: Backend,
         out: google_hosts.GoogleHosts | None,
         service: Backend | None = None,
-        failing: storage_failures.StorageFailures | None = None,
-        *,
-        status: trainer_status.TrainerStatus | None = None,
     ) -> None:
         self._client = client
-        #: Takes the program's progress reports; None = they are not served.
-        self._status = status
-        #: Told of all answers except those of the APIs.
-        self._failing = failing or storage_failures.StorageFailures()
         self._incoming = messages.Incoming(client.recv)
         #: The bucket process.
         self._buckets = buckets
@@ -173,8 +161,6 @@ class Conversation:
         if head is None:
             return False
         request = Request(head)
-        if self._status is not None and request.host == _STATUS_HOST:
-            return self._report(self._status, request)
         if head.values(b"expect"):
             # The body is read whoever answers, so that the client need not ask first.
             head.drop(b"expect")
@@ -197,19 +183,6 @@ class Conversation:
             return self._say(_AWAY)
         whole = _send(server, itertools.chain([sent], parts))
         return self._pass_on(host, server.answer(), request) and whole
-
-    def _report(self, status: trainer_status.TrainerStatus, request: "Request") -> bool:
-        """Serve one progress report."""
-        try:
-            trainer_status.require_short(request.length, messages.CHUNKED)
-        except trainer_status.Refusal as refusal:
-            # The unread body makes another request impossible.
-            return self._say(trainer_status.refused(refusal))
-        if request.head.values(b"expect"):
-            self._client.sendall(_CONTINUE)
-        body = b"".join(self._incoming.body(request.length))
-        self._client.sendall(status.answer(request.head, body))
-        return not (request.head.has_option(b"close") or request.head.first.endswith(b"/1.0"))
 
     def _hand_on(self, request: "Request") -> bool:
         """Have the real host answer, whatever its answer is."""
@@ -238,7 +211,7 @@ class Conversation:
             found = self._answered(request.host, request.outwards())
             if found is not None:
                 return self._pass_on(request.host, found, request)
-        self._answer(first, answer.encode() + body)
+        self._client.sendall(answer.encode() + body)
         return not _closes(answer, request)
 
     def _is_here(self, bucket: bytes) -> bool:
@@ -290,8 +263,6 @@ class Conversation:
         self._drop(host)
         if host == _BUCKETS:
             made = self._buckets.connected()
-            if made is None:
-                self._failing.unreachable(_RETRY_SECONDS)
         elif host == _SERVICE:
             made = self._service.connected() if self._service else None
         else:
@@ -311,19 +282,13 @@ class Conversation:
         length = _length(answer, request)
         head = answer.encode()
         for part in self._servers[host].body(length):
-            self._answer(host, head + part)
+            self._client.sendall(head + part)
             head = b""
         if head:
-            self._answer(host, head)
+            self._client.sendall(head)
         if length == messages.UNTIL_END or answer.has_option(b"close"):
             self._drop(host)
         return length != messages.UNTIL_END and not _closes(answer, request)
-
-    def _answer(self, host: bytes, data: bytes) -> None:
-        """Pass on a part of the answer of `host`."""
-        if host != _SERVICE:
-            self._failing.answered(data)
-        self._client.sendall(data)
 
     def _say(self, answer: bytes) -> bool:
         """Send an answer of our own; it ends the connection."""

@@ -15,8 +15,6 @@ from trainshed.replica.endpoint import (
     conversation,
     endings,
     google_hosts,
-    storage_failures,
-    trainer_status,
 )
 
 _HANDSHAKE_SECONDS = 30.0
@@ -31,7 +29,7 @@ def preamble(line: bytes) -> bytes:
 class TlsFront:
     """Serves clients over TLS, each in a thread of its own."""
 
-    __slots__ = ("_buckets", "_context", "_failing", "_grpc", "_out", "_rest", "_status")
+    __slots__ = ("_buckets", "_context", "_grpc", "_out", "_rest")
 
     def __init__(
         self,
@@ -40,9 +38,6 @@ class TlsFront:
         out: google_hosts.GoogleHosts | None = None,
         rest: conversation.Backend | None = None,
         grpc: conversation.Backend | None = None,
-        *,
-        failing: storage_failures.StorageFailures | None = None,
-        status: trainer_status.TrainerStatus | None = None,
     ) -> None:
         """`certificate`: a PEM file with the key and the chain. If it is unusable, TLS clients are refused,
         and the rest of the endpoint still works."""
@@ -50,16 +45,12 @@ class TlsFront:
         # Clients that offer both get HTTP/1.1; gRPC clients only offer HTTP/2.
         made.set_alpn_protocols(["http/1.1"] + ["h2"] * (grpc is not None))
         self._context: ssl.SSLContext | None = made
-        #: Told of failed handshakes and of answers.
-        self._failing = failing or storage_failures.StorageFailures()
         self._buckets = buckets
         #: The way to the real hosts; None = there is none.
         self._out = out
         #: Answers for the service's REST APIs, as `grpc` does for gRPC; None = they are not served.
         self._rest = rest
         self._grpc = grpc
-        #: Takes the program's progress reports; None = they are not served.
-        self._status = status
         try:
             made.load_cert_chain(certificate)
         except OSError:
@@ -87,18 +78,14 @@ class TlsFront:
         try:
             connection.settimeout(_HANDSHAKE_SECONDS)
             client = self._secured(connection)
-        except OSError as error:
-            if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-                self._failing.handshake_failed(str(error.reason))
+        except OSError:
             connection.close()
             return
         if client.selected_alpn_protocol() == "h2" and self._grpc is not None:
             pass_on(client, self._grpc.connected())
             return
         client.settimeout(None)
-        conversation.Conversation(
-            client, self._buckets, self._out, self._rest, self._failing, status=self._status
-        ).run()
+        conversation.Conversation(client, self._buckets, self._out, self._rest).run()
 
 
 _CHUNK = 64 << 10

@@ -15,20 +15,14 @@ import socket
 import time
 from collections.abc import Callable
 
-from trainshed.replica import protocol
 from trainshed.replica.endpoint import (
     google_hosts,
     interception,
     peers,
-    storage_failures,
-    trainer_status,
 )
 from trainshed.replica.system import kernel, loop, unix_sockets
 
 Service = tuple[str, str]
-
-MakeStatus = Callable[[], "trainer_status.TrainerStatus | None"]
-
 
 NO_SERVICE = ("", "")
 """The service's Unix sockets for REST and for gRPC, "" = there is none."""
@@ -78,8 +72,6 @@ class Endpoint:
         proxy: str = "",
         trust: str = "",
         service: Service = NO_SERVICE,
-        note: storage_failures.Note = storage_failures.ignored,
-        status: MakeStatus = lambda: None,
     ) -> None:
         """With a `certificate` the next port after `port` is served as well, over TLS. Raises OSError if a
         port is taken."""
@@ -103,11 +95,6 @@ class Endpoint:
         self._trust = trust
         #: Answers for the service's APIs.
         self._service = service
-        #: Called with (name, severity, text) of what people should know of failing calls, once per name.
-        self._note = note
-        #: Makes the object that takes the program's progress reports.
-        self._status = status
-        self._noted: set[str] = set()
         self._loop = events
         #: The relay's process id; 0 = there is none now.
         self.process = 0
@@ -153,42 +140,28 @@ class Endpoint:
         os.close(alive_write)
         self.process = child
 
-        said = protocol.Lines()
-
-        def told() -> None:
-            news = os.read(alive_read, 4096)
-            for message in said.feed(news):
-                self._heed(message)
-            if not news:
+        def hear() -> None:
+            refusals = os.read(alive_read, 4096)
+            self.refused += len(refusals)
+            if not refusals:
                 # The relay has died.
                 self._loop.drop(alive_read)
                 os.close(alive_read)
                 self._reap()
                 self._listen()
 
-        self._loop.add(alive_read, told)
+        self._loop.add(alive_read, hear)
 
-    def _heed(self, message: protocol.Message) -> None:
-        """Handle a message of the relay process: `{}` for each connection that it refuses, or a note."""
-        if not message:
-            self.refused += 1
-        elif message["name"] not in self._noted:
-            # Another relay process may have reported it.
-            self._noted.add(message["name"])
-            self._note(message["name"], message["severity"], message["text"])
+    def _relay(self, refusals: int) -> "Relay":
+        """Return what the relay process runs, which writes a byte to `refusals` for each connection that it
+        refuses."""
+        os.set_blocking(refusals, False)
 
-    def _relay(self, say: int) -> "Relay":
-        """Return what the relay process runs, which writes its messages to `say`."""
-        os.set_blocking(say, False)
-
-        def write(message: protocol.Message) -> None:
+        def note_refusal() -> None:
             try:
-                os.write(say, protocol.encode(message))
+                os.write(refusals, b".")
             except BlockingIOError:
                 pass  # The pipe is full: the shim knows enough.
-
-        def note(name: str, severity: str, text: str) -> None:
-            write({"name": name, "severity": severity, "text": text})
 
         return Relay(
             self._listeners[0],
@@ -199,9 +172,7 @@ class Endpoint:
             peers=self._peers,
             out=self._way_out,
             service=self._service,
-            refused=lambda: write({}),
-            failing=storage_failures.StorageFailures(note),
-            status=self._status,
+            refused=note_refusal,
         )
 
     def _way_out(self) -> google_hosts.GoogleHosts:
@@ -238,8 +209,6 @@ class Relay:
         out: Callable[[], google_hosts.GoogleHosts | None] = lambda: None,
         service: Service = NO_SERVICE,
         refused: Callable[[], None] = lambda: None,
-        failing: storage_failures.StorageFailures | None = None,
-        status: MakeStatus = lambda: None,
     ) -> None:
         """`secure`: the listener of TLS connections; None = there is none."""
         self._target = target
@@ -255,10 +224,6 @@ class Relay:
         self._service = service
         #: Called for each connection that is refused.
         self._refused = refused
-        #: Told of the results of calls.
-        self._failing = failing or storage_failures.StorageFailures()
-        #: Makes the object that takes the program's progress reports.
-        self._status = status
         self._listeners = {listener.fileno(): listener}
         self._secure = secure.fileno() if secure is not None else -1
         if secure is not None:
@@ -266,7 +231,7 @@ class Relay:
         self._tls_front: interception.TlsFront | None = None
         self._waiting: list[tuple[socket.socket, float]] = []
         self._poll = select.poll()
-        self._pairs = ConnectionPairs(self._poll, self._failing.answered)
+        self._pairs = ConnectionPairs(self._poll)
         self._deaf_until = 0.0
 
     def run(self) -> None:
@@ -331,8 +296,6 @@ class Relay:
                 self._out(),
                 rest,
                 grpc,
-                failing=self._failing,
-                status=self._status(),
             )
         return self._tls_front
 
@@ -344,7 +307,6 @@ class Relay:
                 if time.monotonic() < deadline:
                     self._waiting.append((connection, deadline))
                 else:
-                    self._failing.unreachable(_RETRY_SECONDS)
                     connection.close()
                 continue
             self._pairs.add(connection, server)
@@ -353,11 +315,10 @@ class Relay:
 class _End:
     """One side of a connection pair, with the bytes that still have to be written to it."""
 
-    __slots__ = ("answers", "connection", "done_reading", "peer", "pending")
+    __slots__ = ("connection", "done_reading", "peer", "pending")
 
-    def __init__(self, connection: socket.socket, answers: bool) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.answers = answers
         self.pending = memoryview(b"")
         self.done_reading = False
         self.peer = self
@@ -367,20 +328,16 @@ class ConnectionPairs:
     """Pairs of connections whose bytes are exchanged, with at most one chunk per direction and pair in
     memory."""
 
-    __slots__ = ("_answered", "_ends", "_poll")
+    __slots__ = ("_ends", "_poll")
 
-    def __init__(
-        self, poll: select.poll, answered: Callable[[bytes], None] = lambda data: None
-    ) -> None:
+    def __init__(self, poll: select.poll) -> None:
         #: The owner's poll object, in which the pairs' handles are registered.
         self._poll = poll
-        #: Called with each chunk of an answering side.
-        self._answered = answered
         self._ends: dict[int, _End] = {}
 
     def add(self, asking: socket.socket, answering: socket.socket) -> None:
         """Add a pair and take both connections over."""
-        near, far = _End(asking, answers=False), _End(answering, answers=True)
+        near, far = _End(asking), _End(answering)
         near.peer, far.peer = far, near
         for end in (near, far):
             end.connection.setblocking(False)
@@ -398,8 +355,6 @@ class ConnectionPairs:
             if events & ~select.POLLOUT and not end.done_reading and not end.peer.pending:
                 data = end.connection.recv(_CHUNK)
                 if data:
-                    if end.answers:
-                        self._answered(data)
                     end.peer.pending = memoryview(data)
                     end.peer.pending = end.peer.pending[end.peer.connection.send(data) :]
                 else:

@@ -2,8 +2,8 @@
 
 Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
 to the notes for people (`notes`); its metrics go to `reduction.jsonl` beside the log, every few seconds. If a
-worker's program notes nothing, its libraries show whether it can use reducers at all (`reduction_verdicts`).
-Nothing here may harm the program or its record: what cannot be written is dropped.
+worker's program has ended without any report, its owner is told that the reducers were idle. Nothing here may
+harm the program or its record: what cannot be written is dropped.
 
 A line of `reduction.jsonl` is one of
 
@@ -27,11 +27,10 @@ from trainshed.replica.observe import (
     growing_files,
     masking,
     notes,
-    reduction_verdicts,
 )
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import loop, processes
+from trainshed.replica.system import loop
 
 Metric = Union[int, float, list[Union[int, float]]]
 
@@ -41,12 +40,14 @@ MOST_NOTES = 20
 """Of one incarnation, beside one for each reducer, which it may have to say is lost."""
 _PREFIX = "trainshed reduction: "
 """Of lines in the log, as the package itself would write them."""
-VERDICT = "verdict"
-"""The name of the note that says that reducers stay idle."""
-SILENCE = "silence"
-"""Of the one that says that nothing is known yet."""
 UNUSED = "unused"
-"""Of the one that says, at the end of a program, that it was never heard of."""
+"""The name of the note that says that a program has ended and was never heard of."""
+_UNUSED_TEXT = (
+    "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
+    "plug-in. It works for PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in "
+    "Pythons that have NumPy and the PYTHONPATH that the service sets; `trainshed list reducer-support` says "
+    "more. Take worker pool 2 out of the job if it does without."
+)
 
 _FIRST = (1.0, 1.0, 3.0)
 _EVERY = 5.0
@@ -55,12 +56,8 @@ _PAUSE = 0.05
 _SHARE = 10
 """A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by
 `_PAUSE`."""
-_LONGEST_PAUSE = 600.0
-_MOST_PROCESSES = 100
-_SILENT_LOOKS = 3
-"""After so many looks at which no framework was found that is said, in case that people wonder."""
-_SHORT = 0.25
-"""A program that failed in this part of the time before the first look may not have come to its reducers."""
+_SHORT = 5.0
+"""Seconds; a program that failed sooner may not have come to its reducers."""
 
 
 class Reduction:
@@ -69,29 +66,24 @@ class Reduction:
     __slots__ = (
         "_events",
         "_first",
-        "_guardian",
         "_has_ended",
-        "_heard",
         "_incarnation",
+        "_is_expected",
         "_is_there",
         "_known",
-        "_looks",
         "_metrics",
+        "_most_notes",
         "_notes",
         "_owed_after",
         "_pacing",
-        "_pause",
-        "_reducers",
         "_say",
         "_sheet",
-        "_suspect",
         "_watcher",
     )
 
     def __init__(
         self,
         plan: protocol.LaunchDocument,
-        guardian: int,
         events: loop.Loop,
         *,
         has_ended: Callable[[], bool],
@@ -101,9 +93,8 @@ class Reduction:
     ) -> None:
         """Created before the program starts. `plan`: one with `reducers`."""
         self._incarnation = plan.incarnation
-        self._reducers = plan.observation.reducers
-        self._pause = plan.observation.verdict_after
-        self._guardian = guardian
+        self._most_notes = MOST_NOTES + plan.observation.reducers
+        self._is_expected = plan.observation.reducers_expected
         self._events = events
         #: Whether the main process is known to have ended.
         self._has_ended = has_ended
@@ -124,9 +115,7 @@ class Reduction:
         self._known: set[str] = set()
         self._metrics: dict[str, Metric] = {}
         self._first = list(_FIRST)
-        self._heard = self._is_there = False
-        self._looks = 0
-        self._suspect = reduction_verdicts.NOTHING
+        self._is_there = False
         self._owed_after = float("inf")
         # A file that an earlier incarnation left must not count as this one's.
         self._watcher.discard()
@@ -139,18 +128,15 @@ class Reduction:
         except OSError:
             self._sheet.close()
         self._watcher.begin()
-        if self._pause > 0:
-            self._owed_after = time.monotonic() + self._pause * _SHORT
-            self._events.after(self._pause, self._look_at_program)
+        self._owed_after = time.monotonic() + _SHORT
 
     def seal(self, *, succeeded: bool) -> None:
         """Store the last report of the ended program."""
         self._watcher.close()
         self._look(last=True)
-        is_owed = time.monotonic() >= self._owed_after or (succeeded and self._pause > 0)
-        if is_owed and not self._is_there and self._known <= {SILENCE}:
-            text = reduction_verdicts.text_at_end(self._suspect, self._reducers)
-            self._note(Note(UNUSED, WARNING, text))
+        is_owed = succeeded or time.monotonic() >= self._owed_after
+        if self._is_expected and is_owed and not self._is_there and not self._known:
+            self._note(Note(UNUSED, WARNING, _UNUSED_TEXT))
         if self._metrics:
             self._write({"last": True})
         self._sheet.close()
@@ -176,7 +162,6 @@ class Reduction:
 
     def _take(self, report: "Report") -> None:
         self._is_there = True
-        self._heard = self._heard or bool(report.notes)
         for note in report.notes:
             self._note(note)
         if report.metrics:
@@ -191,7 +176,7 @@ class Reduction:
 
     def _note(self, note: "Note") -> None:
         """Pass a note on, once for each name and limited in number."""
-        if note.name in self._known or len(self._known) >= MOST_NOTES + self._reducers:
+        if note.name in self._known or len(self._known) >= self._most_notes:
             return
         self._known.add(note.name)
         # Logged as a program would: JSON with a severity.
@@ -212,34 +197,6 @@ class Reduction:
                 self._sheet.append({"at": log.now(), "metrics": self._metrics, **mark})
             except OSError:
                 self._sheet.close()
-
-    # --- programs that say nothing ---
-
-    def _look_at_program(self) -> None:
-        if self._heard or self._has_ended():
-            return
-        family = processes.family(self._guardian)[:_MOST_PROCESSES]
-        found = reduction_verdicts.classify(
-            library for process in family for library in processes.libraries(process)
-        )
-        self._looks += 1
-        if found == reduction_verdicts.PYTORCH and self._is_there:
-            # The plug-in is loaded and waits for the process group, before which there may be hours of
-            # preparation.
-            found = reduction_verdicts.NOTHING
-        # The first framework that is seen may be a dependency of another one that is still being loaded.
-        is_certain = found == self._suspect != reduction_verdicts.NOTHING
-        is_silent = found == reduction_verdicts.NOTHING and not self._is_there
-        if is_certain or (is_silent and self._looks == _SILENT_LOOKS):
-            name = VERDICT if is_certain else SILENCE
-            severity = WARNING if is_certain else INFO
-            text = reduction_verdicts.text(found, self._reducers)
-            self._note(Note(name, severity, text))
-        if not is_certain:
-            self._events.after(self._pause, self._look_at_program)
-            if found == reduction_verdicts.NOTHING:
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._suspect = found
 
 
 PROGRAM_FILE = "reduction.json"

@@ -1,12 +1,8 @@
 """A preloader is a running Python of a runtime that has imported the runtime's frameworks and forks
 programs, so that these begin after the imports.
 
-The runtime's own interpreter runs it as `python3 -m trainshed.replica.preloader.program`. While that comes
-up, `site` imports `sitecustomize`, which imports the frameworks, looks whether they can be forked
-(`forking`), and serves requests. In a fork, `becoming` turns it into the requested program; then the import
-of `sitecustomize` returns, and the interpreter finishes its start. There is no module `program`: the
-interpreter runs the job's program in its place (`main_program`). So a program has the same stack beneath it
-as in an interpreter of its own.
+The runtime's own interpreter runs it (`forking`). In a fork, `becoming` turns the process into the requested
+program's, and `running` runs that.
 
 The preloader itself never reads anything of a job. A guardian that connects passes the process namespace of
 its fork, and the preloader forks into that (if it belongs to another user namespace, a child enters both and
@@ -23,10 +19,15 @@ JSON, accompanied by file handles:
 
 Instead of any answer the fork may say `cold WHY`: it has not run the program, and will not.
 
-The variable TRAINSHED_PRELOADER is JSON: modules (what to import), control (the
-handle of a socket: its other end is told `{"imported": {MODULE: VERSION}, "python": [MAJOR, MINOR]}` or
-`{"refused": WHY}`; each byte that comes over it afterwards is answered by one, which says that programs are
-taken; the preloader ends when it is closed), listener (the handle of a listening Unix socket), printed (the
-handles of two files for its own output and errors), root (the runtime's directory), idle (seconds without a
-program after which it ends).
+Its configuration is JSON: modules (what to import), control (the handle of a socket: its other end is told
+`{"imported": {MODULE: VERSION}}` or `{"refused": WHY}`; the preloader ends when it is closed), listener (the
+handle of a listening Unix socket), root (the runtime's directory), idle (seconds without a program after
+which it ends).
 """
+
+START = (
+    "import sys; sys.path[0] = sys.argv[2]; "
+    "from trainshed.replica.preloader import forking; forking.serve(sys.argv[1])"
+)
+"""What an interpreter is told to run; its arguments are the configuration and the directory
+that `trainshed` is imported from."""

@@ -17,13 +17,15 @@ from importlib.machinery import PathFinder
 from importlib.util import MAGIC_NUMBER
 
 from trainshed.replica import protocol
-from trainshed.replica.preloader import main_program, shown_arguments
+from trainshed.replica.preloader.running import Packed, script_directory
 from trainshed.replica.sandbox import call_filter, users
 from trainshed.replica.system import kernel, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, Optional
+
+    Command = tuple[list[str], Optional[Packed]]
 
 _KINDS = {
     "user": kernel.CLONE_NEWUSER,
@@ -72,9 +74,9 @@ class Guardian:
         self.connection.close()
 
 
-def become(guardian: Guardian, root: str, before: "main_program.Before") -> None:
-    """Become the program that the guardian describes; called in a fork of the preloader. `root`: the
-    runtime's directory. Returns when the interpreter is to finish its start and run the program."""
+def become(guardian: Guardian, root: str) -> "Command":
+    """Become the process that the guardian describes; called in a fork of the preloader. `root`: the
+    runtime's directory. Returns what it is to run (`running`)."""
     connection = guardian.connection
     try:
         _be_guarded(guardian)
@@ -89,7 +91,7 @@ def become(guardian: Guardian, root: str, before: "main_program.Before") -> None
         for number, limits in last["limits"]:
             resource.setrlimit(number, tuple(limits))
         os.chdir(last["directory"])
-        _begin_again(last, root, before)
+        command = _begin_again(last, root)
         # As in a new interpreter, whatever the starter of the service ignores.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -99,6 +101,7 @@ def become(guardian: Guardian, root: str, before: "main_program.Before") -> None
         give_up(connection, "%s: %s" % (type(error).__name__, error))
     connection.sendall(b"started\n")
     connection.close()
+    return command
 
 
 class Cold(Exception):
@@ -194,8 +197,8 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
         connection.sendall(b"ready\n")
 
 
-def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before") -> None:
-    """Set what an interpreter determines at its start. Raises Cold."""
+def _begin_again(last: "dict[str, Any]", root: str) -> "Command":
+    """Set what an interpreter determines at its start. Returns what it is to run. Raises Cold."""
     argv, environ = last["argv"], last["environ"]
     python, template = last["python"], last["template"]
     os.environ.clear()
@@ -211,28 +214,25 @@ def _begin_again(last: "dict[str, Any]", root: str, before: "main_program.Before
         # Its files will be in the directory that is searched first.
         looked_at.append(os.path.join(packed.files, os.path.dirname(packed.file)))
     if argv[1] == "-c":
-        argv[2].encode("utf-8")  # Otherwise an interpreter of its own reports what is wrong.
         sys.path[0] = ""
     elif argv[1] != "-m":
         if packed is None:
             _require_source(argv[1])
-        sys.path[0] = main_program.script_directory(argv[1])
+        sys.path[0] = script_directory(argv[1])
         looked_at.append(sys.path[0])
     _forget()
     _require_same(looked_at, home, root)
     _reseed()
-    shown_arguments.show(argv, environ)
-    shown_arguments.name_invocation(argv[0])
     if environ.get("PYTHONFAULTHANDLER"):
         import faulthandler
 
         faulthandler.enable()
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = list(argv)
-    main_program.go_on_with(argv, packed, before)
+    return argv, packed
 
 
-def _packed(argv: "list[str]") -> "main_program.Packed | None":
+def _packed(argv: "list[str]") -> "Optional[Packed]":
     """Return the program that `trainshed run` has packed, if it is one; None = it is not. Raises Cold."""
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
@@ -244,7 +244,7 @@ def _packed(argv: "list[str]") -> "main_program.Packed | None":
     try:
         with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
             said = json.load(file)
-        packed = main_program.Packed(directory, said["file"], said["module"])
+        packed = Packed(directory, said["file"], said["module"])
     except (OSError, ValueError, KeyError):
         raise Cold("it was packed by an earlier version of trainshed run") from None
     if packed.file.endswith(".sh"):

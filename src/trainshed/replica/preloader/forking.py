@@ -1,7 +1,10 @@
 """The preloader's main process: it imports modules, checks whether it can be forked after that, and forks
 programs.
 
-Runs on Python 3.6.
+A fork keeps the mount that its interpreter was started from: /proc/self/exe leads to it from any mount
+namespace. If that mount is writable, a program that is the file's owner could change what the service and
+other jobs run in. So the preloader restarts itself by a handle that was opened in a mount namespace in which
+everything is read-only. Runs on Python 3.6.
 """
 
 import ctypes
@@ -15,29 +18,26 @@ import socket
 import sys
 import time
 
-from trainshed.replica.preloader import becoming, interpreter, main_program, shown_arguments
-from trainshed.replica.sandbox import call_filter
+from trainshed.replica.preloader import START, becoming, running
+from trainshed.replica.sandbox import call_filter, mounts, users
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import kernel, unix_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any
+    from typing import Any, NoReturn
 
 _LOOK_SECONDS = 10.0
 """Seconds between two looks at how much memory the machine has left."""
 _SHORT_PART = 20
 """It ends when less than this part of the machine's memory is left."""
-_MOST_PRINTED = 1 << 16
-"""Bytes that an import may print on either stream."""
 _KNOWING = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without, by what their library does in each fork. jemalloc's (PyArrow
 brings one) gives free memory back; in a fork those threads do that which free it."""
 
 
-def serve(text: str, custom: "ModuleType | None") -> None:
-    """Run as a preloader; only forked programs return. `custom`: the interpreter's own `sitecustomize`."""
+def serve(text: str) -> None:
+    """Run as a preloader. In a fork, run the program that it becomes, and return or raise as that ends."""
     configuration = json.loads(text)
     # From here on modules are imported from the runtime alone.
     ours = sys.path.pop(0)
@@ -45,21 +45,23 @@ def serve(text: str, custom: "ModuleType | None") -> None:
     sys.dont_write_bytecode, writes = True, sys.dont_write_bytecode
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["control"])
     try:
-        interpreter.begin_read_only()
+        _begin_read_only([sys.executable, "-c", START, text, ours])
     except OSError as error:
         _tell(control, {"refused": "programs could change their interpreter: %s" % error})
         os._exit(0)
     kernel.name_process("ts-preloader")
-    for handle, standard in zip(configuration["printed"], (1, 2)):  # noqa: B905 - `strict` is too young
-        os.dup2(handle, standard)
-        os.close(handle)
+    # What an import prints is nobody's.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
     kernel.adopt_orphans()
     known = {handle for handle in kernel.open_handles() if _target(handle)}
     leases = program.hold_leases([configuration["root"]])
     known.update(leases)
     try:
         versions = _import(configuration["modules"])
-        printed = _printed()
+        _flush()
         _require_forkable(known)
     except Refused as refusal:
         _tell(control, {"refused": str(refusal)})
@@ -68,13 +70,13 @@ def serve(text: str, custom: "ModuleType | None") -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["listener"])
     call_filter.prepare()
-    shown_arguments.find()
     gc.collect()
     if hasattr(gc, "freeze"):
         gc.freeze()
-    _tell(control, {"imported": versions, "python": sys.version_info[:2]})
+    _tell(control, {"imported": versions})
     guardian = _next_program(control, listener, configuration["idle"])
-    becoming.become(guardian, configuration["root"], main_program.Before(custom, printed))
+    argv, packed = becoming.become(guardian, configuration["root"])
+    running.run(argv, packed)
 
 
 class Refused(Exception):
@@ -104,17 +106,11 @@ def _import(modules: "list[str]") -> "dict[str, str]":
     return versions
 
 
-def _printed() -> "tuple[bytes, bytes]":
-    """Return what the imports have printed on standard output and standard error, which are files now;
-    programs print it again. Raises Refused."""
+def _flush() -> None:
+    """Write out what the imports have printed, which each fork would print at its end otherwise."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Output in C buffers: each fork would print it at its end.
     ctypes.CDLL(None).fflush(None)
-    output, errors = (os.pread(handle, _MOST_PRINTED + 1, 0) for handle in (1, 2))
-    if max(len(output), len(errors)) > _MOST_PRINTED:
-        raise Refused("their import prints more than %d KiB" % (_MOST_PRINTED >> 10))
-    return output, errors
 
 
 def _require_forkable(known: "set[int]") -> None:
@@ -137,7 +133,7 @@ def _require_forkable(known: "set[int]") -> None:
         os._exit(0)
     os.waitpid(child, 0)
     if kernel.LINUX:
-        names = [_thread_name(each) for each in os.listdir("/proc/self/task")]
+        names = [_thread_name(thread) for thread in os.listdir("/proc/self/task")]
         lost = [name for name in names if name not in _KNOWING]
         if len(lost) > 1:
             raise Refused(
@@ -174,7 +170,7 @@ def _next_program(
         if left <= 0 or _is_memory_short():
             os._exit(0)
         ready = {handle for handle, _ in poll.poll(min(left, _LOOK_SECONDS) * 1000 + 1)}
-        if control.fileno() in ready and not _answer(control):
+        if control.fileno() in ready:
             os._exit(0)
         if listener.fileno() in ready:
             connection = _accept(listener)
@@ -227,14 +223,6 @@ def _fork(guardian: becoming.Guardian) -> int:
     return child
 
 
-def _answer(control: socket.socket) -> bool:
-    """Tell the process that started this one that programs are taken; return False if it is gone."""
-    try:
-        return bool(control.recv(16)) and bool(control.send(b"!"))
-    except OSError:
-        return False
-
-
 def _is_memory_short() -> bool:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
@@ -243,3 +231,50 @@ def _is_memory_short() -> bool:
     except (OSError, KeyError, ValueError):
         return False
     return free * _SHORT_PART < total
+
+
+_EXE = "/proc/self/exe"
+
+
+def _begin_read_only(argv: "list[str]") -> None:
+    """Return if the interpreter runs from a read-only mount; otherwise restart it from one, as `argv`. Raises
+    OSError if that is not possible."""
+    if _is_read_only(_EXE):
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = os.fork()
+        if child == 0:
+            _answer(theirs)
+        theirs.close()
+        said, handles = unix_sockets.receive_beside(ours)
+    os.waitpid(child, 0)
+    if len(handles) < 2 or not _is_read_only(handles[0]):
+        kernel.close_all(handles)
+        raise OSError("no mount of it is read-only (%s)" % said.decode("utf-8", "replace"))
+    # The namespace's handle stays open, because the dynamic loader resolves the interpreter's path in it.
+    os.set_inheritable(handles[1], True)
+    os.execv("/proc/self/fd/%d" % handles[0], argv)
+
+
+def _is_read_only(place: "str | int") -> bool:
+    return bool(os.statvfs(place).f_flag & os.ST_RDONLY)
+
+
+def _answer(to: socket.socket) -> "NoReturn":
+    """Send handles of the interpreter, opened in a read-only mount namespace, and of that namespace; runs in
+    a fork."""
+    try:
+        path = os.readlink(_EXE)
+        if os.geteuid():
+            users.map_one(os.geteuid(), os.getegid())
+        kernel.unshare(kernel.CLONE_NEWNS)
+        mounts.freeze_all(())
+        handles = [os.open(name, os.O_RDONLY) for name in (path, "/proc/self/ns/mnt")]
+        if not os.path.samestat(os.fstat(handles[0]), os.stat(_EXE)):
+            raise OSError("%s is another file by now" % path)
+        unix_sockets.send_with(to, b"opened", handles)
+    except OSError as error:
+        unix_sockets.send_with(to, str(error).encode("utf-8", "replace"), [])
+    finally:
+        os._exit(0)

@@ -400,8 +400,11 @@ def _guard(
     )
     seen = _view(isolation, message["slot"], files, namespace)
     # Before anything is hidden, which includes the way to the preloader's socket.
-    fork = warm_start.fork_for(plan)
-    warm = warm_start.WarmStart(plan.warm, fork) if fork is not None else None
+    warm = (
+        warm_start.WarmStart(plan.warm, isolation.level)
+        if plan.warm.preloader and namespaced
+        else None
+    )
 
     def prepare() -> tuple[bytes, int]:
         # The service keeps the files that it makes to itself, but everybody may pass the directories on the
@@ -419,8 +422,6 @@ def _guard(
         if refused is not None:
             raise refused
         program.make_directories(files, *[program.ROOT] * isolation.own_root)
-        if plan.network.trainer_token:
-            program.leave_token(files, plan.network.trainer_token)
         if namespaced:
             seen.enter()
             if not (isolation.image and isolation.level == protocol.LEVEL_USER):

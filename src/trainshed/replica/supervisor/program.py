@@ -25,8 +25,6 @@ KEPT_TEMPORARY = "var-tmp"
 PYTHON = "python"
 PYTHON_USER = "python-user"
 HYPERTUNE = "hypertune"
-TRAINER_TOKEN = ".trainer-token"
-"""File in `HYPERTUNE` with the token that `trainer_status` checks."""
 LAYER = "layer"
 """What the program has changed in its container image."""
 ROOT = "root"
@@ -60,22 +58,6 @@ def make_directories(files: str, *others: str) -> None:
                 # It may be a link: we, who may read anything, would show the program what the link leads to.
                 os.unlink(path)
                 os.mkdir(path, 0o700)
-
-
-def leave_token(files: str, token: str) -> None:
-    """Write the file with the token by which the program reports its progress, replacing that of an earlier
-    incarnation."""
-    path = os.path.join(files, HYPERTUNE, TRAINER_TOKEN)
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # It was not there, or is a directory now.
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444)
-    except FileExistsError:
-        return  # The program itself has put something there: it cannot report then.
-    os.write(handle, token.encode("ascii"))
-    os.close(handle)
 
 
 def limit_processes(most: int) -> None:

@@ -5,7 +5,7 @@ import os
 from typing import Any, Protocol
 
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import peers, relay, trainer_status
+from trainshed.replica.endpoint import peers, relay
 from trainshed.replica.observe import (
     disk,
     growing_files,
@@ -116,8 +116,6 @@ class Sidecars:
                 proxy=plan.program.environ.get("https_proxy")
                 or plan.program.environ.get("HTTPS_PROXY", ""),
                 service=(network.rest_socket, network.grpc_socket),
-                note=self._notes.add,
-                status=self._trainer_status,
             )
         self._metrics: metrics.Metrics | None = None
         if observation.watch_metrics:
@@ -134,7 +132,6 @@ class Sidecars:
         if observation.reducers:
             self._reduction = reduction_reports.Reduction(
                 plan,
-                guardian,
                 events,
                 has_ended=reporter.has_ended,
                 say=reporter.say,
@@ -165,16 +162,6 @@ class Sidecars:
                 disk=lambda: self._disk.used if self._disk is not None else 0,
                 place=(network.address, network.storage_port),
             )
-
-    def _trainer_status(self) -> trainer_status.TrainerStatus | None:
-        token, observation = self._plan.network.trainer_token, self._plan.observation
-        if not token:
-            return None
-        from trainshed.replica.endpoint import trainer_status
-
-        return trainer_status.TrainerStatus(
-            token, observation.logs, self._plan.incarnation, observation.masked
-        )
 
     def program_started(self, at: int) -> None:
         """Start the helpers that watch the program, which runs since `at` (ns since the epoch)."""

@@ -1,5 +1,5 @@
-"""Reads how far a replica's program is: a sample of its log's lines, of limited size however long the log is,
-and the program's own reports (`trainshed.replica.endpoint.trainer_status`)."""
+"""Reads how far a replica's program is: a sample of its log's lines, of limited size however long the log
+is."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.core.streams import Segment
-from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry, records
 
@@ -22,8 +21,6 @@ _END: Final = 32 << 10
 """Bytes that are read at the end."""
 _SMALL: Final = 16 << 10
 """Bytes that may be read on the event loop."""
-_REPORTS: Final = 256 << 10
-"""Bytes of reports that are read at most, from the newest backwards."""
 
 
 class Place(NamedTuple):
@@ -43,20 +40,7 @@ class Sample(Struct, frozen=True):
     last: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """One report of a program about its progress."""
-
-    #: Nanoseconds since the epoch.
-    at: Nanos
-    #: 0 to 100; None = not reported.
-    percent: float | None = None
-    #: Seconds that are left; None = not reported.
-    left: float | None = None
-    metrics: dict[str, str] = {}
-
-
 _entries: Final = msgspec.json.Decoder(Entry)
-_reports: Final = msgspec.json.Decoder(Report)
 
 
 def is_small(segments: Sequence[Segment], place: Place) -> bool:
@@ -115,14 +99,3 @@ def _parts(
             yield chosen, at, _PIECE, at == begin
     first = max(end - _END, offset if number == last else 0)
     yield last, first, end - first, first == 0 or (number == last and first == offset)
-
-
-def reports(segments: Sequence[Segment]) -> tuple[Report, ...]:
-    """Return the newest reports, oldest first. Blocks for a small read."""
-    if not segments:
-        return ()
-    size = segments[0].size()
-    first = max(size - _REPORTS, 0)
-    data = segments[0].read(first, size - first)
-    # What is read from the middle begins within a line.
-    return tuple(records(data[data.find(b"\n") + 1 if first else 0 :], _reports))

@@ -27,7 +27,7 @@ from trainshed.store.logs.lines import (
     read_line,
 )
 from trainshed.store.logs.onward import JobLog
-from trainshed.store.logs.progress import Place, Report, Sample, is_small, reports, sample
+from trainshed.store.logs.progress import Place, Sample, is_small, sample
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
@@ -96,10 +96,6 @@ class LogReader:
         if is_small(segments, place):
             return sample(segments, place)
         return await asyncio.to_thread(sample, segments, place)
-
-    def reports(self, source: StreamSource) -> tuple[Report, ...]:
-        """Return a program's reports of its progress, oldest first; cheap if it has made none."""
-        return reports(self._open(source, StreamKind.PROGRESS))
 
     def _open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
         for streams in self._streams:

@@ -171,13 +171,8 @@ class Progress(Record, frozen=True):
     remaining_seconds: float | None = None
     #: Seconds by which that may be wrong, either way, in four of five cases.
     margin_seconds: float | None = None
-    #: Source of this: "output" = what its program prints, "report" = what its program reports, "trials"; "" =
-    #: not known.
+    #: Source of this: "output" = what its program prints, "trials"; "" = not known.
     source: str = ""
-    #: When its program reported; "" = it did not.
-    update_time: str = ""
-    #: What else its program reported, by name.
-    metrics: Mapping[str, str] = {}
 
 
 class JobList(Record, frozen=True):

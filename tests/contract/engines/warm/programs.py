@@ -6,9 +6,6 @@ LOOK = '''
 import builtins, gc, json, locale, os, platform, resource, signal, site, socket, stat, sys, sysconfig
 import tempfile, threading, traceback, warnings
 
-def inner():
-    return traceback.format_stack()
-
 def change(path):
     try:
         os.chmod(path, os.stat(path).st_mode & 0o7777)
@@ -44,8 +41,6 @@ seen = {
     "xoptions": [sys._xoptions, sys.warnoptions, sys.dont_write_bytecode, known("pycache_prefix")],
     "limits": [sys.getrecursionlimit(), sys.getswitchinterval()],
     "environ": dict(os.environ),
-    "environ_of_process": sorted(open("/proc/self/environ").read().split(chr(0))),
-    "cmdline": open("/proc/self/cmdline").read().split(chr(0)),
     "comm": open("/proc/self/comm").read(),
     "exe": os.path.basename(os.readlink("/proc/self/exe")),
     "change of exe": change("/proc/self/exe"),
@@ -70,9 +65,7 @@ seen = {
     "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent, __spec__.cached,
                           __spec__.has_location],
     "loader": type(__loader__).__name__,
-    "depth": len(inner()),
     "custom": "sitecustomize" in sys.modules,
-    "stack": inner(),
     "streams": [[s.name, s.encoding, s.errors, s.line_buffering, s.isatty(), s.seekable(),
                  type(s.buffer).__name__, getattr(s, "write_through", "older")]
                 for s in (sys.stdout, sys.stderr)]
@@ -93,58 +86,6 @@ seen = {
 print(json.dumps(seen))
 '''
 
-BARE = '''
-"""What is there of an interpreter that has imported nothing."""
-import sys
-modules = sorted(sys.modules)
-
-def files(module):
-    spec, loader = getattr(module, "__spec__", None), getattr(module, "__loader__", None)
-    return [str(each) for each in (getattr(module, "__file__", None), getattr(module, "__cached__", None),
-            getattr(module, "__path__", None), spec and [spec.origin, spec.cached, spec.has_location],
-            spec and spec.submodule_search_locations, getattr(loader, "path", None))]
-
-# The other two are told their files when their package is imported.
-named = {name: files(sys.modules[name]) for name in modules if not name.startswith("_frozen")}
-import ctypes, json, os, urllib
-
-def arguments():
-    """As setproctitle finds them: before the environment."""
-    count, listed = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
-    ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(count), ctypes.byref(listed))
-    told = [listed[at] for at in range(count.value)]
-    length = len(b"".join(os.fsencode(each) + b"\\0" for each in told))
-    first = ctypes.POINTER(ctypes.c_void_p).from_buffer(
-        ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))[0]
-    return told, ctypes.string_at(first - length, length).decode()
-
-def deeper(depth=0):
-    try:
-        return deeper(depth + 1)
-    except RecursionError:
-        return depth
-
-seen = {
-    "modules": modules,
-    **named,
-    "attributes": [hasattr(urllib, "parse"), hasattr(sys.modules["encodings"], "ascii")],
-    "cached": sorted(each.replace(os.getcwd(), "CWD") for each in sys.path_importer_cache
-                     if "/lib/python" not in each or each.endswith(".py")),
-    "depth": deeper() if sys.version_info >= (3, 9) else None,
-    "arguments": arguments() if sys.version_info >= (3, 8) else None,
-    "variables": [os.environ.pop("MINE"), ctypes.CDLL(None).setenv(b"MINE", b"2", 1),
-                  os.popen("echo $MINE").read()],
-    "invoked": [ctypes.c_char_p.in_dll(ctypes.CDLL(None), "program_invocation_" + name).value.decode()
-                for name in ("name", "short_name")],
-}
-with open("socket.py", "w") as file:
-    file.write("MINE = True")
-sys.path.insert(0, os.getcwd())
-import socket
-seen["own module"] = hasattr(socket, "MINE")
-print(json.dumps(seen))
-'''
-
 FRAMEWORK = '''
 """Stands for a framework: it takes its time, and keeps what it has found."""
 import json, logging, multiprocessing, os, platform, random, sysconfig, tempfile, threading
@@ -154,19 +95,8 @@ HERE = tempfile.gettempdir(), platform.node(), sysconfig.get_paths()
 KEY = bytes(multiprocessing.current_process().authkey)
 '''
 
-TALKATIVE = '''
-"""Stands for a framework that says something of itself."""
-import ctypes, sys
-print("welcome", flush=True)
-print("take care", file=sys.stderr)
-libc = ctypes.CDLL(None)
-libc.puts(b"by the C library")
-libc.fflush(None)
-'''
-
 PROGRAMS = {
     "look": LOOK,
-    "bare": BARE,
     "pack/__init__": "",
     "pack/__main__": "import sys; print('main of a package', __name__, __package__, sys.argv)",
     "pack/deep": LOOK,
@@ -203,17 +133,7 @@ PROGRAMS = {
     "look_alike": "",
     "typed": "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int'\n"
     "print(typing.get_type_hints(A), __annotations__ if '__annotations__' in vars() else None)\n",
-    "numbered": "import os; print(os.getpid())",
-    "beside/usercustomize": "print('nobody has asked for this')",
-    "beside/first": "import sys\nprint(__file__.rpartition('/')[0] in sys.path_importer_cache)\n"
-    "class Counting:\n    count = 0\n    def write(self, text): pass\n"
-    "    def flush(self): self.count += 1\n"
-    "import atexit\nsys.stdout = counting = Counting()\n"
-    "atexit.register(lambda: sys.stderr.write('flushed %d\\n' % counting.count))\n",
-    "alone": "import os\nothers = {int(name) for name in os.listdir('/proc') if name.isdigit()}\n"
-    "print(others == {1, os.getpid()})",
     "hashed": "import os\nprint(os.environ['PYTHONHASHSEED'], hash('a'), sep=chr(10))\n",
-    "talks": "import talkative; print('main')",
     "drawn": "import json, random, framework, os, multiprocessing\nprint(json.dumps([random.random(), "
     "framework.DRAWN, hash('a'), multiprocessing.current_process().authkey.hex()]))\n",
 }

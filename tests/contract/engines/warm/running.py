@@ -113,15 +113,13 @@ async def both_ways(
     runtime: Runtime,
     *argv: str,
     warm: WarmStart | None = None,
-    begun: str = WARM,
     prefix: Prefix | None = None,
 ) -> tuple[Outcome, Outcome]:
-    """Outcomes of a program that began cold, and of the same that asked to begin warm and began as `begun`
-    says."""
+    """Outcomes of a program that began cold, and of the same that began warm."""
     asked = warm or runtime.warm()
     cold_uid = await start(house, runtime, *argv, warm=None, prefix=prefix)
     warm_uid = await start(house, runtime, *argv, warm=asked, prefix=prefix)
-    assert await how_it_began(house, warm_uid) == begun
+    assert await how_it_began(house, warm_uid) == WARM
     assert await how_it_began(house, cold_uid) == ""
     return await outcome(house, cold_uid), await outcome(house, warm_uid)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.warm.programs import FRAMEWORK, PROGRAMS, TALKATIVE
+from tests.contract.engines.warm.programs import FRAMEWORK, PROGRAMS
 from tests.soaks import SOAKS
 from trainshed.cli.run.program import pack
 from trainshed.core.launch import Software, WarmStart
@@ -25,8 +25,6 @@ IMPORTED = {
     "framework": FRAMEWORK,
     "threaded": "import threading\n"
     "threading.Thread(target=threading.Event().wait, daemon=True).start()\n",
-    "talkative": TALKATIVE,
-    "flooding": "print('x' * 66000)\n",
     "open_file": "FILE = open('/etc/hostname')\n",
     "dies": "import os\nos._exit(3)\n",
 }

@@ -30,12 +30,10 @@ PACKAGES = (
     "telemetry",
 )
 """Of ours: all that engines and replicas import."""
-LIBRARIES = ("msgspec", "yaml")
+LIBRARIES = ("msgspec",)
 """Of others: all that those packages import where an agent runs."""
 _LEFT_OUT = ("__pycache__", "conformance")
 _KINDS = (".pyi",)
-_OPTIONAL = ("_yaml",)
-"""Compiled, large, and done without."""
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
 """What a Python is told to run that is given a parcel."""
 _TIME = 315532800
@@ -126,6 +124,6 @@ def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
     for directory, names, files in os.walk(root):
         names[:] = [each for each in names if each not in _LEFT_OUT]
         for each in files:
-            if not each.endswith(_KINDS) and not each.startswith(_OPTIONAL):
+            if not each.endswith(_KINDS):
                 path = Path(directory, each)
                 yield f"{name}/{path.relative_to(root)}", path
