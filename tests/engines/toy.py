@@ -289,8 +289,8 @@ class ToyEngine:
         segments.sync()
         segments.close()
         record = ExitRecord(
-            status if status >= 0 else None,
-            -status if status < 0 else None,
+            exit_code=status if status >= 0 else None,
+            signal=-status if status < 0 else None,
             oom=False,
             started=place.started,
             ended=max(time.time_ns(), place.started),

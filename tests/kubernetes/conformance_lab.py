@@ -73,7 +73,6 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
         hidden=(),
         kept_ports=(),
         access=ServiceAccess(),
-        zygote=None,
         rules=ProgramRules(autopsy_ttl=3600 * 10**9),
         cache=directory / "cache",
     )

@@ -201,7 +201,9 @@ class ScriptedEngine:
         """The replica's program ends."""
         key = (uid, attempt, replica)
         incarnation = self.alive.pop(key)
-        record = ExitRecord(code, signal, oom=oom, started=1, ended=2, stopped=stopped)
+        record = ExitRecord(
+            exit_code=code, signal=signal, oom=oom, started=1, ended=2, stopped=stopped
+        )
         self.ended[key] = (incarnation, record)
         self.events.put_nowait(ReplicaReport(key[0], ReplicaExited(*key[1:], incarnation, record)))
 

@@ -297,7 +297,15 @@ class Life:
         stalled: bool = False,
     ) -> ReplicaExited:
         ended = self.now - self.dice.choice((0, 0, SECOND))
-        record = ExitRecord(code, signal, oom, CREATED, ended, stopped=stopped, stalled=stalled)
+        record = ExitRecord(
+            exit_code=code,
+            signal=signal,
+            oom=oom,
+            started=CREATED,
+            ended=ended,
+            stopped=stopped,
+            stalled=stalled,
+        )
         return ReplicaExited(self.job.attempt, one.id, one.incarnation, record)
 
     def _stopping(self) -> Event:

@@ -75,7 +75,6 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
         hidden=(),
         kept_ports=(),
         access=ServiceAccess(),
-        zygote=None,
         rules=ProgramRules(
             visible=(Path(sys.prefix), Path(sys.base_prefix)), autopsy_ttl=3600 * 10**9
         ),

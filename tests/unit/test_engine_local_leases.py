@@ -2,20 +2,27 @@
 processes."""
 
 import asyncio
+import itertools
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.local import findings
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.reconciler import Leases
-from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol
 
 
 def slot_handle(
-    node: str, index: int = 0, emit: Callable[[EngineEvent], None] = lambda _: None
+    node: str,
+    index: int = 0,
+    emit: Callable[[EngineEvent], None] = lambda _: None,
+    unclear: Callable[[SlotHandle], None] = lambda _: None,
 ) -> SlotHandle:
     replica = ReplicaId(1, index)
     slot = Slot(replica, node, "h", "h", "127.64.0.1", 2222)
@@ -25,7 +32,7 @@ def slot_handle(
         slot=slot,
         directory=Path("/nowhere"),
         emit=emit,
-        unclear=lambda _: None,
+        unclear=unclear,
     )
     made.begin(1)
     return made
@@ -102,3 +109,60 @@ def test_the_node_that_the_service_itself_is_on_is_never_gone() -> None:
     late = slot_handle("local")
     assert nodes.silent([late], [late], [late]) == {late}
     assert not heard
+
+
+def test_what_follows_in_each_state_from_each_event_is_a_total_table() -> None:
+    """An end stays an end until the next incarnation begins, and nobody is called twice."""
+    assert {state: set(row) for state, row in TABLE.items()} == {
+        state: set(Event) for state in State
+    }
+    for state in State:
+        assert TABLE[state][Event.BEGUN] is State.UNKNOWN
+        assert TABLE[state][Event.ENDED] is State.ENDED
+        if state is not State.ENDED:
+            assert TABLE[state][Event.CONNECTED] is State.ATTACHED
+            assert TABLE[state][Event.DISCONNECTED] is State.UNKNOWN
+    assert {TABLE[State.ENDED][event] for event in set(Event) - {Event.BEGUN}} == {State.ENDED}
+    assert TABLE[State.ATTACHED][Event.FOUND_HELD] is State.ATTACHED
+
+
+@pytest.mark.parametrize("events", list(itertools.product(Event, repeat=3)))
+def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
+    """Every three events: the state is the table's, each end is told once, and who is not connected is looked
+    into."""
+
+    async def body() -> None:
+        told: list[EngineEvent] = []
+        unclear: list[SlotHandle] = []
+        subject = slot_handle("a", emit=told.append, unclear=unclear.append)
+        expected, ends, looks, incarnation = subject.state, 0, 0, 1
+        others: list[socket.socket] = []
+        for event in events:
+            before, expected = expected, TABLE[expected][event]
+            ends += before is not State.ENDED and expected is State.ENDED
+            match event:
+                case Event.BEGUN:
+                    incarnation += 1
+                    subject.begin(incarnation)
+                case Event.FOUND_HELD:
+                    subject.settle(incarnation, findings.Held())
+                case Event.CONNECTED:
+                    ours, theirs = socket.socketpair()
+                    others.append(theirs)
+                    subject.settle(incarnation, findings.Alive(ours))
+                case Event.DISCONNECTED:
+                    # Only a connection breaks, and only who is held is called.
+                    if before is State.ATTACHED:
+                        others[-1].close()
+                        await asyncio.sleep(0.001)
+                        looks += 1
+                    elif before is State.HELD:
+                        subject.call()
+                        looks += 1
+                case Event.ENDED:
+                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+            assert subject.state is expected
+        assert (len(told), len(unclear)) == (ends, looks)
+        subject.close()
+
+    asyncio.run(body())

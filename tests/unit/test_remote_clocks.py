@@ -21,7 +21,9 @@ def test_moments_are_told_by_the_services_clock(skew: int) -> None:
     assert reading.of(started).at == NOW - 5 * SECOND
     noted = ReplicaNoted(1, R, 1, 1, theirs, "disk_full", "INFO", "text")
     assert reading.of(noted).at == NOW
-    record = ExitRecord(0, None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND)
+    record = ExitRecord(
+        exit_code=0, signal=None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND
+    )
     told = reading.of(ReplicaExited(1, R, 1, record)).exit
     assert (told.started, told.ended) == (NOW - 9 * SECOND, NOW - SECOND)
 

@@ -63,11 +63,6 @@ class EngineContext(Struct, frozen=True):
     #: Ports that the service listens on, which no program may take while it is away.
     kept_ports: tuple[int, ...]
     access: ServiceAccess
-    #: Process that forks shims, started before the service had threads; the engine owns it. Only the local
-    #: one uses it.
-    zygote: object
-    #: Survey of the local engine's slots that was begun early; None = it was not.
-    survey: object = None
     rules: ProgramRules = ProgramRules()
     #: Where the service keeps environments and images that programs run in.
     cache: Path = Path()

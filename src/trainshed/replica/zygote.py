@@ -10,7 +10,6 @@ Requests come over a stream socket pair: JSON lines, each with a file handle.
   "refused": {LEVEL: why not}}, or {"failed": why it is not known}.
 - {"autopsy": true, ...}: do what `autopsy` describes.
 - {"sweep": PATH}: delete what is in that directory, and close the handle when that is done.
-- {"survey": PATH}: send the state of all slots below it over the handle (`supervisor.survey`).
 - {"pool": NUMBER, "level": LEVEL}: from now on keep so many idle shims ready.
 - {"ping": true}: close the handle, because all earlier requests have been taken up.
 If the zygote dies, the handles of its requests are closed, which the other end sees.
@@ -26,7 +25,7 @@ from typing import NoReturn
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import autopsy, guardian, shim, survey
+from trainshed.replica.supervisor import autopsy, guardian, shim
 from trainshed.replica.system import kernel, trees, unix_sockets
 
 _QUIET_MS = 12
@@ -174,7 +173,5 @@ def _become(line: bytes, handle: int) -> None:
             connection.sendall(protocol.encode({"failed": str(failure)}))
         else:
             connection.sendall(protocol.encode({"level": level, "refused": refused}))
-    elif "survey" in message:
-        survey.main(message["survey"], connection)
     else:
         trees.sweep(message["sweep"])

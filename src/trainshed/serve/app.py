@@ -392,8 +392,6 @@ def _engine(bootstrap: Bootstrap) -> Engine:
             certificate=intercepting.certificate,
             trust=intercepting.trust,
         ),
-        zygote=bootstrap.zygote,
-        survey=bootstrap.survey,
         rules=ProgramRules(
             settings.isolation,
             settings.max_processes,

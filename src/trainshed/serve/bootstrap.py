@@ -18,9 +18,6 @@ from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup
 from trainshed.core.errors import Unauthenticated
-from trainshed.engines.local.findings import Survey
-from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
@@ -57,9 +54,6 @@ class Bootstrap(Struct, frozen=True):
     certified: "Future[Certificates] | None"
     #: Done when the files of `certificates.interception_files` are there.
     intercepting: "Future[Interception]"
-    zygote: ZygoteHandle
-    #: The survey of the local engine's slots; None = there are none, or another engine is used.
-    survey: Survey | None
     buckets: BucketKeeper
     #: The bucket process's own TCP ports, without and with TLS; 0 = none.
     storage_port: int
@@ -89,14 +83,13 @@ class Bootstrap(Struct, frozen=True):
 def assembled(
     settings: Settings,
     origins: Mapping[str, Origin],
-    zygote: ZygoteHandle,
     meanwhile: Callable[[], object],
 ) -> Generator[Bootstrap]:
     """Yield what a `Service` is made of; close it at the end. Raises StartFailed. `meanwhile`: called in this
     thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
         aside = ThreadPoolExecutor(1, "bootstrap")
-        opened = aside.submit(_open_in_order, settings, origins, zygote, cleanup)
+        opened = aside.submit(_open_in_order, settings, origins, cleanup)
         aside.shutdown(wait=False)
         try:
             meanwhile()
@@ -110,7 +103,6 @@ def assembled(
 def _open_in_order(
     settings: Settings,
     origins: Mapping[str, Origin],
-    zygote: ZygoteHandle,
     cleanup: contextlib.ExitStack,
 ) -> Bootstrap:
     """Open everything, beginning with the store: its lock decides whether the data directory is ours. Raises
@@ -143,8 +135,6 @@ def _open_in_order(
             f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
             "Mend that, or choose another one with --data or $TRAINSHED_DATA."
         ) from failure
-    # As early as possible: programs' shims take as long to answer as the rest of the start.
-    survey = _survey(settings, zygote)
     listener = _listen(settings.host, settings.port, "--port")
     cleanup.callback(listener.close)
     programs = _program_sockets(settings.data)
@@ -167,8 +157,6 @@ def _open_in_order(
         grpc=grpc_ports,
         certified=certified,
         intercepting=intercepting,
-        zygote=zygote,
-        survey=survey,
         buckets=BucketKeeper(setup, listeners),
         storage_port=storage_port,
         storage_tls_port=storage_tls_port,
@@ -181,16 +169,6 @@ def _open_in_order(
         jobs=jobs,
         sealer=sealer,
     )
-
-
-def _survey(settings: Settings, zygote: ZygoteHandle) -> Survey | None:
-    slots = Layout(settings.data.resolve()).slots
-    if settings.engine != "local" or not slots.is_dir():
-        return None
-    try:
-        return Survey(zygote, slots)
-    except OSError:
-        return None  # The zygote has died, for instance; the engine starts another.
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:

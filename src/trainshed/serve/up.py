@@ -186,17 +186,13 @@ def _serve(
     # `Service` turns the collector on again once it has begun its work.
     gc.disable()
     last_sign = _last_written(settings.data)
-    # The zygote starts in its own process while this one loads everything else.
-    from trainshed.engines.local import spawner
-
-    handle = spawner.start()
     from trainshed.serve.bootstrap import assembled
     from trainshed.serve.private_files import close_to_others
 
     for mended in close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
 
-    with assembled(settings, origins, handle, _load_the_rest) as bootstrap:
+    with assembled(settings, origins, _load_the_rest) as bootstrap:
         _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs)
 
 

@@ -20,9 +20,7 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import spawner
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.findings import Survey
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     CapacityChanged,
@@ -74,19 +72,13 @@ class House:
         if self._reader is not None:
             await self._reader
 
-    async def restart(self, *, surveyed: bool = True, **options: Any) -> None:
-        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `surveyed`:
-        the zygote looks into the slots, as for a service. `options`: what it is built with from now on."""
+    async def restart(self, **options: Any) -> None:
+        """As if the service had been restarted: a new engine on the same data, nothing heard yet. `options`:
+        what it is built with from now on."""
         await self.close()
         self.events.clear()
         self.options |= options
-        zygote = spawner.start()
-        self.engine = LocalEngine(
-            self.data,
-            Options(level=self.level, **self.options),
-            zygote=zygote,
-            survey=Survey(zygote, self.data / "slots") if surveyed else None,
-        )
+        self.engine = LocalEngine(self.data, Options(level=self.level, **self.options))
         await self.open()
 
     async def until(self, true: Callable[[], bool]) -> None:

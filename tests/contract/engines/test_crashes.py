@@ -7,8 +7,6 @@ import os
 import select
 import signal
 import socket
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,8 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local import engine as local_engine
 from trainshed.engines.local import findings, reconciler, spawner
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.findings import Survey
-from trainshed.engines.local.options import Options
+from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import (
     EngineUnavailable,
@@ -291,60 +286,31 @@ def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
     house(test)
 
 
-def test_slots_are_looked_into_all_the_same_if_who_does_so_is_killed(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(SLEEPS)
-        await house.started(uid)
-        await house.close()
-        house.events.clear()
-        zygote = spawner.start()
-        os.kill(zygote.pid, signal.SIGSTOP)
-        survey = Survey(zygote, house.data / "slots")
-        zygote.kill()
-        house.engine = LocalEngine(
-            house.data, Options(level=house.level, **house.options), zygote=zygote, survey=survey
-        )
-        await house.open()
-        await house.started(uid)
-
-    house(test)
-
-
-def test_shims_that_nobody_has_called_yet_are_told_and_heard_all_the_same(
+def test_a_shim_that_ends_before_it_is_called_is_heard_of(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ADR 83: shims are called beside the rest of a start. Who is to be told something before is called at
-    once; an end that comes before is found out."""
-    may_go_on = threading.Event()
-    call_all = local_engine._call_all  # pyright: ignore[reportPrivateUsage] - to hold it up
-
-    def later(slots: Sequence[Path]) -> list[socket.socket | None]:
-        may_go_on.wait()
-        return call_all(slots)
+    """Shims are called beside the rest of a start: an end that comes before is found out."""
+    call, may_go_on = SlotHandle.call, asyncio.Event()
 
     async def test(house: House) -> None:
-        stopped, ends = await house.python(SLEEPS), await house.python(SLEEPS)
-        for uid in (stopped, ends):
-            await house.line(uid, lambda text: text == "up")
-        monkeypatch.setattr(local_engine, "_call_all", later)
+        uid = await house.python(SLEEPS)
+        await house.line(uid, lambda text: text == "up")
+        monkeypatch.setattr(SlotHandle, "call", lambda handle: may_go_on.set())
         await house.restart()
-        try:
-            await house.engine.stop(stopped, 1, grace=0)
-            assert (await house.exit(stopped)).exit.stopped
-            assert not house.seen(ends)
-            gone = os.pidfd_open(house.shim(ends)["shim"])
-            os.kill(house.shim(ends)["guardian"], signal.SIGKILL)
-            await asyncio.to_thread(select.select, [gone], [], [])
-            os.close(gone)
-        finally:
-            may_go_on.set()
-        assert (await house.exit(ends)).exit.signal == signal.SIGKILL
+        await may_go_on.wait()
+        assert not house.seen(uid)
+        gone = os.pidfd_open(house.shim(uid)["shim"])
+        os.kill(house.shim(uid)["guardian"], signal.SIGKILL)
+        await asyncio.to_thread(select.select, [gone], [], [])
+        os.close(gone)
+        monkeypatch.setattr(SlotHandle, "call", call)
+        await house.engine.stop(uid, 1, grace=0)
+        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
 
     house(test)
 
 
-@pytest.mark.parametrize("surveyed", [True, False])
-def test_many_slots_are_adopted_quickly(house: Run, surveyed: bool) -> None:
+def test_many_slots_are_adopted_quickly(house: Run) -> None:
     async def test(house: House) -> None:
         replicas = [ReplicaId(1, index) for index in range(30)]
         uid = house.job()
@@ -352,7 +318,7 @@ def test_many_slots_are_adopted_quickly(house: Run, surveyed: bool) -> None:
         await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
         for replica in replicas:
             await house.started(uid, replica)
-        await house.restart(surveyed=surveyed)
+        await house.restart()
         for replica in replicas:
             await house.started(uid, replica)
         assert sum(isinstance(event, ReplicaStarted) for event in house.seen(uid)) == len(replicas)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Line, Place
-from trainshed.engines.local.link import connect
 from trainshed.replica import protocol
 from trainshed.replica.observe import disk, usage
 from trainshed.replica.supervisor import journal, sidecars
+from trainshed.replica.supervisor.clients import connect
 
 MIB = 1 << 20
 LIMIT = 10 * MIB
@@ -81,7 +81,7 @@ def test_a_restart_in_place_begins_with_what_was_left(place: Place) -> None:
 def test_who_comes_later_is_told_again(place: Place) -> None:
     line = place.python(_WRITES, usage_every=0.05, disk_limit=LIMIT)
     hear(line, disk.NEARLY_FULL)
-    other = Line(connect(place.slot))
+    other = Line(connect(str(place.slot)))
     hear(other, disk.NEARLY_FULL)
     line.order(o="stop", grace=0)
     line.record()

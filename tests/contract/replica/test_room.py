@@ -15,10 +15,10 @@ import pytest
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from trainshed.engines.local import spawner
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.link import connect
 from trainshed.replica import protocol
 from trainshed.replica.observe import disk as replica_disk
 from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import kernel
 
 PRINTS_A_MEGABYTE = "for n in range(1000): print(n, 'x' * 1000)"
@@ -102,7 +102,7 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
         assert time.monotonic() < deadline
         line.order(o="ping", n=2)
         assert line.hear("pong", "exited", "lost")["e"] == "pong"
-    later = Line(connect(place.slot))  # A service that has come back.
+    later = Line(connect(str(place.slot)))  # A service that has come back.
     assert later.hear("started", "refused")["e"] == "started"
     assert journal.Entries(str(place.slot)).record(1) is None
     filler.unlink()

@@ -5,7 +5,7 @@ from msgspec import Struct
 from trainshed.core.units import Nanos
 
 
-class ExitRecord(Struct, frozen=True):
+class ExitRecord(Struct, frozen=True, kw_only=True):
     """How a replica's main process ended, as its shim saw it (spec/invariants#shims, "attempt record").
 
     Exactly one of `exit_code` and `signal` is set.

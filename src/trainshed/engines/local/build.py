@@ -4,16 +4,14 @@ from pathlib import Path
 
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.findings import Survey
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 
 
 def new_engine(context: EngineContext) -> LocalEngine:
     """Build the engine. The service has checked the settings (`serve.settings`): all of them are set, by
     their names in docs/settings.md."""
-    table, zygote = context.settings, context.zygote
+    table = context.settings
     options = Options(
         access=context.access,
         hidden=context.hidden,
@@ -35,9 +33,4 @@ def new_engine(context: EngineContext) -> LocalEngine:
         node_memory_bytes=round(table["node_memory"] * 2**30),
         node_accelerators=table["node_accelerators"],
     )
-    return LocalEngine(
-        context.data,
-        options,
-        zygote=zygote if isinstance(zygote, ZygoteHandle) else None,
-        survey=context.survey if isinstance(context.survey, Survey) else None,
-    )
+    return LocalEngine(context.data, options)

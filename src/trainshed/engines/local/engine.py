@@ -3,7 +3,6 @@ in the slots' files."""
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -30,22 +29,15 @@ from trainshed.engines.launch.documents import (
 )
 from trainshed.engines.local import machine, places, spawner
 from trainshed.engines.local.autopsies import Autopsies, Foundling
-from trainshed.engines.local.findings import (
-    FoundGang,
-    Survey,
-    SurveyFailed,
-    disown_copies,
-    probe_all,
-)
+from trainshed.engines.local.findings import disown_copies, probe_all
 from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.link import call
 from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
 from trainshed.engines.local.reconciler import Leases, Reconciler
-from trainshed.engines.local.slot_handle import SlotHandle
+from trainshed.engines.local.slot_handle import SlotHandle, State
 from trainshed.engines.local.spawner import Spawner, ZygoteHandle
 from trainshed.engines.local.sweeper import Sweeper
 from trainshed.engines.local.terminals import open_in
@@ -76,8 +68,7 @@ _CALLED_AT_ONCE = 20
 
 class LocalEngine:
     """An `Engine` for this machine. `data`: the service's data directory. `zygote`: a zygote started early;
-    the engine owns it from here on and starts new ones when it dies (None = it starts the first as well).
-    `survey`: a survey of its slots that was begun early."""
+    the engine owns it from here on and starts new ones when it dies (None = it starts the first as well)."""
 
     def __init__(
         self,
@@ -85,7 +76,6 @@ class LocalEngine:
         options: Options | None = None,
         *,
         zygote: ZygoteHandle | None = None,
-        survey: Survey | None = None,
     ) -> None:
         options = options or Options()
         identity = machine.identity(data)
@@ -94,7 +84,6 @@ class LocalEngine:
         self._probe = HostProbe(options, identity)
         self._secrets = options.secrets
         self._spawner = Spawner(zygote)
-        self._survey = survey
         shared = self._shared = options.shared(self._layout)
         self._keeping = options.keeping
         self._hidden = shared.hidden
@@ -167,22 +156,22 @@ class LocalEngine:
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
         await asyncio.to_thread(disown_copies, self._layout)
-        self._limits = self._survey.limits if self._survey else spawner.raise_file_limits()
+        self._limits = spawner.raise_file_limits()
         await self._spawner.ready(self._limits)
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
         self._nodes.begin(shares)
         self._gangs.begin(shares, named=self._probe.is_named, own_users=level == protocol.LEVEL_OWN)
-        for found in await self._find_all():
-            if not found.slots:
+        for found_gang in await asyncio.to_thread(probe_all, self._layout):
+            if not found_gang.slots:
                 # No slot was given out, so nothing ever ran there.
-                self._layout.discard(found.job_uid, found.attempt)
+                self._layout.discard(found_gang.job_uid, found_gang.attempt)
                 continue
-            gang = self._gangs.add(found.job_uid, found.attempt, found.slots)
-            for replica, state in found.replicas.items():
-                slot_handle = gang[replica]
-                slot_handle.begin(state.incarnation)
-                slot_handle.settle(state.incarnation, state.finding)
+            gang = self._gangs.add(found_gang.job_uid, found_gang.attempt, found_gang.slots)
+            for found in found_gang.replicas:
+                slot_handle = gang[found.replica]
+                slot_handle.begin(found.incarnation)
+                slot_handle.settle(found.incarnation, found.finding)
         self._leases.watch()
         self._calling = begin(self._call(), "calling the shims of an earlier service")
         await self._spawner.keep_pool(level)
@@ -461,26 +450,15 @@ class LocalEngine:
 
     # --- inside ---
 
-    async def _find_all(self) -> list[FoundGang]:
-        """Return all gangs with the state of their slots."""
-        if self._survey is not None:
-            try:
-                return await self._survey.gangs()
-            except SurveyFailed as failure:
-                log.info("slots are looked into once more: %s", failure)
-        return await asyncio.to_thread(probe_all, self._layout)
-
     async def _call(self) -> None:
         """Connect to the shims that hold slots, in the background of a service's start: each has to wake up,
         mostly on the caller's processor. A shim that needs an order meanwhile is connected to at once."""
-        uncalled = [one for one in self._gangs.slot_handles() if one.is_uncalled]
-        async for some in in_turns(uncalled, _CALLED_AT_ONCE):
-            directories = [slot_handle.directory for slot_handle in some]
-            called = await asyncio.to_thread(_call_all, directories)
-            for slot_handle, connection in zip(some, called, strict=True):
-                slot_handle.called(connection)
-            if self._closed:
-                return  # `close` closes the connections made here with all others.
+        held = [handle for handle in self._gangs.slot_handles() if handle.state is State.HELD]
+        async for some in in_turns(held, _CALLED_AT_ONCE):
+            for slot_handle in some:
+                if self._closed:
+                    return
+                slot_handle.call()
 
     def _emit(self, event: EngineEvent) -> None:
         if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
@@ -537,7 +515,3 @@ class LocalEngine:
             record = journal.lost_record(protocol.NEVER_STARTED)
         superseded = journal.lost_record(f"superseded by incarnation {slot_handle.incarnation}")
         slot_handle.report(incarnation, record or superseded, entries.notes(incarnation))
-
-
-def _call_all(slots: Sequence[Path]) -> list[socket.socket | None]:
-    return [call(slot) for slot in slots]

@@ -1,39 +1,31 @@
-"""Finds out from a slot's files how an incarnation stands (`replica.supervisor.survey`). Blocks.
+"""Finds out from a slot's files how an incarnation stands, whatever was killed since. Blocks.
 
 Slots that were copied with their data directory are disowned: the processes that they name are the
 original's, which may live on. An original is known by the device and inode of its directory of slots; two
 directories that are there at once never share them.
 """
 
-import asyncio
 import errno
+import json
 import logging
 import os
 import socket
-import threading
-from collections.abc import Iterable
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.local import spawner
-from trainshed.engines.local.layout import Layout, slots_of
-from trainshed.engines.local.spawner import ZygoteHandle
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import clients, journal, survey
+from trainshed.replica.supervisor import clients, journal
+from trainshed.replica.system import durable
 
 log = logging.getLogger(__name__)
 
-_SILENCE = 60.0
-"""Seconds for which a survey may say nothing; to clear up after a killed shim takes two at most."""
-_CHUNK = 1 << 16
-_LINES = msgspec.json.Decoder()
-
+_PLACE = ".place"
+"""File in the directory of all slots that identifies the directory in which it was written."""
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Why a shim cannot be called that says nothing about the shim."""
 
@@ -63,8 +55,8 @@ class Held(Struct, frozen=True):
 
 
 class Changing(Struct, frozen=True):
-    """A shim holds the slot but does not listen: it is beginning, ending or dying, so that the caller should
-    probe again soon."""
+    """A shim begins, ends or dies, or what a killed one left is not cleared away yet: the caller should probe
+    again soon."""
 
 
 class NeverStarted(Struct, frozen=True):
@@ -78,8 +70,7 @@ def probe_slot(slot: Path, incarnation: int) -> Over | Alive | Changing | NeverS
     """Find out how an incarnation stands, and connect to the shim of one that is held. If its shim was
     killed, the remaining processes are killed and the loss recorded, so that the answer stays the same for
     ever. Raises OSError if this cannot be found out now."""
-    told = survey.standing(str(slot), journal.Entries(str(slot)), incarnation)
-    finding = _finding(told)
+    finding = _look(str(slot), journal.Entries(str(slot)), incarnation)
     if not isinstance(finding, Held):
         return finding
     try:
@@ -90,18 +81,34 @@ def probe_slot(slot: Path, incarnation: int) -> Over | Alive | Changing | NeverS
         return Changing()
 
 
-def _finding(told: protocol.Message) -> Over | Held | Changing | NeverStarted:
-    """Convert what `survey` tells of an incarnation."""
-    if (record := told.get("over")) is not None:
-        return Over(record, tuple(told["notes"]))
-    if "alive" in told:
+def _look(
+    slot: str, entries: journal.Entries, incarnation: int
+) -> Over | Held | Changing | NeverStarted:
+    """As `probe_slot`, but wakes no shim. `entries`: the slot's journal, just read."""
+    if (record := entries.record(incarnation)) is not None:
+        return Over(record, tuple(entries.notes(incarnation)))
+    lock = journal.try_lock(slot)
+    if lock < 0:
         return Held()
-    return Changing() if "changing" in told else NeverStarted()
+    try:
+        # Its holder may have written the record between our two readings.
+        entries = journal.Entries(slot)
+        if (record := entries.record(incarnation)) is None:
+            if entries.latest < incarnation:
+                return NeverStarted()
+            if not journal.clear(entries):
+                return Changing()
+            record = journal.lost_record(protocol.SHIM_LOST)
+            journal.Claim(incarnation, lock).finish(record)
+        return Over(record, tuple(entries.notes(incarnation)))
+    finally:
+        journal.release(lock)
 
 
 class FoundReplica(Struct, frozen=True):
     """A replica's latest incarnation that was started, and how it stands."""
 
+    replica: ReplicaId
     incarnation: int
     finding: Finding
 
@@ -112,90 +119,40 @@ class FoundGang(Struct, frozen=True):
     job_uid: JobUid
     attempt: int
     slots: tuple[Slot, ...]
-    replicas: dict[ReplicaId, FoundReplica]
+    replicas: tuple[FoundReplica, ...]
 
 
 def probe_all(layout: Layout) -> list[FoundGang]:
-    """Probe every slot. Blocks."""
+    """Look into every slot, without waking any shim."""
     gangs: list[FoundGang] = []
     for job_uid, attempt in layout.attempts():
-        directory = str(layout.attempt(job_uid, attempt))
-        documents = layout.documents(job_uid, attempt)
-        gangs.append(_gang(job_uid, attempt, documents, survey.looked_into(directory, documents)))
+        slots = layout.read(job_uid, attempt)
+        replicas = tuple(_latest(layout.attempt(job_uid, attempt), slots))
+        gangs.append(FoundGang(job_uid, attempt, slots, replicas))
     return gangs
 
 
-def _gang(
-    job_uid: JobUid,
-    attempt: int,
-    documents: dict[str, Any],
-    replicas: Iterable[protocol.Message],
-) -> FoundGang:
-    """Convert what `survey` tells of an attempt."""
-    found = {
-        ReplicaId.parse(told["replica"]): FoundReplica(told["incarnation"], _finding(told))
-        for told in replicas
-    }
-    return FoundGang(job_uid, attempt, slots_of(documents), found)
-
-
-class SurveyFailed(Exception):
-    """The survey did not describe all slots."""
-
-
-class Survey:
-    """A survey of all slots of an engine, made by the zygote while the service loads its modules. `limits`:
-    of file handles, as they were before this process raised its own."""
-
-    def __init__(self, zygote: ZygoteHandle, slots: Path) -> None:
-        """Begin the survey, before any slot is used. Raises OSError."""
-        self.limits = spawner.raise_file_limits()
-        self._connection, theirs = socket.socketpair()
-        self._connection.settimeout(_SILENCE)
-        with theirs:
-            zygote.request_at_once({"survey": str(slots)}, theirs.fileno())
-        self._gangs: Future[list[FoundGang]] = Future()
-        threading.Thread(target=self._receive, name="survey", daemon=True).start()
-
-    async def gangs(self) -> list[FoundGang]:
-        """Return what was found; called once. Raises SurveyFailed."""
-        return await asyncio.wrap_future(self._gangs)
-
-    def _receive(self) -> None:
-        try:
-            self._gangs.set_result(_received(self._connection))
-        except Exception as failure:  # Whatever failed, the engine then probes the slots itself.
-            self._gangs.set_exception(SurveyFailed(str(failure)))
-
-
-def _received(connection: socket.socket) -> list[FoundGang]:
-    """Read the survey's answer. Raises SurveyFailed, OSError."""
-    text = bytearray()
-    with connection:
-        while data := connection.recv(_CHUNK):
-            text += data
-    lines: list[protocol.Message] = _LINES.decode_lines(text)
-    if not lines or "end" not in lines.pop():
-        raise SurveyFailed(f"it broke off after {len(lines)} lines")
-    attempts: list[tuple[protocol.Message, list[protocol.Message]]] = []
-    for line in lines:
-        if "slots" in line:
-            attempts.append((line, []))
-        else:
-            attempts[-1][1].append(line)
-    return [
-        _gang(JobUid(head["job"]), head["attempt"], head["slots"], replicas)
-        for head, replicas in attempts
-    ]
+def _latest(directory: Path, slots: tuple[Slot, ...]) -> Iterator[FoundReplica]:
+    for slot in slots:
+        place = str(directory / str(slot.replica))
+        entries = journal.Entries(place)
+        if entries.latest:
+            try:
+                finding: Finding = _look(place, entries, entries.latest)
+            except OSError:
+                finding = Changing()  # It is looked into again.
+            yield FoundReplica(slot.replica, entries.latest, finding)
 
 
 def disown_copies(layout: Layout) -> None:
     """Disown the processes that a copied directory of slots names: every incarnation without an end is
     recorded as lost, and no process is touched. Does nothing if it was not copied. The next call finishes
     what a crash interrupts. Raises OSError."""
-    slots = str(layout.slots)
-    before = survey.was_here(slots)
-    if before == survey.here(slots):
+    status = layout.slots.stat()
+    here = {"device": status.st_dev, "inode": status.st_ino}
+    place = str(layout.slots / _PLACE)
+    before = durable.read_document(place)
+    if before == here:
         return
     if before is not None:
         log.warning(
@@ -205,7 +162,7 @@ def disown_copies(layout: Layout) -> None:
         for job_uid, attempt in layout.attempts():
             for slot in layout.read(job_uid, attempt):
                 _disown(layout.attempt(job_uid, attempt) / str(slot.replica))
-    survey.note_here(slots)
+    durable.write(place, json.dumps(here))
 
 
 def _disown(slot: Path) -> None:

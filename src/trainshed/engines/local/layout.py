@@ -11,17 +11,17 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.hosts_file import rewrite
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import survey
 from trainshed.replica.system import durable
 
+SLOTS = "slots.json"
+"""File in the directory of an attempt: its slots, by replica."""
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
 """What has to be free for a program to be started: a shim that finds no room at its start can only give
 up."""
@@ -70,19 +70,25 @@ class Layout:
     def attempts(self) -> Iterator[tuple[JobUid, int]]:
         """Yield every attempt that has a directory, in no order. Removes the directories of jobs that have no
         attempt left."""
-        return ((JobUid(job), attempt) for job, attempt in survey.attempts(str(self.slots)))
+        for job in self.slots.iterdir():
+            if job.name.isdigit():
+                attempts = [entry.name for entry in job.iterdir() if entry.name.isdigit()]
+                if not attempts:
+                    with contextlib.suppress(OSError):
+                        job.rmdir()
+                for attempt in attempts:
+                    yield JobUid(int(job.name)), int(attempt)
 
     def record(self, job_uid: JobUid, attempt: int) -> Path:
         """Return the path of the file that lists an attempt's slots."""
-        return self.attempt(job_uid, attempt) / survey.SLOTS
+        return self.attempt(job_uid, attempt) / SLOTS
 
     def read(self, job_uid: JobUid, attempt: int) -> tuple[Slot, ...]:
         """Return the gang's slots as they were given out; () if none were."""
-        return slots_of(self.documents(job_uid, attempt))
-
-    def documents(self, job_uid: JobUid, attempt: int) -> dict[str, Any]:
-        """Return the gang's slots by replica, in the form of the file (`slots_text`)."""
-        return durable.read_document(str(self.record(job_uid, attempt))) or {}
+        documents = durable.read_document(str(self.record(job_uid, attempt))) or {}
+        return tuple(
+            Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items()
+        )
 
     def make_slots(self, job_uid: JobUid, attempt: int, slots: Sequence[Slot]) -> None:
         """Make the directories of these slots. Called before `write`, whose record says that they exist."""
@@ -193,8 +199,3 @@ def _keep_apart(directory: Path) -> None:
                 fcntl.ioctl(handle, _SET_FLAGS, flags)
         finally:
             os.close(handle)
-
-
-def slots_of(documents: Mapping[str, Any]) -> tuple[Slot, ...]:
-    """Return the slots from which `slots_text` made a file's content."""
-    return tuple(Slot(ReplicaId.parse(replica), **fields) for replica, fields in documents.items())

@@ -21,9 +21,6 @@ _QUESTIONS = 3
 """How often a shim is asked within a lease."""
 _PAUSE = 1.0
 """Seconds before a slot whose files cannot be read or written now is looked into again."""
-_MOST_SHORTAGES = 60
-"""How often in a row a start finds no room though the disk has some: a quota, or what is no matter of the
-disk at all."""
 
 
 class Leases:
@@ -145,8 +142,8 @@ class Reconciler:
                     slot_handle.retries_left -= 1
                     await self._ask(slot_handle, incarnation)
                     return
-                case findings.NeverStarted():
-                    await self._lose(slot_handle, incarnation, protocol.NEVER_STARTED)
+                case findings.NeverStarted() if self._is_open(slot_handle, incarnation):
+                    slot_handle.lose(protocol.NEVER_STARTED)
                     return
                 case _:
                     slot_handle.settle(incarnation, finding)
@@ -156,35 +153,13 @@ class Reconciler:
         try:
             await self._request(slot_handle)
         except (EngineUnavailable, OSError) as error:
-            await self._lose(slot_handle, incarnation, str(error), by_service=True)
-
-    async def _lose(
-        self, slot_handle: SlotHandle, incarnation: int, cause: str, *, by_service: bool = False
-    ) -> None:
-        """Report an incarnation that never began as lost. If a process may still wake up with its start, that
-        it can never begin is written down first."""
-        while slot_handle.was_given_on and self._is_open(slot_handle, incarnation):
-            finding: findings.Finding = findings.Changing()
-            try:
-                finding = await asyncio.to_thread(_close, slot_handle.directory, incarnation, cause)
-            except OSError as error:
-                _log(slot_handle).warning("slot not given up: %s; once more in a second", error)
-            if not isinstance(finding, findings.Changing):
-                slot_handle.settle(incarnation, finding)
-                return
-            slot_handle.count_as_alive()
-            await asyncio.sleep(_PAUSE)
-        if self._is_open(slot_handle, incarnation):
-            slot_handle.lose(cause, by_service=by_service)
+            if self._is_open(slot_handle, incarnation):
+                slot_handle.lose(str(error), by_service=True)
 
     async def _await_room(self, slot_handle: SlotHandle, incarnation: int) -> None:
         """Retry a start that found the disk full, once there is room; give it up if it is stopped
         meanwhile."""
-        if not slot_handle.shortages:
-            _log(slot_handle).warning(
-                "not started: the disk is full or read-only; it is tried again"
-            )
-        slot_handle.shortages += 1
+        _log(slot_handle).warning("not started: the disk is full or read-only; it is tried again")
         while True:
             await asyncio.sleep(_PAUSE)
             if not self._is_open(slot_handle, incarnation):
@@ -195,14 +170,9 @@ class Reconciler:
             try:
                 self._require_room()
             except OSError:
-                slot_handle.shortages = 1
-            else:
-                break
-        if slot_handle.shortages > _MOST_SHORTAGES:
-            cause = "its shim finds no room for its records; look at the quotas"
-            await self._lose(slot_handle, incarnation, cause, by_service=True)
-        else:
+                continue
             await self._ask(slot_handle, incarnation)
+            return
 
     def _is_open(self, slot_handle: SlotHandle, incarnation: int) -> bool:
         """Whether an incarnation's end is neither known nor being brought about."""
@@ -215,9 +185,6 @@ class Reconciler:
         lease: float,
         cleared: Callable[[SlotHandle], None],
     ) -> None:
-        if await self._is_given_on(slot_handle, incarnation):
-            cleared(slot_handle)
-            return
         while slot_handle.expects(incarnation):
             try:
                 began, finding = await asyncio.to_thread(
@@ -236,36 +203,10 @@ class Reconciler:
         self._evicting.discard((slot_handle, incarnation))
         cleared(slot_handle)
 
-    async def _is_given_on(self, slot_handle: SlotHandle, incarnation: int) -> bool:
-        """Pass a start that no shim took up within its lease to a new zygote, without counting against the
-        replica. If the first shim wakes up after all, only one of the two claims the slot (`journal.claim`):
-        it begins once."""
-        if not slot_handle.plan or not slot_handle.retries_left:
-            return False
-        try:
-            if await asyncio.to_thread(_has_begun, slot_handle.directory, incarnation):
-                return False
-            await self._renew(slot_handle.zygote)
-        except (EngineUnavailable, OSError):
-            return False
-        self._evicting.discard((slot_handle, incarnation))
-        if slot_handle.expects(incarnation):
-            _log(slot_handle).warning("start not taken up within its lease; it is asked for again")
-            slot_handle.retries_left -= 1
-            slot_handle.was_given_on = True
-            slot_handle.count_as_alive()
-            await self._ask(slot_handle, incarnation)
-        return True
-
 
 def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
     job_uid, attempt, replica = slot_handle.key
     return about(log, job_uid, attempt=attempt, replica=replica)
-
-
-def _has_begun(slot: Path, incarnation: int) -> bool:
-    """Whether a shim ever began to serve an incarnation."""
-    return journal.Entries(str(slot)).latest >= incarnation
 
 
 def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Finding]:
@@ -274,16 +215,10 @@ def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Fin
     Returns whether a shim ever began to serve it (otherwise the zygote is what does not answer), and how it
     stands now.
     """
-    began = _has_begun(slot, incarnation)
+    began = journal.Entries(str(slot)).latest >= incarnation
     if began:
         cause = f"its shim did not answer for {lease:g} s; it was killed, and its program with it"
     else:
         cause = f"no shim came up for it within {lease:g} s"
-    return began, _close(slot, incarnation, cause)
-
-
-def _close(slot: Path, incarnation: int, cause: str) -> findings.Finding:
-    """Kill everything of an incarnation, and see to it that it can never start; return how it stands now.
-    Raises OSError."""
     dead = journal.expel(str(slot), incarnation, cause)
-    return findings.probe_slot(slot, incarnation) if dead else findings.Changing()
+    return began, findings.probe_slot(slot, incarnation) if dead else findings.Changing()

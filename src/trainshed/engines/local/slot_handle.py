@@ -1,9 +1,15 @@
-"""The engine's view of one slot: its incarnation, whether that lives, and what was reported of it."""
+"""The engine's view of one slot: its incarnation, how that stands, and what was reported of it.
+
+A slot is a state machine of four states; `TABLE` says what follows in each from each event.
+"""
 
 import asyncio
+import contextlib
+import enum
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.replica_events import (
@@ -16,7 +22,6 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.engines.local import findings
-from trainshed.engines.local.link import Link, call, connect
 from trainshed.engines.port import (
     EngineEvent,
     EngineUnavailable,
@@ -27,13 +32,121 @@ from trainshed.engines.port import (
     Slot,
 )
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import journal
+from trainshed.replica.supervisor import clients, journal
+
+
+class State(enum.Enum):
+    """How the slot's latest incarnation stands, as far as this service knows."""
+
+    UNKNOWN = enum.auto()
+    """It was begun, and no shim of it is connected: it has to be looked into."""
+    HELD = enum.auto()
+    """A shim that an earlier service started holds the slot; it was not called yet."""
+    ATTACHED = enum.auto()
+    """Its shim is connected, or was asked for with the connection that it is to have."""
+    ENDED = enum.auto()
+    """Its end is known; before the first incarnation, too."""
+
+
+class Event(enum.Enum):
+    """What happens to a slot."""
+
+    BEGUN = enum.auto()
+    """The next incarnation begins."""
+    FOUND_HELD = enum.auto()
+    """The slot's lock shows that a shim holds it."""
+    CONNECTED = enum.auto()
+    """There is a connection to its shim."""
+    DISCONNECTED = enum.auto()
+    """The connection to its shim broke, or its shim could not be called."""
+    ENDED = enum.auto()
+    """Its end was told by its shim, or found in its files."""
+
+
+TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.UNKNOWN: {
+        Event.BEGUN: State.UNKNOWN,
+        Event.FOUND_HELD: State.HELD,
+        Event.CONNECTED: State.ATTACHED,
+        Event.DISCONNECTED: State.UNKNOWN,
+        Event.ENDED: State.ENDED,
+    },
+    State.HELD: {
+        Event.BEGUN: State.UNKNOWN,
+        Event.FOUND_HELD: State.HELD,
+        Event.CONNECTED: State.ATTACHED,
+        Event.DISCONNECTED: State.UNKNOWN,
+        Event.ENDED: State.ENDED,
+    },
+    State.ATTACHED: {
+        Event.BEGUN: State.UNKNOWN,
+        Event.FOUND_HELD: State.ATTACHED,
+        Event.CONNECTED: State.ATTACHED,
+        Event.DISCONNECTED: State.UNKNOWN,
+        Event.ENDED: State.ENDED,
+    },
+    State.ENDED: {
+        Event.BEGUN: State.UNKNOWN,
+        # What was known of an incarnation that has ended meanwhile.
+        Event.FOUND_HELD: State.ENDED,
+        Event.CONNECTED: State.ENDED,
+        Event.DISCONNECTED: State.ENDED,
+        Event.ENDED: State.ENDED,
+    },
+}
 
 _RETRIES = 3
 _PATIENCE = 10.0
 """Seconds that a shim may take to write lines of others into its log."""
 _MOST_WRITTEN = 32 << 10
 """Characters of one order, unless a single line has more: the shim does nothing else meanwhile."""
+
+
+class Link:
+    """A connection to a shim, read on the event loop without a task of its own. Calls `heard` for every
+    message and `broken` once when the other end is closed."""
+
+    __slots__ = ("_broken", "_heard", "_lines", "_loop", "_socket")
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        heard: Callable[["Link", protocol.Message], None],
+        broken: Callable[["Link"], None],
+    ) -> None:
+        self._socket = connection
+        self._heard = heard
+        self._broken = broken
+        self._lines = protocol.Lines()
+        self._loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        self._loop.add_reader(connection.fileno(), self._read)
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for message in self._lines.feed(data):
+            self._heard(self, message)
+        if not data and self._socket.fileno() >= 0:
+            self.close()
+            self._broken(self)
+
+    def order(self, message: protocol.Message) -> None:
+        """Send an order. If nobody listens, the link breaks, which tells so."""
+        # If this does not fit into the socket's buffer, the shim has not read for long and is about to lose
+        # its lease.
+        with contextlib.suppress(OSError):
+            self._socket.send(protocol.encode(message))
+
+    def close(self) -> None:
+        """Close the connection; the shim goes on."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
 
 
 class SlotHandle:
@@ -60,16 +173,11 @@ class SlotHandle:
         self.retries_left = _RETRIES
         #: Its start found the disk full, and is to be tried again.
         self.wants_room = False
-        #: How often it found the disk full although there seemed to be room.
-        self.shortages = 0
-        #: A shim started by an earlier service holds the slot, and was not connected to yet.
-        self.is_uncalled = False
         #: Process id of the zygote that was asked for its start.
         self.zygote = 0
-        #: An earlier zygote may still execute that request as well.
-        self.was_given_on = False
+        self.state = State.ENDED
         self._emit = emit
-        #: Called when the link breaks before the end is known.
+        #: Called when it has to be looked into how it stands.
         self._unclear = unclear
         self._link: Link | None = None
         self._started = 0
@@ -86,7 +194,7 @@ class SlotHandle:
     @property
     def is_live(self) -> bool:
         """Whether a program of it runs, or may run."""
-        return self.incarnation > 0 and self._record is None
+        return self.state is not State.ENDED
 
     def expects(self, incarnation: int) -> bool:
         """Whether that incarnation's end is still to come."""
@@ -101,43 +209,38 @@ class SlotHandle:
         """Begin another incarnation. `plan`: the `LaunchDocument` by which it is to start; None = an earlier
         service started it."""
         self.close()
+        self._see(Event.BEGUN)
         self.incarnation = incarnation
         self.plan = plan
         self.retries_left = _RETRIES
         self.wants_room = False
-        self.shortages = 0
-        self.was_given_on = False
-        self.is_uncalled = False
         self._started = 0
         self._record = None
         self._grace = None
         self._heard_of = True  # Its first lease begins now.
         self._silent = 0
 
+    def _see(self, event: Event) -> None:
+        self.state = TABLE[self.state][event]
+
     def call(self) -> None:
         """Connect to the shim, if that was not done yet. Does not block."""
-        if self.is_uncalled:
-            self.called(call(self.directory))
-
-    def called(self, connection: socket.socket | None) -> None:
-        """Take over a connection to the shim; None = there is none, because the shim begins, ends or dies, or
-        this process has no file handle left."""
-        if not self.is_uncalled:
-            if connection is not None:
-                connection.close()  # Another connection was made in between, or the slot has changed hands.
-        elif connection is not None:
-            self.attach(connection)
-        else:
-            self.is_uncalled = False
-            self._unclear(self)
+        if self.state is not State.HELD:
+            return
+        try:
+            self.attach(clients.connect(str(self.directory)))
+        except OSError:
+            # It begins, ends or dies, or this process has no file handle left.
+            self._disconnected()
 
     def attach(self, connection: socket.socket) -> None:
         """Listen to the shim at the other end, and send the orders that it has not got yet."""
         self.close()
-        self.is_uncalled = self.wants_room = False
+        self._see(Event.CONNECTED)
+        self.wants_room = False
         self._link = Link(connection, self._heard, self._broken)
         if self._grace is not None:
-            self._link.stop(self._grace)
+            self._link.order({"o": "stop", "grace": self._grace})
 
     def ask(self) -> int:
         """Ask the shim for a sign of life; return how many questions it has not answered since its last
@@ -147,7 +250,8 @@ class SlotHandle:
         self._heard_of = False
         self.call()
         if self._link is not None:
-            self._link.ping(self._silent)
+            # Its loop answers `pong` at once.
+            self._link.order({"o": "ping", "n": self._silent})
         return self._silent
 
     def count_as_alive(self) -> None:
@@ -165,7 +269,7 @@ class SlotHandle:
         if self._record is not None:
             self.report(self.incarnation, self._record)
         elif self._link is not None:
-            self._link.stop(grace)
+            self._link.order({"o": "stop", "grace": grace})
         else:
             self.call()
 
@@ -174,7 +278,7 @@ class SlotHandle:
         and cannot be reached now."""
         self.call()
         if self._link is not None:
-            self._link.inject(fault)
+            self._link.order({"o": "fault", "kind": fault.value})
         return self._link is not None or not self.is_live
 
     async def write_log(self, lines: Sequence[str]) -> None:
@@ -184,7 +288,7 @@ class SlotHandle:
             raise EngineUnavailable("the replica is over")
         loop = asyncio.get_running_loop()
         try:
-            with connect(self.directory) as connection:
+            with clients.connect(str(self.directory)) as connection:
                 async with asyncio.timeout(_PATIENCE):
                     for order in _orders(lines):
                         await loop.sock_sendall(connection, protocol.encode(order))
@@ -218,7 +322,7 @@ class SlotHandle:
             case findings.NeverStarted():
                 self.lose(protocol.NEVER_STARTED)
             case findings.Held():
-                self.is_uncalled = True
+                self._see(Event.FOUND_HELD)
             case findings.Changing():
                 self._unclear(self)
 
@@ -245,17 +349,17 @@ class SlotHandle:
             self._report_event(ReplicaLost(self.attempt, replica, incarnation, lost, by_service))
             return
         exit_record = ExitRecord(
-            record["exit_code"],
-            record["signal"],
-            record["oom"],
-            record["started"],
-            record["ended"],
-            record["log_lines"],
-            record["tail"],
-            record.get("child_oom", 0),
-            record.get("stopped", False),
-            record.get("stalled", False),
-            record.get("out_of_disk", False),
+            exit_code=record["exit_code"],
+            signal=record["signal"],
+            oom=record["oom"],
+            started=record["started"],
+            ended=record["ended"],
+            log_lines=record["log_lines"],
+            tail=record["tail"],
+            child_oom=record.get("child_oom", 0),
+            stopped=record.get("stopped", False),
+            stalled=record.get("stalled", False),
+            out_of_disk=record.get("out_of_disk", False),
         )
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
@@ -284,7 +388,7 @@ class SlotHandle:
             )
 
     def _heard(self, link: Link, message: protocol.Message) -> None:
-        if link is not self._link or self._record is not None:
+        if link is not self._link:
             return
         self._heard_of = True
         match message["e"]:
@@ -317,24 +421,26 @@ class SlotHandle:
             self.lose(protocol.NEVER_STARTED)
         elif cause == protocol.REFUSED_FULL:
             self.wants_room = True
-            self.close()
-            self._unclear(self)
+            self._disconnected()
         else:
             self.retries_left = 0
-            self.close()
-            self._unclear(self)
+            self._disconnected()
 
     def _broken(self, link: Link) -> None:
         if link is self._link:
-            self._link = None
-            if self._record is None:
-                self._unclear(self)
+            self._disconnected()
+
+    def _disconnected(self) -> None:
+        self.close()
+        self._see(Event.DISCONNECTED)
+        if self.is_live:
+            self._unclear(self)
 
     def _end(self, record: protocol.Message, notes: Sequence[protocol.Message] = ()) -> None:
-        if self._record is not None:
+        if not self.is_live:
             return  # The end was learned from the shim and from the files.
         self._record = record
-        self.is_uncalled = False
+        self._see(Event.ENDED)
         self.close()
         self.report(self.incarnation, record, notes)
 

@@ -12,10 +12,10 @@ import termios
 from collections.abc import Callable
 
 from trainshed.core.terminals import TerminalRequest
-from trainshed.engines.local.link import connect
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
+from trainshed.replica.supervisor.clients import connect
 
 _PATIENCE = 10.0
 """Seconds that the answer to an order may take."""
@@ -192,7 +192,7 @@ async def open_in(
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it is over")
     try:
-        connection = connect(slot_handle.directory)
+        connection = connect(str(slot_handle.directory))
     except OSError:
         raise TerminalRefused("it is only just starting, or ending; try again") from None
     try:

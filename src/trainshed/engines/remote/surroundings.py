@@ -11,7 +11,6 @@ from typing import Any
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.remote.engine import PORT
 
@@ -39,8 +38,7 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
         keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
         now=context.now,
     )
-    zygote = context.zygote if isinstance(context.zygote, ZygoteHandle) else None
-    return LocalEngine(directory, here, zygote=zygote)
+    return LocalEngine(directory, here)
 
 
 def told_to_agents(context: EngineContext) -> dict[str, Any]:

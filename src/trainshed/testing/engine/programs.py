@@ -270,11 +270,11 @@ class Processes:
         """End it now, with a sealed record."""
         one.fate, one.over = Fate.EXITED, self._clock.now
         one.exit = ExitRecord(
-            code,
-            signal,
-            oom,
-            one.started,
-            self._clock.wall,
+            exit_code=code,
+            signal=signal,
+            oom=oom,
+            started=one.started,
+            ended=self._clock.wall,
             stopped=one.stopped,
             stalled=stalled,
         )

@@ -67,6 +67,8 @@ def test_a_text_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: T
         different = {
             name: differences(*await both_ways(house, runtime, TEXT, text, "a b"))
             for name, text in TEXTS.items()
+            # From 3.13 on an interpreter of its own shows the text's lines in tracebacks.
+            if name not in ("fails", "wrong") or runtime.minor < (3, 13)
         }
         assert not any(different.values()), json.dumps(different)
 
