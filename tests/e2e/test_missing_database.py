@@ -3,7 +3,6 @@
 comes back."""
 
 import json
-import shutil
 import subprocess
 import threading
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from tests.e2e.processes import leftovers, marked, new_mark
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit, trainshed
-from tests.e2e.stories import at, make_pipe, timeline, until
+from tests.e2e.stories import at, make_pipe, until
 
 PATIENCE = 60.0
 
@@ -98,26 +97,6 @@ def test_a_database_that_is_removed_under_the_service_loses_nothing(
         subprocess.run(["/bin/sh", "-c", command], check=True, timeout=PATIENCE)
     assert marked(mark) == programs
     expect_taken_over(data, job_id, gate)
-
-
-def test_logs_that_are_removed_under_way_are_told_and_go_on(data: Path, commons: Path) -> None:
-    """Nothing of this log is lost: its file is written anew."""
-    gate, mark = make_pipe(commons / "gate"), new_mark()
-    with running(data) as service:
-        job_id = begun(service, gate, mark)
-        programs = marked(mark)
-        shutil.rmtree(data / "logs")
-        gate.write_text("go")
-        view = service.finish(job_id, PATIENCE)
-        assert programs and (view["state"], view["attempt"]) == ("SUCCEEDED", 1)
-        assert service.lines(job_id, "workerpool0-0")[-2:] == ["begun", "on"]
-        (entry,) = [
-            entry
-            for entry in timeline(service, job_id)
-            if entry["details"].get("note") == "disk_log_removed"
-        ]
-        assert entry["kind"] == "disk_warning"
-        assert "its log was removed or replaced" in entry["message"]
 
 
 def test_a_start_closes_secrets_that_are_open_and_says_so(data: Path) -> None:

@@ -106,9 +106,9 @@ RUNNING: Final = (
     ),
     Mutant(
         "notes lost with the service",
-        _REPLICA + "supervisor/survey.py",
-        "        return _over(entries, record, incarnation)\n    lock = ",
-        '        return {"over": record, "notes": []}\n    lock = ',
+        _LOCAL + "findings.py",
+        "        return Over(record, tuple(entries.notes(incarnation)))\n    lock = ",
+        "        return Over(record)\n    lock = ",
         "What a program's last moments were like is not told by a service that comes later.",
         tests(_CONTRACT + "test_notes.py"),
     ),

@@ -126,7 +126,6 @@ def test_namespaces_that_are_switched_off_are_no_full_disk(monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(kernel, "_call", refuse)
-    monkeypatch.setattr(kernel, "_clone", refuse)
     with pytest.raises(kernel.NamespaceRefused, match="No space left"):
         kernel.unshare(kernel.CLONE_NEWPID)
     with pytest.raises(kernel.NamespaceRefused, match=r"user\.max_user_namespaces"):
@@ -154,13 +153,3 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
             mounts.is_directory(str(hidden))
         with pytest.raises(PermissionError):
             mounts.outermost([str(hidden)])
-
-
-@pytest.mark.skipif(not kernel.LINUX, reason="namespaces are Linux's")
-def test_an_idle_child_shares_our_memory_and_is_gone_when_the_context_is_left() -> None:
-    with kernel.IdleChild(0) as child:
-        ours, its = Path("/proc/self/stat"), Path(f"/proc/{child}/stat")
-        assert ours.read_text().split()[22:25] == its.read_text().split()[22:25]
-        os.kill(child, signal.SIGTERM)  # It runs no handler of ours.
-        assert its.exists()
-    assert not its.exists()

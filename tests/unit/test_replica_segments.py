@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -273,45 +272,3 @@ def test_lines_wait_while_their_disk_is_read_only(
     assert log.flush()
     assert log.sync()
     assert [line["m"] for line in read(tmp_path)] == ["one", "two"]
-
-
-@pytest.mark.parametrize("how", ["removed", "replaced", "moved"])
-def test_a_log_that_is_removed_goes_on_in_a_new_file(tmp_path: Path, how: str) -> None:
-    """With what its last file had; who reads it misses nothing of that."""
-    directory, told = tmp_path / "logs" / "7", list[int]()
-    log = Segments(str(directory))
-    log.removed = told.append
-    log.write("o", ["one", "two"])
-    assert log.sync() and not told
-    if how == "moved":
-        (tmp_path / "logs").rename(tmp_path / "away")
-    else:
-        shutil.rmtree(tmp_path / "logs")
-    if how == "replaced":
-        directory.mkdir(parents=True)
-        (directory / "000000000000.jsonl").write_text("{}\n")
-    log.write("o", ["three"])
-    assert log.sync() and told == [0]
-    log.write("o", ["four"])
-    assert log.seal()[0] == 4
-    (file,) = directory.iterdir()
-    assert [line["m"] for line in read(file.parent)] == ["one", "two", "three", "four"]
-    assert told == [0]
-
-
-def test_a_log_that_cannot_be_made_anew_is_tried_again(tmp_path: Path) -> None:
-    """The program goes on meanwhile."""
-    place, told = tmp_path / "logs", list[int]()
-    log = Segments(str(place))
-    log.removed = told.append
-    log.write("o", ["one"])
-    shutil.rmtree(place)
-    place.write_text("no directory")
-    log.write("o", ["two"])
-    assert log.sync() and not told
-    place.unlink()
-    log.write("o", ["three"])
-    assert log.sync() and told == [0]
-    log.close()
-    (file,) = place.iterdir()
-    assert [line["m"] for line in read(file.parent)] == ["one", "two", "three"]

@@ -291,8 +291,6 @@ def encode(message: "Message") -> bytes:
 class Lines:
     """Splits a byte stream into messages; keeps the incomplete rest."""
 
-    __slots__ = ("_rest",)
-
     def __init__(self) -> None:
         self._rest = b""
 

@@ -99,7 +99,6 @@ DISK_NOTES: Final = frozenset(
         ROOM_AGAIN,
         "disk_log_waits",
         "disk_log_goes_on",
-        "disk_log_removed",
     }
 )
 """The names of notes on disks, as `trainshed.replica.observe.disk` gives them."""

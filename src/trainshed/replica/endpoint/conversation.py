@@ -42,8 +42,6 @@ _AWAY = (
 class Backend:
     """One of the service's processes, to which a relay connects."""
 
-    __slots__ = ("_known", "_preamble", "_target")
-
     def __init__(self, target: str, preamble: bytes = b"") -> None:
         #: Path of its Unix socket.
         self._target = target
@@ -71,8 +69,6 @@ class Backend:
 
 class _Server:
     """A kept connection to a server."""
-
-    __slots__ = ("connection", "incoming")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -113,15 +109,6 @@ def status_of(head: messages.Head) -> bytes:
 
 class Conversation:
     """The conversation with one client, whose handshake is done."""
-
-    __slots__ = (
-        "_buckets",
-        "_client",
-        "_incoming",
-        "_out",
-        "_servers",
-        "_service",
-    )
 
     def __init__(
         self,
@@ -355,19 +342,6 @@ def has_token(text: bytes) -> bool:
 
 class Request:
     """A client's request, with its length corrected, and who may answer it. Raises NotHttp."""
-
-    __slots__ = (
-        "bucket",
-        "head",
-        "host",
-        "is_api",
-        "is_for_google",
-        "is_read",
-        "is_storage",
-        "length",
-        "method",
-        "path",
-    )
 
     def __init__(self, head: messages.Head) -> None:
         words = head.first.split(b" ")

@@ -30,8 +30,6 @@ _ANSWER_SECONDS = 120.0
 class GoogleHosts:
     """Connections to Google's own hosts."""
 
-    __slots__ = ("_away", "_context", "_hosts", "_proxy", "_trust")
-
     def __init__(
         self, proxy: str = "", trust: str = "", hosts: Mapping[str, Address] | None = None
     ) -> None:

@@ -29,8 +29,6 @@ def preamble(line: bytes) -> bytes:
 class TlsFront:
     """Serves clients over TLS, each in a thread of its own."""
 
-    __slots__ = ("_buckets", "_context", "_grpc", "_out", "_rest")
-
     def __init__(
         self,
         certificate: str,
@@ -111,8 +109,6 @@ def pass_on(client: ssl.SSLSocket, server: socket.socket | None) -> None:
 
 class _Stream:
     """Two connections, with the bytes that are still to be written to each."""
-
-    __slots__ = ("_client", "_ended", "_inwards", "_outwards", "_server")
 
     def __init__(self, client: ssl.SSLSocket, server: socket.socket) -> None:
         client.setblocking(False)

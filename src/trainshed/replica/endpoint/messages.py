@@ -26,8 +26,6 @@ class ConnectionCut(Exception):
 class Head:
     """The first line of a message and the lines of its header, without their ends."""
 
-    __slots__ = ("fields", "first")
-
     def __init__(self, first: bytes, fields: list[bytes]) -> None:
         self.first = first
         self.fields = fields
@@ -73,8 +71,6 @@ class Head:
 class Incoming:
     """Reads messages from a connection. `receive`: returns at most that many bytes, b"" at the end; may raise
     OSError."""
-
-    __slots__ = ("_held", "_receive")
 
     def __init__(self, receive: Callable[[int], bytes]) -> None:
         self._receive = receive

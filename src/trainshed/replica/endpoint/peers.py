@@ -34,8 +34,6 @@ class Peers:
     """Recognises the processes of one replica by their connections. macOS does not tell the owner of a
     connection: there all belong."""
 
-    __slots__ = ("_asking", "_guardian", "_recent", "_users")
-
     def __init__(self, guardian: int, users: Sequence[int] = ()) -> None:
         """`guardian`: its process id in this process's /proc. `users`: (first, count) of the replica's own
         user ids, () = it has none. Opens nothing."""

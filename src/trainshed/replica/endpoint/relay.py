@@ -315,8 +315,6 @@ class Relay:
 class _End:
     """One side of a connection pair, with the bytes that still have to be written to it."""
 
-    __slots__ = ("connection", "done_reading", "peer", "pending")
-
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.pending = memoryview(b"")
@@ -327,8 +325,6 @@ class _End:
 class ConnectionPairs:
     """Pairs of connections whose bytes are exchanged, with at most one chunk per direction and pair in
     memory."""
-
-    __slots__ = ("_ends", "_poll")
 
     def __init__(self, poll: select.poll) -> None:
         #: The owner's poll object, in which the pairs' handles are registered.

@@ -35,12 +35,6 @@ LOG_GOES_ON_TEXT = (
     "the disk takes its log again: all that it has said is written down, and it goes on."
 )
 
-LOG_REMOVED = "disk_log_removed"
-"""Name of the note that somebody removed the log while it was written."""
-LOG_REMOVED_TEXT = (
-    "its log was removed or replaced while it is written (logs/ of the data directory): it was made anew, "
-    "from its line %d on, and goes on there. The service alone deletes logs: trainshed gc."
-)
 
 _FIRST = 1.0
 """Seconds from the start to the first measurement, early enough for short programs to be measured."""
@@ -65,22 +59,6 @@ _MOST_NOTES = 20
 
 class Disk:
     """Watches the disk of one incarnation."""
-
-    __slots__ = (
-        "_end",
-        "_events",
-        "_every",
-        "_extent",
-        "_files",
-        "_free_space",
-        "_is_running",
-        "_is_short",
-        "_limit",
-        "_note",
-        "_notes_left",
-        "_tenths_told",
-        "used",
-    )
 
     def __init__(
         self,

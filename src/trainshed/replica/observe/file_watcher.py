@@ -40,17 +40,6 @@ class FileWatcher:
     """Notices when a program's file, `workspace`/`directory`/`name`, may have changed. Neither file nor
     directory need exist yet."""
 
-    __slots__ = (
-        "_changed",
-        "_directory",
-        "_events",
-        "_handle",
-        "_mask",
-        "_name",
-        "_stamp",
-        "_workspace",
-    )
-
     def __init__(
         self,
         workspace: str,
@@ -206,8 +195,6 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 class Pacing:
     """Calls `look` at most once per pause, however many changes came meanwhile."""
-
-    __slots__ = ("_events", "_look", "_rest_until", "_waiting")
 
     def __init__(self, events: loop.Loop, look: Callable[[], None]) -> None:
         self._events = events

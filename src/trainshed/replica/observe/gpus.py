@@ -90,8 +90,6 @@ def _load() -> Any:
 class Gpu:
     """The measurements of one GPU since the program's start. None = the GPU does not report it."""
 
-    __slots__ = ("busy", "peak", "total", "used")
-
     def __init__(self, busy: float, used: float, total: float, peak: float) -> None:
         #: Seconds for which it was busy.
         self.busy = None if math.isnan(busy) else round(busy, 3)
@@ -104,8 +102,6 @@ class Gpu:
 
 class GpuSums:
     """Sums the measurements of one GPU."""
-
-    __slots__ = ("_busy", "_peak")
 
     def __init__(self) -> None:
         self._busy = self._peak = _UNKNOWN
@@ -122,8 +118,6 @@ class GpuSums:
 
 class GpuWatcher:
     """The helper process and its results. It is created after the program has started; `close` ends it."""
-
-    __slots__ = ("_cells", "_count", "_helper")
 
     def __init__(
         self, uuids: Sequence[str], library: Callable[[Sequence[str]], Library] = Library

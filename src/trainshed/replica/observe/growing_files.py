@@ -30,8 +30,6 @@ class Appender:
     """Appends to a file, with what does not fit waiting in memory. `handle`: of the file, owned from here
     on."""
 
-    __slots__ = ("_handle", "_waiting")
-
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._waiting = b""
@@ -81,23 +79,6 @@ class Appender:
             return False
         return True
 
-    def copy(self, handle: int) -> None:
-        """Write what is in the file into another, even if it has no name any more; nothing where the system
-        does not give it out. Raises OSError."""
-        data = memoryview(b"")
-        try:
-            with open("/proc/self/fd/%d" % self._handle, "rb") as file:
-                data = memoryview(file.read())
-        except OSError:
-            return
-        while data:
-            data = data[os.write(handle, data) :]
-
-    def continue_in(self, handle: int) -> None:
-        """Append to another file from now on, owned from here on."""
-        os.close(self._handle)
-        self._handle = handle
-
     def close(self) -> None:
         """Close the file; waiting data is lost."""
         os.close(self._handle)
@@ -106,8 +87,6 @@ class Appender:
 class DiskRetries:
     """Repeats writes that a disk did not take, soon at first, then each second, until they succeed. `told`:
     called with True when something begins to wait, and with False when nothing waits any more."""
-
-    __slots__ = ("_events", "_is_asked_for", "_pause", "_told", "_tries")
 
     def __init__(self, events: loop.Loop, told: "Callable[[bool], None]") -> None:
         self._events = events
@@ -170,8 +149,6 @@ class SampleFile:
     """A file of JSON lines that is thinned when it has too many. It is not synced, because nothing depends on
     lines lost in a power cut. While its disk is full, lines are dropped, except the first that did not
     fit."""
-
-    __slots__ = ("_file", "_lines", "_path")
 
     def __init__(self, path: str) -> None:
         """Touches nothing."""

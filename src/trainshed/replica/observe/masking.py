@@ -21,8 +21,6 @@ _LEAST_BROKEN = 8
 class Mask:
     """Hides secrets, `texts`, in what programs write. Immutable."""
 
-    __slots__ = ("_forms", "longest")
-
     def __init__(self, texts: tuple[str, ...]) -> None:
         found: set[bytes] = set()
         for text in texts:

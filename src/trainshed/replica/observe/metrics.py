@@ -48,8 +48,6 @@ class _Recent:
     """A mapping that remembers at least the last `most` keys that were put or read, and at most twice as
     many."""
 
-    __slots__ = ("_new", "_old", "most")
-
     def __init__(self, most: int) -> None:
         self.most = most
         self._new: dict[Any, Any] = {}
@@ -72,27 +70,6 @@ class _Recent:
 
 class Metrics:
     """The measurements of one incarnation of a trial. `mask`: masks secrets in what is stored."""
-
-    __slots__ = (
-        "_begun",
-        "_events",
-        "_file",
-        "_full",
-        "_incarnation",
-        "_left_out",
-        "_notices",
-        "_pacing",
-        "_retries",
-        "_say",
-        "_seen",
-        "_size",
-        "_syncing",
-        "_taken",
-        "_tell",
-        "_telling",
-        "_values",
-        "_watcher",
-    )
 
     def __init__(
         self,
@@ -329,8 +306,6 @@ class NoMetric(Exception):
 class Report:
     """One line of the program's file: its time (ns, None = not given), its step, its measurements. `wrong`:
     values that are no finite numbers, or whose name is too long, as they were written."""
-
-    __slots__ = ("at", "step", "values", "wrong")
 
     def __init__(self, line: bytes) -> None:
         """Raises NoMetric."""

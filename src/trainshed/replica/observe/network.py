@@ -32,8 +32,6 @@ _MOST_NOTICES = 4_000
 class Connection:
     """A connection that the kernel reported."""
 
-    __slots__ = ("cookie", "inode", "local", "received", "remote", "sent")
-
     def __init__(
         self,
         cookie: bytes,
@@ -53,8 +51,6 @@ class Connection:
 class Traffic:
     """The TCP traffic of one incarnation. `address`: of the replica. `storage_port`: of its endpoint
     there."""
-
-    __slots__ = ("_address", "_gone", "_known", "_notices", "_received", "_sent", "_storage_port")
 
     def __init__(self, address: str, storage_port: int) -> None:
         """Raises OSError if this system does not count connections' bytes."""

@@ -13,8 +13,6 @@ from trainshed.replica.observe import segments as log
 class Notes:
     """The notes of one incarnation."""
 
-    __slots__ = ("_keep", "_kept", "_notes", "_retries", "_tell")
-
     def __init__(
         self,
         keep: Callable[[protocol.Message], None],

@@ -63,24 +63,6 @@ _SHORT = 5.0
 class Reduction:
     """The reduction reports of one incarnation's program. `mask`: masks secrets in what is stored."""
 
-    __slots__ = (
-        "_events",
-        "_first",
-        "_has_ended",
-        "_incarnation",
-        "_is_expected",
-        "_is_there",
-        "_known",
-        "_metrics",
-        "_most_notes",
-        "_notes",
-        "_owed_after",
-        "_pacing",
-        "_say",
-        "_sheet",
-        "_watcher",
-    )
-
     def __init__(
         self,
         plan: protocol.LaunchDocument,
@@ -220,8 +202,6 @@ class NoReport(Exception):
 class Note:
     """Something that people should know, as one line of text. `name`: the program's name of it."""
 
-    __slots__ = ("name", "severity", "text")
-
     def __init__(self, name: str, severity: str, text: str) -> None:
         self.name = name
         self.severity = severity if severity in (INFO, WARNING, ERROR) else INFO
@@ -232,8 +212,6 @@ class Note:
 
 class Report:
     """A report. `metrics`: finite numbers, or lists of them, by name."""
-
-    __slots__ = ("metrics", "notes")
 
     def __init__(self, data: bytes) -> None:
         """Raises NoReport."""

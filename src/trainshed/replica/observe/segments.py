@@ -44,21 +44,6 @@ class Segments:
     """Writes a log. There is one writer per log directory at a time; an existing log is continued, and a torn
     end is cut off. `mask`: masks secrets; streams apply it to what they write."""
 
-    __slots__ = (
-        "_directory",
-        "_file",
-        "_identity",
-        "_last_time",
-        "_name",
-        "_size",
-        "_tail",
-        "_unsynced",
-        "lines",
-        "mask",
-        "readable",
-        "removed",
-    )
-
     def __init__(self, directory: str, mask: masking.Mask | None = None) -> None:
         self._directory = directory
         self.mask = mask
@@ -67,9 +52,6 @@ class Segments:
         self.lines = 0
         #: Number of lines that are in the files.
         self.readable = 0
-        #: Called when the file was removed or replaced, and has been written anew, with the number of its
-        #: first line: what came before is gone. None = nobody is told.
-        self.removed: Callable[[int], None] | None = None
         self._last_time = 0
         self._tail: list[str] = []
         self._unsynced = False
@@ -79,23 +61,12 @@ class Segments:
         for name in names[-2:]:
             self._read_end(os.path.join(directory, name))
         self.readable = self.lines
-        self._name = names[-1] if names else ""
-        self._identity = (0, 0)
         self._file = self._reopen(names[-1]) if names else self._open()
-
-    def _path(self) -> str:
-        return os.path.join(self._directory, self._name)
 
     def _open(self) -> growing_files.Appender:
         name = "%012d%s" % (self.lines, _SUFFIX)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         handle = os.open(os.path.join(self._directory, name), flags, 0o600)
-        self._name = name
-        return self._appender(handle)
-
-    def _appender(self, handle: int) -> growing_files.Appender:
-        found = os.fstat(handle)
-        self._identity = found.st_dev, found.st_ino
         return growing_files.Appender(handle)
 
     def _read_end(self, path: str) -> None:
@@ -119,7 +90,7 @@ class Segments:
     def _reopen(self, name: str) -> growing_files.Appender:
         handle = os.open(os.path.join(self._directory, name), os.O_WRONLY | os.O_APPEND)
         os.ftruncate(handle, self._size)
-        return self._appender(handle)
+        return growing_files.Appender(handle)
 
     def write(self, stream: str, texts: list[str]) -> None:
         """Append complete lines. This is the hot path: one formatting pass and one write system call."""
@@ -191,37 +162,8 @@ class Segments:
         """Sync the log, so that it survives a power cut. Returns False if there is no room for that now, so
         that it has to be repeated."""
         if self._unsynced:
-            self._unsynced = not (self.go_on() and self._file.sync())
+            self._unsynced = not self._file.sync()
         return not self._unsynced
-
-    def go_on(self) -> bool:
-        """Write the file anew if somebody has removed or replaced it, or its directory, and go on there.
-        Returns False if there is no room for that now; other failures are tried again with the next sync."""
-        try:
-            found = os.stat(self._path())
-            if (found.st_dev, found.st_ino) == self._identity:
-                return True
-        except OSError:
-            pass  # It is not there, or nobody can say so.
-        fresh = self._path() + ".new"
-        try:
-            os.makedirs(self._directory, exist_ok=True)
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-            try:
-                self._file.copy(handle)
-                os.replace(fresh, self._path())
-                durable.sync_directory(self._directory)
-            except OSError:
-                os.close(handle)
-                raise
-        except OSError as error:
-            return not growing_files.takes_nothing(error)
-        self._file.continue_in(handle)
-        found = os.fstat(handle)
-        self._identity = found.st_dev, found.st_ino
-        if self.removed is not None:
-            self.removed(int(self._name[: -len(_SUFFIX)]))
-        return True
 
     def close(self) -> None:
         """Close the log without syncing it."""
@@ -246,8 +188,6 @@ class Stream:
     terminal: only the last state of a progress bar is kept, and of a long-running one a state now and then,
     so that readers see progress.
     """
-
-    __slots__ = ("_log", "_mask", "_most", "_rest", "_shown_at", "_stream")
 
     def __init__(self, log: Segments, stream: str) -> None:
         self._log = log
@@ -341,12 +281,8 @@ class Transcript:
         events: loop.Loop,
         tell: Callable[[int], None],
         retries: growing_files.DiskRetries,
-        *,
-        removed: Callable[[int], None] | None = None,
     ) -> None:
-        """`removed`: as of `Segments`."""
         self._log = Segments(logs, mask)
-        self._log.removed = removed
         self._loop = events
         #: Called with the number of lines that can be read.
         self._tell = tell
@@ -432,7 +368,7 @@ class Transcript:
 
     def save(self) -> bool:
         """Write and sync all lines; return False if there is no room for that now."""
-        return self._log.flush() and self._log.go_on() and self._log.sync()
+        return self._log.flush() and self._log.sync()
 
     def seal(self) -> tuple[int, str]:
         """Close the log; return the number of lines and the last output (`Segments.seal`)."""

@@ -43,8 +43,6 @@ def arrange(plan: protocol.LaunchDocument) -> None:
 class Sample:
     """The counters at one moment: bytes of output, seconds of processor time, bytes read and written."""
 
-    __slots__ = ("cpu", "moved", "output")
-
     def __init__(self, output: int, cpu: float, moved: int) -> None:
         self.output = output
         self.cpu = cpu
@@ -54,8 +52,6 @@ class Sample:
 class Patience:
     """Decides from samples alone when a program counts as stalled. Times are seconds of any monotonic
     clock."""
-
-    __slots__ = ("_after", "_last", "_last_at", "_progress", "_progress_at", "pause")
 
     def __init__(self, after: float, now: float, sample: Sample) -> None:
         self._after = after
@@ -85,18 +81,6 @@ class Patience:
 
 class Watchdog:
     """Watches one program from its start."""
-
-    __slots__ = (
-        "_after",
-        "_bark",
-        "_events",
-        "_excused",
-        "_guardian",
-        "_has_ended",
-        "_output",
-        "_patience",
-        "_relay",
-    )
 
     def __init__(
         self,
@@ -148,17 +132,6 @@ class Dump:
     """Has a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
     service into the log. `done`: called when the last one has ended or time is up, and has to end all that is
     left."""
-
-    __slots__ = (
-        "_deadline",
-        "_done",
-        "_events",
-        "_guardian",
-        "_next_at",
-        "_now",
-        "_say",
-        "_waiting",
-    )
 
     def __init__(
         self,

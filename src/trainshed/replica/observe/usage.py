@@ -43,26 +43,6 @@ _SHARE = 1000
 class Usage:
     """Measures what one incarnation uses."""
 
-    __slots__ = (
-        "_cpu",
-        "_directories",
-        "_disk",
-        "_events",
-        "_every",
-        "_first",
-        "_gpus",
-        "_guardian",
-        "_incarnation",
-        "_limit",
-        "_peak",
-        "_place",
-        "_seen",
-        "_sheet",
-        "_traffic",
-        "_watch",
-        "_watched",
-    )
-
     def __init__(
         self,
         logs: str,

@@ -43,8 +43,6 @@ _ADOPTION_SECONDS = 5.0
 class Guardian:
     """A guardian that has connected to the preloader, and of which the fork is to become a child."""
 
-    __slots__ = ("_names", "connection", "namespaces")
-
     def __init__(self, connection: socket.socket, line: bytes, namespaces: "list[int]") -> None:
         """`line`: its first line. `namespaces`: the handles that came with it, owned from here on."""
         self.connection = connection

@@ -31,8 +31,6 @@ SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 class Source:
     """A file or directory of the machine, held open to be mounted in another place."""
 
-    __slots__ = ("_handle", "_owners", "is_directory")
-
     def __init__(self, handle: int, owners: "users.Users | None") -> None:
         self._handle = handle
         self._owners = owners

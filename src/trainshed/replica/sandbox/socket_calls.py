@@ -181,8 +181,6 @@ class SocketCalls:
 class _Call:
     """A question of the kernel: `process`, or a thread of it, calls `number` on its `handle`."""
 
-    __slots__ = ("_listener", "_question", "handle", "number", "process")
-
     def __init__(
         self, listener: int, question: int, number: int, process: int, handle: int
     ) -> None:

@@ -8,6 +8,7 @@ belongs to the service. Needs root; runs on Python 3.6.
 
 import errno
 import os
+import socket
 import struct
 
 from trainshed.replica.system import kernel
@@ -35,22 +36,23 @@ class Namespace:
     It is kept alive by open handles of itself and its maps; no process has to stay in it.
     """
 
-    __slots__ = ("handle", "handles")
-
     def __init__(self) -> None:
         """Needs this process's /proc. Raises OSError if none can be made."""
         opened: "list[int]" = []
+        child, handle = _in_new_namespace()
         try:
-            with kernel.IdleChild(kernel.CLONE_NEWUSER) as child:
-                for name, flags in (
-                    ("uid_map", os.O_WRONLY),
-                    ("gid_map", os.O_WRONLY),
-                    ("ns/user", os.O_RDONLY),
-                ):
-                    opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
+            for name, flags in (
+                ("uid_map", os.O_WRONLY),
+                ("gid_map", os.O_WRONLY),
+                ("ns/user", os.O_RDONLY),
+            ):
+                opened.append(os.open("/proc/%d/%s" % (child, name), flags | os.O_CLOEXEC))
         except OSError as error:
             kernel.close_all(opened)
             raise _refusal(error) from None
+        finally:
+            os.close(handle)
+            os.waitpid(child, 0)
         self.handles = tuple(opened)
         self.handle = opened[-1]
 
@@ -66,6 +68,32 @@ class Namespace:
         kernel.close_all(self.handles)
 
 
+def _in_new_namespace() -> "tuple[int, int]":
+    """Fork a child into a user namespace of its own. Returns its process id, and the handle whose closing
+    ends it. Raises OSError if there is no namespace."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            ours.close()
+            try:
+                kernel.unshare(kernel.CLONE_NEWUSER)
+            except OSError as error:
+                theirs.sendall(b"%d" % (error.errno or 0))
+            else:
+                theirs.sendall(b"0")
+                theirs.recv(1)
+        finally:
+            os._exit(0)
+    theirs.close()
+    refused = int(ours.recv(16) or errno.ECHILD)
+    if refused:
+        ours.close()
+        os.waitpid(child, 0)
+        raise _refusal(OSError(refused, os.strerror(refused)))
+    return child, ours.detach()
+
+
 def _refusal(error: OSError) -> OSError:
     """Why there is no user namespace."""
     what = "a user namespace cannot be made: user.max_user_namespaces, or a policy"
@@ -76,8 +104,6 @@ def _refusal(error: OSError) -> OSError:
 
 class Users:
     """The namespace, seen from outside: this process enters it last of all."""
-
-    __slots__ = ("_handle", "first")
 
     def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
         """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import mounts, users
-from trainshed.replica.system import cgroups, kernel, processes, roots, sock_diag
+from trainshed.replica.system import cgroups, kernel, processes, roots
 
 GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
@@ -329,17 +329,6 @@ def _is_of_step(name: str) -> bool:
     return bool(node) and job.isdecimal() and step.isdecimal()
 
 
-def _may_name_a_step(data: bytes) -> bool:
-    """Whether `data` may contain such a name. This is quick, because a machine has many other sockets."""
-    at = data.find(b"_")
-    while at >= 0:
-        dot = data.find(b".", at + 1, at + 12)
-        if dot > 0 and data[at + 1 : dot].isdigit() and data[dot + 1 : dot + 2].isdigit():
-            return True
-        at = data.find(b"_", at + 1)
-    return False
-
-
 def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
@@ -349,23 +338,10 @@ def of_slurms_steps() -> list[str]:
 
 
 def _bound_paths() -> list[str]:
-    """Return the paths of Unix sockets that may belong to Slurm steps."""
-    try:
-        return [
-            path
-            for data, paths in sock_diag.unix_paths()
-            if _may_name_a_step(data)
-            for path in paths
-        ]
-    except OSError:
-        return _printed_paths()
-
-
-def _printed_paths() -> list[str]:
-    """Return the same paths on kernels without sock_diag, from the list of all sockets, which takes
-    milliseconds where a thousand programs run."""
+    """Return the paths of the machine's Unix sockets."""
     text = processes.read("/proc/net/unix").decode("utf-8", "surrogateescape")
-    return ["/" + path for path in (line.partition(" /")[2] for line in text.split("\n")) if path]
+    paths = (line.partition(" /")[2] for line in text.splitlines())
+    return ["/" + path for path in paths if path]
 
 
 def _is_kept_apart(path: str) -> bool:

@@ -49,8 +49,6 @@ class Clients:
     """All open connections. One that does not take a message is dropped; its owner then reads the files
     instead."""
 
-    __slots__ = ("_connections", "_greeting")
-
     def __init__(self, first: socket.socket | None) -> None:
         self._connections: dict[socket.socket, protocol.Lines] = {}
         self._greeting = b""
@@ -106,8 +104,6 @@ class Clients:
 class ServiceListener:
     """Accepts connections of services on the loop. `obey`: called with each order and its connection;
     `greet`: called after each new connection."""
-
-    __slots__ = ("_clients", "_events", "_greet", "_listener", "_obey")
 
     def __init__(
         self,

@@ -95,12 +95,11 @@ class Guardian:
             self._say("%s %s" % ("full" if growing_files.takes_nothing(error) else "failed", error))
             return
         try:
-            status = self._start_main([wake, children])
+            self._start_main([wake, children])
         except program.NoProcess as shortage:
             self._say("failed no process can be made for the program (%s)" % shortage.cause)
             return
-        if status is None:
-            status = self._watch(children)
+        status = self._watch(children)
         ended = now()
         self._kill_all()
         self._say("ended %d %d" % (status, ended))
@@ -111,18 +110,17 @@ class Guardian:
         except OSError:
             self._kill_all()  # The shim is gone: there is nobody to report to, and nothing may remain.
 
-    def _start_main(self, close: list[int]) -> int | None:
-        """Start the program as soon as the shim says so. Returns a wait status if it cannot be run. Raises
-        NoProcess."""
+    def _start_main(self, close: list[int]) -> None:
+        """Start the program as soon as the shim says so. Raises NoProcess."""
         if not self._program.argv:
             self._close_outputs()
             self._await_go()
             self._say("started %d" % now())
-            return None
+            return
         if self._warm is not None and not self._warm.cold_because and self._start_warm():
-            return None
+            return
         try:
-            return self._start_cold(close)
+            self._fork_main(close)
         finally:
             if self._warm is not None:
                 self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
@@ -142,26 +140,6 @@ class Guardian:
         self._say("started %d" % at)
         self._say("%s %s" % (warm_start.WARM, self._warm.preloaded))
         return True
-
-    def _start_cold(self, close: list[int]) -> int | None:
-        """Start the program in its own interpreter; returns as `_start_main`."""
-        if self._namespaced and self._program.can_spawn():
-            self._await_go()
-            at, refused = now(), None
-            try:
-                self._settle_once()
-                # A change of user makes the kernel forget that we are to die with our parent.
-                kernel.die_with_parent(signal.SIGKILL)
-                self._main = self._program.spawn()
-            except program.NotRun as refusal:
-                self._main_reaped = True
-                refused = refusal.code << 8
-            finally:
-                self._close_outputs()
-            self._say("started %d" % at)
-            return refused
-        self._fork_main(close)
-        return None
 
     def _settle_once(self) -> None:
         """Give up rights, unless this process has done so; another process may have done it for itself
@@ -313,8 +291,6 @@ _NOTHING = 0
 class GuardianHandle:
     """The shim's side of a forked guardian, which waits until it is given a plan, and ends if the shim
     does."""
-
-    __slots__ = ("control", "errors", "output", "process")
 
     def __init__(self, level: str) -> None:
         """Fork it into its process namespace. Raises OSError if that cannot be made."""

@@ -89,8 +89,6 @@ def append(lock: int, entry: dict[str, Any]) -> None:
 class Entries:
     """The content of a slot's journal at one moment."""
 
-    __slots__ = ("_notes", "_records", "latest", "left", "shim")
-
     def __init__(self, slot: str) -> None:
         """Read the journal. A slot without one has never been used."""
         #: The highest incarnation that was ever started; 0 if none was.
@@ -165,8 +163,6 @@ class Refused(Exception):
 class Claim:
     """The right to run one incarnation, held until `release` or until every process that holds the lock has
     ended."""
-
-    __slots__ = ("_ahead", "_before", "_incarnation", "_outlasts_power", "lock")
 
     def __init__(
         self, incarnation: int, lock: int, before: int = 0, *, outlasts_power: bool = True

@@ -40,24 +40,6 @@ class MemoryLimit:
     """The memory limit of one incarnation. `limit`: bytes, 0 = none. `polled`: measure even if a control
     group enforces it. `has_ended`: whether the main process is known to have ended."""
 
-    __slots__ = (
-        "_begun",
-        "_drilled",
-        "_events",
-        "_groups",
-        "_guardian",
-        "_handle",
-        "_has_ended",
-        "_killed",
-        "_limit",
-        "_main",
-        "_polled",
-        "_settled",
-        "_survived",
-        "_total",
-        "_victim",
-    )
-
     def __init__(
         self,
         *,

@@ -16,7 +16,7 @@ from trainshed.replica.system import cgroups, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
+    from typing import NoReturn
 
 WORK = "work"
 TEMPORARY = "tmp"
@@ -216,45 +216,7 @@ class Program:
         """Have it run as another user than this process's."""
         self._user = (user, group)
 
-    def can_spawn(self) -> bool:
-        """Whether `spawn` works here and costs less than a fork followed by `become`."""
-        return hasattr(os, "posix_spawn") and self._groups.moves_cheaply and self._user is None
-
-    def spawn(self) -> int:
-        """Start the program as a child that shares no memory with us; returns its process id.
-
-        Saves the copy of this process that a fork makes. Raises NotRun, NoProcess, OSError (control groups).
-        """
-        os.umask(0o022)
-        os.chdir(self._directory)
-        actions = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, self._output, 1),
-            (os.POSIX_SPAWN_DUP2, self._errors, 2),
-        ]
-
-        def attempt(path: str) -> int:
-            try:
-                return os.posix_spawn(
-                    path,
-                    self._argv,
-                    self._environ,
-                    file_actions=actions,
-                    setsid=True,
-                    setsigdef=_IGNORED_OR_HANDLED,
-                )
-            except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.ENOMEM):
-                    raise NoProcess(os.strerror(error.errno)) from None
-                raise
-
-        self._groups.enter()
-        try:
-            return self._first(attempt)
-        finally:
-            self._groups.leave()
-
-    def become(self) -> None:
+    def become(self) -> "NoReturn":
         """Turn this process into the program. Raises NotRun, OSError (control groups)."""
         self._groups.enter()
         if self._input < 0:
@@ -272,11 +234,10 @@ class Program:
             os.setgroups([group])
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
-        self._first(lambda path: os.execve(path, self._argv, self._environ))
+        self._execute()
 
-    def _first(self, attempt: "Callable[[str], int]") -> int:
-        """Call `attempt` with each place on the program's PATH, as a shell would; raises NotRun if none can
-        be executed."""
+    def _execute(self) -> "NoReturn":
+        """Execute the first file on the program's PATH that can be, as a shell would. Raises NotRun."""
         name, path = self._argv[0], self._environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
         if not name:
@@ -284,8 +245,7 @@ class Program:
         refusal = errno.ENOENT
         for place in places:
             try:
-                os.stat(place)  # `spawn` would make a process only to find that there is no file.
-                return attempt(place)
+                os.execve(place, self._argv, self._environ)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     refusal = error.errno or errno.EACCES

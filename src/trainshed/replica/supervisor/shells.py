@@ -40,8 +40,6 @@ class Shells:
     """The shells of one replica. `poll`: the guardian's, to which connections are added. `take_leave`: called
     in each forked child before anything else that a shell needs."""
 
-    __slots__ = ("_begun", "_connections", "_doomed", "_main", "_poll", "_take_leave")
-
     def __init__(
         self,
         main: program.Program,

@@ -38,8 +38,7 @@ from trainshed.replica.system import cgroups, durable, loop, processes, unix_soc
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
 _MOST_WAITS_TOLD = 10
-"""Notes per incarnation about a full disk, which may fill up and empty again without end, and as many about
-a log that is removed."""
+"""Notes per incarnation about a full disk, which may fill up and empty again without end."""
 
 
 class Shim:
@@ -65,7 +64,6 @@ class Shim:
         self._loop = loop.Loop()
         self._retries = growing_files.DiskRetries(self._loop, self._note_full_disk)
         self._waits_told = 0
-        self._removals_told = 0
         self._notes = notes.Notes(claim.note, listeners.send, self._retries)
         self._reception = clients.ServiceListener(listeners, self._loop, self._obey, self._greet)
         self._inbox = b""
@@ -113,7 +111,6 @@ class Shim:
             self._loop,
             tell=lambda lines: self._clients.send({"e": "lines", "n": lines}),
             retries=self._retries,
-            removed=self._note_removed_log,
         )
         self._sidecars = sidecars.Sidecars(
             plan,
@@ -403,13 +400,6 @@ class Shim:
             self._notes.add(disk.LOG_WAITS, reduction_reports.WARNING, disk.LOG_WAITS_TEXT)
         else:
             self._notes.add(disk.LOG_GOES_ON, reduction_reports.INFO, disk.LOG_GOES_ON_TEXT)
-
-    def _note_removed_log(self, line: int) -> None:
-        """Add a note that somebody has removed the log, of which that line is now the first."""
-        self._removals_told += 1
-        if self._removals_told <= _MOST_WAITS_TOLD:
-            text = disk.LOG_REMOVED_TEXT % (line + 1)
-            self._notes.add(disk.LOG_REMOVED, reduction_reports.WARNING, text)
 
 
 _NO_SPACE_PAUSE = 0.5

@@ -127,8 +127,6 @@ def bounded(limit: int, share: int) -> int:
 class ControlGroups:
     """The control groups of one replica. Without bases it does nothing, and reports no kills."""
 
-    __slots__ = ("_bases", "_cpu", "_inside", "_limits", "_memory", "_outside", "_pids")
-
     def __init__(self, limits: protocol.Limits) -> None:
         self._limits, name = limits, limits.cgroup_name
         self._memory = os.path.join(limits.memory_base, name) if limits.memory_base else ""
@@ -136,7 +134,6 @@ class ControlGroups:
         self._pids = os.path.join(limits.pids_base, name) if limits.pids_base else ""
         self._bases: "dict[str, int]" = {}
         self._inside: "list[int]" = []
-        self._outside: "list[int]" = []
 
     def directories(self) -> "list[str]":
         """Return the directories of the groups, each once."""
@@ -196,19 +193,16 @@ class ControlGroups:
                 self._bases[base] = os.open(base, flags)
 
     def hold(self) -> None:
-        """Open the files for `enter` and `leave`, for a process that will not be allowed to open them later.
+        """Open the files for `enter`, for a process that will not be allowed to open them later.
         Raises OSError."""
         for path in self.directories():
             # By thread where possible: moving a process waits until every processor has noticed (a grace
             # period of some milliseconds), while moving the calling thread does not.
             name = "cgroup.procs" if _is_v2(path) else "tasks"
             base, own = os.path.split(path)
-            for place, held in ((own, self._inside), ("", self._outside)):
-                where = os.path.join(place, name)
-                kept = self._bases.get(base)
-                if kept is None:
-                    where = os.path.join(base, where)
-                held.append(os.open(where, os.O_WRONLY | os.O_CLOEXEC, dir_fd=kept))
+            kept = self._bases.get(base)
+            where = os.path.join(own, name) if kept is not None else os.path.join(path, name)
+            self._inside.append(os.open(where, os.O_WRONLY | os.O_CLOEXEC, dir_fd=kept))
 
     def enter(self) -> None:
         """Move the calling process, which has one thread and has called `hold`, into the groups. Raises
@@ -226,16 +220,6 @@ class ControlGroups:
     def holds_memory(self) -> bool:
         """Whether the kernel enforces a memory limit here."""
         return bool(self._memory)
-
-    @property
-    def moves_cheaply(self) -> bool:
-        """Whether `enter` and `leave` take only microseconds."""
-        return not any(_is_v2(path) for path in self.directories())
-
-    def leave(self) -> None:
-        """Move the calling process back into the bases. Only if `moves_cheaply`. Raises OSError."""
-        for handle in self._outside:
-            os.write(handle, b"0")
 
     def watch(self) -> int:
         """Return a handle that polls as readable (or urgent) each time the memory limit is hit; -1 if there

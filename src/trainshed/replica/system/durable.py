@@ -19,8 +19,6 @@ class SyncAhead:
     """A sync of an open file in a thread, while its caller continues: a disk takes milliseconds, and no
     processor. No process may be forked before `wait` returns."""
 
-    __slots__ = ("_failure", "_is_running")
-
     def __init__(self, handle: int) -> None:
         self._failure: OSError | None = None
         self._is_running = _thread.allocate_lock()

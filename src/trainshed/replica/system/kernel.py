@@ -39,7 +39,6 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_CAPBSET_DROP = 24
-_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -83,53 +82,6 @@ def unshare(flags: int) -> None:
         if error.errno == errno.ENOSPC:
             raise NamespaceRefused(error.errno, error.strerror) from None
         raise
-
-
-_CLONE_VM = 0x00000100
-_IDLE_STACK = 8192
-"""Bytes of stack for a function of the C library that only waits."""
-_IDLE_SECONDS = 60
-"""Seconds after which it ends by itself, in case its maker is killed."""
-
-
-class IdleChild:
-    """A context whose value is the process id of a child in new namespaces, which lives as long as the
-    context, for a minute at most. The child only waits, in this process's own memory, so that it costs none
-    of what a fork copies."""
-
-    __slots__ = ("_flags", "_process", "_stack")
-
-    def __init__(self, flags: int) -> None:
-        self._flags = flags
-        self._stack = ctypes.create_string_buffer(_IDLE_STACK)
-        self._process = 0
-
-    def __enter__(self) -> int:
-        """Start the child and return its process id. Raises OSError."""
-        # A signal handler would run in the child as well, in the memory that we work with.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
-        try:
-            end = (ctypes.addressof(self._stack) + _IDLE_STACK) & ~15
-            self._process = _clone(self._flags, end)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return self._process
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
-
-
-def _clone(flags: int, stack: int) -> int:
-    """Start a child in this process's memory that waits; its stack grows downwards from `stack`. Raises
-    OSError."""
-    if not LINUX:
-        raise OSError(errno.ENOSYS, "clone: only Linux can do this")
-    kinds = ctypes.c_int(flags | _CLONE_VM | signal.SIGCHLD)
-    seconds = ctypes.c_void_p(_IDLE_SECONDS)
-    child: int = _libc.clone(_libc.sleep, ctypes.c_void_p(stack), kinds, seconds)
-    _check(min(child, 0), "clone(%#x)" % flags)
-    return child
 
 
 def enter_namespace(handle: int, kind: int) -> None:
@@ -270,19 +222,6 @@ def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show of this process, at most 15 bytes."""
     if LINUX:
         _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode("ascii")[:15]))
-
-
-def set_memory_map(described: bytes) -> None:
-    """Tell the kernel where the parts of this process's memory are, as a `prctl_mm_map`. Raises OSError."""
-    _call(
-        "prctl",
-        "prctl(%d)" % _PR_SET_MM,
-        ctypes.c_int(_PR_SET_MM),
-        ctypes.c_ulong(_PR_SET_MM_MAP),
-        described,
-        ctypes.c_ulong(len(described)),
-        _NOTHING,
-    )
 
 
 _NOTHING = ctypes.c_ulong(0)

@@ -13,8 +13,6 @@ class Loop:
     """An event loop with one handler per file handle, and any number of timed ones. A handler may add and
     drop handles, its own included, and ask for further calls."""
 
-    __slots__ = ("_handlers", "_moments", "_poll")
-
     def __init__(self) -> None:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}

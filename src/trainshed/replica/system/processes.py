@@ -138,17 +138,6 @@ def _has(line: bytes, number: int) -> bool:
     return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
-def libraries(process: int) -> "set[str]":
-    """Return the paths of the shared libraries that a process has mapped, as it sees them; empty if we may
-    not read them."""
-    found: "set[str]" = set()
-    for line in read("/proc/%d/maps" % process).splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and b".so" in fields[5]:
-            found.add(fields[5].decode("utf-8", "replace"))
-    return found
-
-
 def name(process: int) -> str:
     """Return the name that `ps` shows, at most 15 characters."""
     return read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()

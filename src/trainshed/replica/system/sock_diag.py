@@ -16,12 +16,6 @@ _BUFFER = 256 << 10
 _LONGEST_WAIT = 1.0
 """Seconds to wait for the kernel's answer, which is there once the request is sent."""
 
-_UNIX_MESSAGE = struct.Struct("=BBBB III")
-_NAME = 0
-_SHOW_NAME = 1
-_NOT_CONNECTED = 1 << 10 | 1 << 7
-"""States of Unix sockets that are not connected: TCP_LISTEN and TCP_CLOSE."""
-
 
 def listen(groups: int = 0) -> socket.socket:
     """Open a socket for requests, which also receives notices of these `groups`. Raises OSError."""
@@ -69,22 +63,6 @@ def attribute(body: bytes, at: int, wanted: int) -> bytes:
             return body[at + _ATTRIBUTE.size : at + length]
         at += (length + 3) & ~3
     return b""
-
-
-def unix_paths() -> Iterator[tuple[bytes, Iterator[str]]]:
-    """Yield the paths of Unix sockets that are not connected, as their owners bound them: some at a time,
-    first the kernel's raw messages, then the paths in them. Raises OSError if the kernel does not answer."""
-    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _NOT_CONNECTED, 0, _SHOW_NAME, 0, 0)
-    with listen() as asked:
-        for data in answers(asked, request):
-            yield data, _paths(data)
-
-
-def _paths(data: bytes) -> Iterator[str]:
-    for body in bodies(data):
-        path = attribute(body, _UNIX_MESSAGE.size, _NAME).rstrip(b"\0")
-        if path.startswith(b"/"):
-            yield os.fsdecode(path)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:

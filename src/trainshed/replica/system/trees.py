@@ -20,8 +20,6 @@ _WAY_IN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class _Level:
     """An open directory with the entries that are still to be measured."""
 
-    __slots__ = ("entries", "handle")
-
     def __init__(self, handle: int) -> None:
         """Raises OSError; the caller keeps the handle then."""
         self.handle = handle
@@ -37,8 +35,6 @@ class _Level:
 class TreeSize:
     """The disk use of a directory tree, counted step by step. `found`: bytes so far; a file with several
     names counts in equal parts, one for each name. `names`: number of files and directories counted."""
-
-    __slots__ = ("_device", "_levels", "found", "names")
 
     def __init__(self, top: str) -> None:
         """Open the tree, and measure nothing yet. Raises OSError."""

@@ -76,8 +76,6 @@ class Receiver:
     """The receiving end of lines that have one handle each. `rest`: what came after the last complete line
     with a handle."""
 
-    __slots__ = ("_connection", "_handles", "_received", "rest")
-
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._handles: "list[int]" = []
@@ -145,8 +143,6 @@ def connect(connection: socket.socket, path: str) -> None:
 class reachable:  # noqa: N801 - what `with` is followed by
     """A context with a short enough path to the same socket, valid inside the `with`. It does not change the
     working directory."""
-
-    __slots__ = ("_handle", "_path", "_short")
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,0 +1,19 @@
+"""Which directories hold sockets of Slurm's steps."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainshed.replica.sandbox import view
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_steps_are_found_by_the_names_of_their_sockets(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as step:
+        step.bind(str(tmp_path / "n\u00e4me with blanks_7.0"))
+        assert str(tmp_path) in view.of_slurms_steps()
+        tmp_path.chmod(0o777)
+        assert str(tmp_path) not in view.of_slurms_steps()
