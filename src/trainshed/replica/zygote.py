@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import autopsy, guardian, shim
+from trainshed.replica.supervisor import autopsy, start
 from trainshed.replica.system import kernel, trees, unix_sockets
 
 _QUIET_MS = 12
@@ -108,7 +108,7 @@ class Zygote:
             try:
                 ours.close()
                 self._leave_zygote([])
-                _await_order(theirs, guardian.GuardianHandle(self._level))
+                start.await_order(theirs, self._level)
             finally:
                 os._exit(0)
         theirs.close()
@@ -147,20 +147,11 @@ class Zygote:
         kernel.name_process("ts-shim")
 
 
-def _await_order(connection: socket.socket, child: guardian.GuardianHandle) -> None:
-    """Be an idle shim until an order comes or the zygote ends."""
-    received = unix_sockets.Receiver(connection).receive_one()
-    connection.close()
-    if received is not None:
-        line, handle = received
-        shim.main(line, socket.socket(fileno=handle), child)
-
-
 def _become(line: bytes, handle: int) -> None:
     """Carry out one request, in a process of its own, so that other requests do not wait for it."""
     connection = socket.socket(fileno=handle)
     if line.startswith(b'{"slot"'):
-        shim.main(line, connection, None)
+        start.run_incarnation(line, connection)
         return
     if line.startswith(b'{"autopsy"'):
         autopsy.main(line, connection)

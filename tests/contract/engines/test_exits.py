@@ -3,8 +3,6 @@
 import os
 import signal
 
-import pytest
-
 from tests.contract.engines.conftest import House, Run
 from trainshed.core.launch import Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaLost
@@ -135,21 +133,5 @@ def test_a_replica_that_the_service_cannot_start_is_its_own_failure(house: Run) 
         assert "/dev/null/here" in end.cause or "/nowhere/here" in end.cause
         await house.restart()
         assert await house.end(uid) == end
-
-    house(test)
-
-
-def test_a_program_for_which_there_is_no_process_is_the_services_failure(house: Run) -> None:
-    """It is the machine that is short of them: nothing of the program has run, which may be tried again."""
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().process_namespace:
-            pytest.skip("the process that waits for its start becomes the program")
-        await house.restart(processes=1)
-        uid = await house.run("true")
-        end = await house.end(uid)
-        assert isinstance(end, ReplicaLost)
-        assert end.by_service
-        assert "Resource temporarily unavailable" in end.cause
 
     house(test)

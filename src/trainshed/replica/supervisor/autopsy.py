@@ -11,7 +11,7 @@ import signal
 import socket
 
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import guardian, memory_limit
+from trainshed.replica.supervisor import memory_limit, start
 from trainshed.replica.system import cgroups, loop, processes, unix_sockets
 
 
@@ -19,10 +19,9 @@ def main(order: bytes, connection: socket.socket) -> None:
     """Carry out an order, which the guardian gets as well: JSON, {"autopsy": true, "slot": the directory with
     the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
     `connection` as the shim of a live replica does (`shells`). Returns when the shell is over."""
-    message = json.loads(order.decode("utf-8"))
-    os.chdir(message["slot"])
-    plan = protocol.LaunchDocument.from_message(message["plan"])
-    sandbox = Sandbox(plan, message["shell"], connection)
+    slot, plan = start.ordered(order)
+    os.chdir(slot)
+    sandbox = Sandbox(plan, json.loads(order.decode("utf-8"))["shell"], connection)
     try:
         sandbox.run(order)
     except OSError as error:
@@ -57,7 +56,7 @@ class Sandbox:
     def run(self, order: bytes) -> None:
         """Serve the shell until it is over. Raises OSError."""
         plan = self._plan
-        child = guardian.GuardianHandle(plan.isolation.level)
+        child = start.GuardianHandle(plan.isolation.level)
         watched: memory_limit.MemoryLimit | None = None
         try:
             self._groups.create()

@@ -1,12 +1,10 @@
-"""Runs the process between shim and program: process 1 of the replica's namespace, which reaps its orphans.
+"""Runs the process between shim and program: process 1 of the replica's namespace, which reaps its orphans
+(`start`).
 
 The program itself is never process 1, because the kernel shields process 1 from its own signals, and how the
 program dies decides what happens to the job. The guardian starts the main process when told to, passes on the
 request to stop, records how the main process ended, kills every other process of the replica, reports and
 ends. If the shim dies, the guardian and everything below it die too.
-
-`GuardianHandle` is the shim's side. It can be forked before it is known for which program, so that a start
-need not wait for the fork.
 
 They speak over a socket pair, one line per message. Shim to guardian, in this order:
 - the request with the launch document, as the zygote gave it to the shim
@@ -21,20 +19,16 @@ Guardian to shim:
 - in place of all that `failed TEXT` if the sandbox could not be made, or `full TEXT` if the disk has no space
 """
 
-import json
 import os
 import select
 import signal
 import socket
 from collections.abc import Callable
 
-from trainshed.replica import protocol
-from trainshed.replica.observe import growing_files, stall
+from trainshed.replica.observe import growing_files
 from trainshed.replica.observe.segments import now
-from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
 from trainshed.replica.supervisor import program, shells, warm_start
 from trainshed.replica.system import (
-    cgroups,
     kernel,
     processes,
     unix_sockets,
@@ -282,190 +276,3 @@ class Guardian:
                 os.waitpid(-1, 0)
         except ChildProcessError:
             return
-
-
-_NOTHING = 0
-"""The null device in every shim, sent where a line has no handle of its own: every line comes with one."""
-
-
-class GuardianHandle:
-    """The shim's side of a forked guardian, which waits until it is given a plan, and ends if the shim
-    does."""
-
-    def __init__(self, level: str) -> None:
-        """Fork it into its process namespace. Raises OSError if that cannot be made."""
-        #: Read end of the pipe that its program writes its standard output to.
-        self.output, output = os.pipe()
-        #: Read end of the pipe for its program's standard error.
-        self.errors, errors = os.pipe()
-        #: Our end of the socket pair (see above).
-        self.control, control = socket.socketpair()
-        if level == protocol.LEVEL_SESSION:
-            kernel.adopt_orphans()
-        namespace = _namespace(level)
-        levels.detach(level)
-        #: Its process id.
-        self.process = os.fork()
-        if self.process == 0:
-            try:
-                kept = {0, 1, 2, control.fileno(), output, errors}
-                if namespace is not None:
-                    kept.update(namespace.handles)
-                kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
-                _guard(control, (output, errors), namespace)
-            except (
-                Exception
-            ) as error:  # The shim records it; this process has no other way to report.
-                control.sendall(("failed %r\n" % error).encode("utf-8", "replace"))
-            finally:
-                os._exit(0)
-        for theirs in (control.detach(), output, errors):
-            os.close(theirs)
-        if namespace is not None:
-            namespace.close()
-
-    def announce(self, order: bytes) -> None:
-        """Send the line that the shim itself was given. The guardian begins with what needs nothing of the
-        slot. Raises OSError if it is dead."""
-        unix_sockets.send(self.control, order + b"\n", _NOTHING)
-
-    def grant(self, lock: int) -> None:
-        """Let it make the sandbox. From here on it holds the slot's lock as well. Raises OSError if it is
-        dead."""
-        unix_sockets.send(self.control, b"claimed\n", lock)
-
-    def give_up(self) -> None:
-        """Kill it, because there is nothing for it to do, and reap it."""
-        os.kill(self.process, signal.SIGKILL)
-        os.waitpid(self.process, 0)
-
-
-def _namespace(level: str) -> users.Namespace | None:
-    """Return the namespace of the program's own users, made before the guardian because it takes a process.
-    None if the level has none, or if it cannot be made; the guardian reports the latter when it needs it."""
-    if level != protocol.LEVEL_OWN:
-        return None
-    try:
-        return users.Namespace()
-    except OSError:
-        return None
-
-
-def _guard(
-    control: socket.socket,
-    outputs: tuple[int, int],
-    namespace: users.Namespace | None,
-) -> None:
-    kernel.name_process("ts-guardian")
-    receiver = unix_sockets.Receiver(control)
-    order, _ = _next(receiver)
-    message = json.loads(order.decode("utf-8"))
-    plan = protocol.LaunchDocument.from_message(message["plan"])
-    files = os.path.join(message["slot"], protocol.FILES)
-    isolation = plan.isolation
-    namespaced = isolation.level != protocol.LEVEL_SESSION
-
-    groups = cgroups.ControlGroups(plan.limits)
-    main = program.Program(
-        argv=list(plan.program.argv),
-        environ=plan.program.environ,
-        directory=plan.program.directory or os.path.join(files, program.WORK),
-        output=outputs[0],
-        errors=outputs[1],
-        groups=groups,
-    )
-    seen = _view(isolation, message["slot"], files, namespace)
-    # Before anything is hidden, which includes the way to the preloader's socket.
-    warm = (
-        warm_start.WarmStart(plan.warm, isolation.level)
-        if plan.warm.preloader and namespaced
-        else None
-    )
-
-    def prepare() -> tuple[bytes, int]:
-        # The service keeps the files that it makes to itself, but everybody may pass the directories on the
-        # way to what the program is shown.
-        os.umask(0o022)
-        kernel.leave_keyring()
-        refused: OSError | None = None
-        if namespaced:
-            try:
-                groups.keep_bases()
-                seen.detach()
-            except OSError as error:
-                refused = error  # Reported when there is an incarnation that it ends.
-        _, lock = _next(receiver)
-        if refused is not None:
-            raise refused
-        program.make_directories(files, *[program.ROOT] * isolation.own_root)
-        if namespaced:
-            seen.enter()
-            if not (isolation.image and isolation.level == protocol.LEVEL_USER):
-                kernel.forbid_inspection()  # There `drop` does it, once it needs no more of /proc.
-        else:
-            kernel.forbid_new_privileges()
-        if isolation.image:
-            _fit_image(plan, main, seen)
-        connects = socket_calls.be_asked(control, plan.network)
-        if warm is not None:
-            socket_calls.hand_over(
-                control, warm.prepare(main, isolation.level, seen.owners, connects)
-            )
-        return receiver.rest, lock
-
-    def settle() -> list[int]:
-        groups.hold()
-        if namespaced:
-            levels.drop(isolation.level, seen.owners, bool(isolation.image))
-            if plan.limits.pids_limit and not plan.limits.pids_base:
-                program.limit_processes(plan.limits.pids_limit)
-        return groups.ways_in
-
-    stall.arrange(plan)
-    Guardian(
-        control,
-        main,
-        list(outputs),
-        namespaced=namespaced,
-        prepare=prepare,
-        settle=settle,
-        warm=warm,
-    ).run()
-
-
-def _next(receiver: unix_sockets.Receiver) -> tuple[bytes, int]:
-    """Return the shim's next line and its handle, which stays open; ends this process if the shim is gone."""
-    received = receiver.receive_one()
-    if received is None:
-        os._exit(1)
-    return received
-
-
-def _fit_image(plan: protocol.LaunchDocument, main: program.Program, seen: view.View) -> None:
-    """Apply what the image's own files say: its user and that user's home directory."""
-    user, group, home = seen.user
-    plan.program.environ.setdefault("HOME", home)
-    mounts.make_directory(plan.program.directory, 0o755, seen.owners)
-    mounts.make_directory("/tmp", 0o1777, seen.owners)
-    if user or group:
-        if plan.isolation.level == protocol.LEVEL_USER:
-            return  # There is only one user, who is root inside the namespace.
-        main.run_as(user, group)
-
-
-def _view(
-    isolation: protocol.Isolation, slot: str, files: str, namespace: users.Namespace | None
-) -> view.View:
-    binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
-    if not isolation.image:
-        binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
-        binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
-    return view.View(
-        isolation,
-        files=files,
-        scratch=os.path.join(slot, "view"),
-        layer=os.path.join(files, program.LAYER),
-        root=os.path.join(files, program.ROOT) if isolation.own_root else "",
-        binds=binds,
-        namespace=namespace,
-    )

@@ -1,13 +1,10 @@
-"""Runs one replica's shim: from the order to start an incarnation to its attempt record and the report of its
-end.
+"""Supervises one replica's program: the loop of its shim, from the start to the sealed log (`start`).
 
-There is one process per replica. It outlives the service, and its program dies with it. It starts the
-program, writes its log, records how it ended and reports to the services that are connected. What matters is
-in the slot's files (`protocol`) before it is reported. If the shim cannot do its part, the replica has ended,
-and that is recorded.
+There is one process per replica. It outlives the service, and its program dies with it. It writes the
+program's log, finds out how it ended and reports to the services that are connected. What matters is in the
+slot's files (`protocol`) before it is reported.
 """
 
-import json
 import os
 import signal
 import socket
@@ -27,13 +24,12 @@ from trainshed.replica.observe import (
 from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import (
     clients,
-    guardian,
     journal,
     program,
     sidecars,
     warm_start,
 )
-from trainshed.replica.system import cgroups, durable, loop, processes, unix_sockets
+from trainshed.replica.system import cgroups, loop, processes, unix_sockets
 
 _KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
@@ -50,14 +46,20 @@ class Shim:
         plan: protocol.LaunchDocument,
         listeners: clients.Clients,
         claim: journal.Claim,
-        child: guardian.GuardianHandle,
+        *,
+        guardian: int,
+        control: socket.socket,
+        output: int,
+        errors: int,
     ) -> None:
+        """`guardian`: its process id; `control`: the connection to it. `output`, `errors`: the read ends of
+        the program's pipes."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
-        self._child = child.process
-        self._control = child.control
-        self._outputs = ((child.output, "o"), (child.errors, "e"))
+        self._child = guardian
+        self._control = control
+        self._outputs = ((output, "o"), (errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
         self._sidecars: sidecars.Sidecars | None = None
         self._transcript: segments.Transcript | None = None
@@ -400,137 +402,3 @@ class Shim:
             self._notes.add(disk.LOG_WAITS, reduction_reports.WARNING, disk.LOG_WAITS_TEXT)
         else:
             self._notes.add(disk.LOG_GOES_ON, reduction_reports.INFO, disk.LOG_GOES_ON_TEXT)
-
-
-_NO_SPACE_PAUSE = 0.5
-_NO_SPACE_PATIENCE = 15.0
-"""Seconds for which an attempt record is tried on a broken disk, or on a full one where no shim answers
-meanwhile; shorter than a service's lease."""
-
-
-def main(
-    order: bytes,
-    connection: socket.socket,
-    child: guardian.GuardianHandle | None,
-) -> None:
-    """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
-    ended.
-
-    `order`: JSON, {"slot": its directory, "plan": a `LaunchDocument`}. `child`: a guardian that waits
-    already; None = one is made.
-    """
-    if child is not None:
-        _announce(child, order)
-    message = json.loads(order.decode("utf-8"))
-    os.chdir(message["slot"])
-    plan = protocol.LaunchDocument.from_message(message["plan"])
-    listeners = clients.Clients(connection)
-    try:
-        claim = journal.claim(plan.incarnation, outlasts_power=plan.observation.outlasts_power)
-    except (journal.Refused, OSError) as refusal:
-        listeners.send(_refusal(refusal))
-        if child is not None:
-            child.give_up()
-        return
-    shim: Shim | None = None
-    waits: Shim | None
-    try:
-        if child is None:
-            child = guardian.GuardianHandle(plan.isolation.level)
-            child.announce(order)
-        child.grant(claim.lock)
-        # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
-        # before, the guardian does not find it, and reports that.
-        directories = [*plan.isolation.read_only, plan.isolation.image]
-        program.hold_leases([directory for directory in directories if directory])
-        shim = Shim(plan, listeners, claim, child)
-        record, waits = shim.run(), shim
-    except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
-        if shim is None or not shim.found_disk_full:
-            _keep_trace()
-        record = journal.lost_record(_cause(error), by_service=True)
-        waits = None
-    if shim is not None and shim.found_disk_full and _is_undone(claim):
-        claim.release()
-        listeners.send({"e": "refused", "cause": protocol.REFUSED_FULL})
-        return
-    _write_down(claim, record, waits)
-    claim.release()
-    listeners.send(
-        {"e": "lost", "cause": record["lost"], "by_service": record["by_service"]}
-        if "lost" in record
-        else {"e": "exited", "record": record}
-    )
-
-
-def _announce(child: guardian.GuardianHandle, order: bytes) -> None:
-    try:
-        child.announce(order)
-    except OSError:
-        return  # It is dead, which is recorded as soon as there is a journal for it.
-
-
-def _refusal(error: journal.Refused | OSError) -> protocol.Message:
-    """Return the message for a slot that could not be claimed, so that nothing ran."""
-    if isinstance(error, journal.Refused):
-        return {"e": "refused", "cause": error.cause}
-    if growing_files.takes_nothing(error):
-        return {"e": "refused", "cause": protocol.REFUSED_FULL}
-    return {"e": "lost", "cause": _cause(error), "by_service": True}
-
-
-def _is_undone(claim: journal.Claim) -> bool:
-    """Undo the record that the incarnation starts; false: that failed, so a record of its end is needed."""
-    try:
-        claim.undo()
-    except OSError:
-        return False
-    return True
-
-
-def _cause(error: Exception) -> str:
-    """Describe why this process could not do its part."""
-    if isinstance(error, OSError) and growing_files.takes_nothing(error):
-        return (
-            "the disk takes nothing (%s): the replica's log or its records cannot be written; make room, or "
-            "mount it for writing" % error.strerror
-        )
-    return "%s: %s" % (type(error).__name__, error)
-
-
-def _keep_trace() -> None:
-    import traceback  # Only here: every module imported earlier makes each fork slower.
-
-    try:
-        durable.write("shim.err", traceback.format_exc(), sync=False)
-    except OSError:
-        return  # The disk is full: the record holds a short form.
-
-
-def _write_down(claim: journal.Claim, record: protocol.Message, shim: Shim | None) -> None:
-    """Make the record durable. On a full disk `shim` waits for space without limit, and answers services
-    meanwhile. A broken disk is retried for `_NO_SPACE_PATIENCE`, and so is a full one without a shim; after
-    that the record is given up."""
-    deadline = time.monotonic() + _NO_SPACE_PATIENCE
-    while True:
-        try:
-            if shim is not None:
-                shim.insist(lambda: _fits(claim, record))
-            else:
-                claim.finish(record)
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                return  # Connected services hear it all the same; later ones find the shim lost.
-        time.sleep(_NO_SPACE_PAUSE)
-
-
-def _fits(claim: journal.Claim, record: protocol.Message) -> bool:
-    """Write the record, if the disk has space for it. Raises OSError for any other failure."""
-    try:
-        claim.finish(record)
-    except OSError as error:
-        if not growing_files.takes_nothing(error):
-            raise
-        return False
-    return True
