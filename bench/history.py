@@ -103,7 +103,7 @@ def _examples() -> tuple[Job, Job]:
         updated=T0,
         labels=(("team", "vision"),),
     )
-    end = ExitRecord(0, None, False, T0, T0, 1000)
+    end = ExitRecord(exit_code=0, signal=None, oom=False, started=T0, ended=T0, log_lines=1000)
     over = replace(
         waits,
         state=JobState.SUCCEEDED,

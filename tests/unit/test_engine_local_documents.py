@@ -1,6 +1,8 @@
 """Launch documents: pure functions of plan, slot and host (spec/program)."""
 
+import fnmatch
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,15 +10,10 @@ from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan, Limits, Software, WarmStart
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import FakeDevices
-from trainshed.engines.launch.documents import (
-    HostFacts,
-    SharedPaths,
-    hosts_text,
-    intercepted,
-    launch_document,
-    outermost,
-)
+from trainshed.engines.launch.documents import hosts_text, launch_document, outermost
+from trainshed.engines.launch.where import HostFacts, SharedPaths, Where, intercepted
 from trainshed.engines.port import ServiceAccess, Slot
 from trainshed.replica import protocol
 from trainshed.replica.system import roots
@@ -50,8 +47,7 @@ def document(
     slot: Slot = SLOT,
     shared: SharedPaths = GROUND,
 ) -> protocol.LaunchDocument:
-    return launch_document(
-        plan=plan,
+    where = Where(
         slot=slot,
         host=host,
         directory=Path("/data/slots/5/2/workerpool1-0"),
@@ -59,6 +55,7 @@ def document(
         logs=Path("/data/logs/5/2/workerpool1-0"),
         shared=shared,
     )
+    return launch_document(plan, where)
 
 
 @pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
@@ -173,6 +170,31 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
     )
     for name in ("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS"):
         assert made.program.environ[name] == roots.PLACE
+
+
+@pytest.mark.parametrize("level", [protocol.LEVEL_OWN, protocol.LEVEL_SESSION])
+def test_every_variable_is_in_the_table_of_who_sets_it(level: str) -> None:
+    listed = re.findall(
+        r"[A-Za-z][A-Za-z0-9]*_[A-Za-z0-9_]*\*?|\*_\w+|[A-Z]{2,}\*?", environs.__doc__ or ""
+    )
+    access = replace(CERTIFIED.access, rest_url="http://127.0.0.1:8080")
+    ambient = {
+        "HTTPS_PROXY": "http://proxy",
+        "PIP_INDEX_URL": "x",
+        "TZ": "UTC",
+        "SSL_CERT_DIR": "/c",
+    }
+    made = document(
+        replace(HOST, level=level, gpus=FakeDevices("Tesla T4").find()),
+        slot=replace(SLOT, devices="0"),
+        shared=replace(CERTIFIED, access=access, ambient=ambient),
+    )
+    names = [
+        name
+        for name in made.program.environ
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in listed)
+    ]
+    assert not names
 
 
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:

@@ -42,7 +42,8 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.launch import environs
-from trainshed.engines.launch.documents import HostFacts, SharedPaths, launch_document
+from trainshed.engines.launch.documents import launch_document
+from trainshed.engines.launch.where import HostFacts, SharedPaths, Where
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.vault import JobCertificate, job_certificate
@@ -341,8 +342,7 @@ def test_a_reducer_for_each_processor_there_is(processors: float, expected: str)
 
 
 def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
-    return launch_document(
-        plan=launch,
+    where = Where(
         slot=SLOT,
         host=HostFacts(level, "", "", 2**30, "id", processors=2),
         shared=SharedPaths(),
@@ -351,6 +351,7 @@ def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
         logs=Path("/logs"),
         lost_reducers=Path("/slots/7/1/lost-reducers"),
     )
+    return launch_document(launch, where)
 
 
 @pytest.mark.parametrize("level", ["own-user", "root", "user", "session"])

@@ -12,7 +12,8 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import COVERED, PROGRAM_PORT, HasBuildPlace
+from trainshed.engines.launch.documents import COVERED
+from trainshed.engines.launch.where import PROGRAM_PORT, HasBuildPlace
 from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls

@@ -55,7 +55,7 @@ def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
         await house.line(uid, lambda text: text.startswith("up"))
         with monkeypatch.context() as patched:
             patched.setattr(clients, "connect", deaf)
-            await house.restart(surveyed=False)
+            await house.restart()
             with pytest.raises(EngineUnavailable):
                 await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
         await house.started(uid)
@@ -109,7 +109,7 @@ def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
 
     async def test(house: House) -> None:
         # Not before: a busy machine may take longer to find out what it can do.
-        monkeypatch.setattr(spawner, "PATIENCE", 0.5)
+        monkeypatch.setattr(spawner, "PATIENCE", 2.0)
         before = await house.python(SLEEPS)
         await house.line(before, lambda text: text == "up")
         hung = house.zygote()
@@ -292,10 +292,13 @@ def test_a_shim_that_ends_before_it_is_called_is_heard_of(
     """Shims are called beside the rest of a start: an end that comes before is found out."""
     call, may_go_on = SlotHandle.call, asyncio.Event()
 
+    def hold(_: SlotHandle) -> None:
+        may_go_on.set()
+
     async def test(house: House) -> None:
         uid = await house.python(SLEEPS)
         await house.line(uid, lambda text: text == "up")
-        monkeypatch.setattr(SlotHandle, "call", lambda handle: may_go_on.set())
+        monkeypatch.setattr(SlotHandle, "call", hold)
         await house.restart()
         await may_go_on.wait()
         assert not house.seen(uid)

@@ -107,7 +107,7 @@ def test_a_killed_guardian_of_an_idle_shim_is_a_lost_replica(house: Run) -> None
         uid = await house.run("true")
         assert isinstance(await house.end(uid), ReplicaLost)
         # The next ones meet the same; in the end one is forked for the purpose.
-        for incarnation in range(2, 9):
+        for incarnation in range(2, POOL + 3):
             await house.engine.launch([house.plan(uid, "true", incarnation=incarnation)])
             if isinstance(await house.end(uid, incarnation=incarnation), ReplicaExited):
                 return

@@ -1,9 +1,35 @@
-"""Makes the variables of a program's environment that only its slot can know. Pure."""
+"""Makes a program's environment: `of_program` is the one place where all of it comes together. Pure.
+
+Who sets what, and where; later ones win over earlier ones, but for what is said:
+
+- the service's own environment (`ambient`): LANG LC_ALL TZ *_PROXY *_proxy SSL_CERT_* REQUESTS_CA_BUNDLE
+  CURL_CA_BUNDLE PIP_* UV_*
+- the replica's endpoint (`storage`, `gcloud`): STORAGE_EMULATOR_HOST GCE_METADATA_* METADATA_SERVER_DETECTION
+  GCSFS_* CLOUDSDK_API_ENDPOINT_OVERRIDES_*
+- the interception of Google's hosts (`trust`): CURL_CA_BUNDLE SSL_CERT_FILE REQUESTS_CA_BUNDLE
+  HTTPLIB2_CA_CERTS
+  GRPC_DEFAULT_SSL_ROOTS_FILE_PATH CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE NODE_EXTRA_CA_CERTS
+- the machine's processors (`reducer_threads`): TRAINSHED_REDUCTION_THREADS
+- a proxy that is passed on, with our own places (`past_proxies`): NO_PROXY no_proxy
+- the author of a container image (`core.environment`): whatever it names
+- the job, as on the public services (`core.environment`): CLOUD_ML_* GOOGLE_CLOUD_PROJECT AIP_*
+  CUDA_VISIBLE_DEVICES PYTHONUNBUFFERED, and what its framework's older version took (`old_ways`)
+- the gang (`core.environment`): CLUSTER_SPEC TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE
+- the job's `env` (`core.environment`): whatever it names
+- the metrics file and reducers (`core.environment`, `core.reduction`): CLOUD_ML_HP_METRIC_FILE
+  TRAINSHED_REDUCTION* PYTHONPATH
+- the slot (`of_slot`, `lost_reducers`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
+  the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
+- the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES LD_LIBRARY_PATH
+- the stall watchdog, unless it is set (`replica.observe.stall`): PYTHONFAULTHANDLER
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE, LaunchPlan
+from trainshed.engines.launch.driver import DeviceEdits
+from trainshed.engines.launch.where import Where
 from trainshed.engines.port import Slot
 from trainshed.reduction.trainshed_reduction import variables as reduction
 from trainshed.replica.observe import metrics, reduction_reports
@@ -61,6 +87,36 @@ def places(ours: Mapping[str, str]) -> tuple[str, ...]:
     service does."""
     found = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
     return tuple(dict.fromkeys(part for part in found if part.startswith("/")))
+
+
+def of_program(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
+    """Return all variables of a program. `edits`: what it gets for its GPUs."""
+    slot, host, access = where.slot, where.host, where.shared.access
+    own_address, own_port = where.endpoint
+    variables = ambient(where.shared.ambient or {})
+    ours = ["localhost", "127.0.0.1", own_address, slot.address]
+    if access.storage_socket:
+        variables |= storage(f"{own_address}:{own_port}")
+    if names := where.intercepted:
+        ours += names
+        variables |= trust()
+    elif access.rest_url and not host.namespaced:
+        variables |= gcloud(access.rest_url)
+    if where.lost_reducers is not None:
+        variables |= reducer_threads(plan, host.processors)
+    variables |= past_proxies(variables, ours)
+    variables |= dict(plan.environ)
+    variables |= of_slot(plan, slot, where.files, namespaced=host.namespaced)
+    if where.lost_reducers is not None:
+        variables |= lost_reducers(plan, str(where.lost_reducers))
+    variables |= edits.environ
+    for name, parts in (
+        ("LD_LIBRARY_PATH", (*edits.library_path, variables.get("LD_LIBRARY_PATH", ""))),
+        ("PATH", (variables["PATH"], *edits.path)),
+    ):
+        if joined := ":".join(filter(None, parts)):
+            variables[name] = joined
+    return variables
 
 
 def ambient(ours: Mapping[str, str]) -> dict[str, str]:

@@ -20,13 +20,8 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import (
-    BuildPlace,
-    HostFacts,
-    Revealed,
-    launch_document,
-    revealed,
-)
+from trainshed.engines.launch.documents import Revealed, launch_document, revealed
+from trainshed.engines.launch.where import BuildPlace, HostFacts, Where
 from trainshed.engines.local import machine, places, spawner
 from trainshed.engines.local.autopsies import Autopsies, Foundling
 from trainshed.engines.local.findings import disown_copies, probe_all
@@ -140,7 +135,7 @@ class LocalEngine:
         return self._visible
 
     def build_place(self) -> BuildPlace:
-        """See `engines.launch.documents.HasBuildPlace`."""
+        """See `engines.launch.where.HasBuildPlace`."""
         return BuildPlace(self.host, self._hidden, self._visible)
 
     # --- the port ---
@@ -396,17 +391,16 @@ class LocalEngine:
             if self._probe.host.level == protocol.LEVEL_OWN
             else 0
         )
-        document = launch_document(
-            plan=found.plan,
-            # This machine has no endpoint for it.
-            slot=replace(found.slot, users=users, devices=None, endpoint="127.0.0.1"),
+        where = Where(
             host=self._probe.host,
             shared=self._shared,
+            # This machine has no endpoint for it.
+            slot=replace(found.slot, users=users, devices=None, endpoint="127.0.0.1"),
             directory=found.place.parent,
             hosts=self._layout.slots / protocol.HOSTS,
             logs=self._layout.logs,
         )
-        await self._autopsies.take_in(found, document.to_message())
+        await self._autopsies.take_in(found, launch_document(found.plan, where).to_message())
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._autopsies.of(job_uid)

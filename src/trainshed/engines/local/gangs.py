@@ -17,7 +17,8 @@ from typing import Final
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
-from trainshed.engines.launch.documents import SharedPaths, hosts_text, intercepted, launch_document
+from trainshed.engines.launch.documents import hosts_text, launch_document
+from trainshed.engines.launch.where import SharedPaths, Where, intercepted
 from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
@@ -280,15 +281,18 @@ class Shims:
             except OSError as error:
                 raise _unwritten(plan, error) from error
         logs = self._streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
-        return launch_document(
-            plan=plan,
-            slot=slot_handle.slot,
+        where = Where(
             host=self._probe.host,
             shared=self._shared,
+            slot=slot_handle.slot,
             directory=slot_handle.directory,
             hosts=hosts,
             logs=logs,
             lost_reducers=lost,
+        )
+        return launch_document(
+            plan,
+            where,
             masked=masked,
             beginning=partial(
                 self._preloaders.beginning,

@@ -5,8 +5,8 @@ import asyncio
 from pathlib import Path
 
 from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.launch.documents import HostFacts
 from trainshed.engines.launch.driver import NO_DRIVER, find_driver
+from trainshed.engines.launch.where import HostFacts
 from trainshed.engines.local import machine
 from trainshed.engines.local.hosts_file import MachineHosts
 from trainshed.engines.local.options import Options

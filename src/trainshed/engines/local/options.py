@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import Devices
-from trainshed.engines.launch.documents import SharedPaths, outermost
+from trainshed.engines.launch.documents import outermost
+from trainshed.engines.launch.where import SharedPaths
 from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.layout import Layout

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import Device, choose
-from trainshed.engines.launch.documents import PROGRAM_PORT
+from trainshed.engines.launch.where import PROGRAM_PORT
 from trainshed.engines.port import Slot, SlotRequest
 from trainshed.replica.sandbox import users
 from trainshed.replica.system import kernel

@@ -105,10 +105,6 @@ class ZygoteHandle:
                     self.kill()  # The stream is useless after half a line.
                 raise
 
-    def request_at_once(self, message: protocol.Message, handle: int) -> None:
-        """Hand over one short request without waiting, before any other request. Raises OSError."""
-        unix_sockets.send(self.connection, protocol.encode(message), handle)
-
     async def ping(self) -> None:
         """Wait until it has read all requests so far. Raises OSError, as `request` does."""
         ours, theirs = socket.socketpair()

@@ -21,7 +21,8 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import BuildPlace, Revealed, identity, revealed
+from trainshed.engines.launch.documents import Revealed, identity, revealed
+from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import (
     Capabilities,
@@ -106,7 +107,7 @@ class RemoteEngine:
         )
 
     def build_place(self) -> BuildPlace:
-        """See `engines.launch.documents.HasBuildPlace`: packages are installed on this machine."""
+        """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""
         if self._here is None:
             raise EngineUnavailable("packages are not installed by this engine")
         return self._here.build_place()

@@ -1,0 +1,133 @@
+"""Says where programs are started: the facts about a machine, the settings for all its programs, and the
+place of one of them. What is started is said by a launch plan (`core.launch`)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from trainshed.core.catalog import regions
+from trainshed.engines.launch.devices import Device
+from trainshed.engines.launch.driver import NO_DRIVER, Driver
+from trainshed.engines.port import NO_ACCESS, ServiceAccess, Slot
+from trainshed.replica import protocol
+
+PROGRAM_PORT = 2222
+"""The port that every replica may bind on its own address (facts/program#cluster_spec)."""
+
+_METADATA = ("metadata.google.internal", "metadata")
+"""Names of the metadata server, which TensorFlow before 2.5 takes from no variable."""
+
+
+class HostFacts(Struct, frozen=True):
+    """The facts about this machine that the engine found out at its start."""
+
+    #: Sandbox level (`protocol.LEVEL_*`).
+    level: str
+    #: Control group directory for memory, as `cpu_base` and `pids_base` are for theirs; "" = none.
+    memory_base: str
+    cpu_base: str
+    #: Memory that all replicas share.
+    memory_bytes: int
+    #: Tells this service from others on the machine.
+    identity: str
+    #: The GPUs of the machine; each replica is told which are its own.
+    gpus: tuple[Device, ...] = ()
+    pids_base: str = ""
+    #: Processes and threads that one program gets at most, whatever the settings say; 0 = not known.
+    processes: int = 0
+    #: Files of the GPUs' driver.
+    driver: Driver = NO_DRIVER
+    #: Number of processors that programs may use; 0 = not known.
+    processors: float = 0
+
+    @property
+    def namespaced(self) -> bool:
+        return self.level != protocol.LEVEL_SESSION
+
+
+class BuildPlace(Struct, frozen=True):
+    """What the sandboxes in which the service itself installs packages and renders curves may see of this
+    machine."""
+
+    host: HostFacts
+    #: Directories whose content they must not see.
+    hidden: tuple[str, ...]
+    #: Paths that may be read even inside those.
+    visible: tuple[str, ...]
+
+
+@runtime_checkable
+class HasBuildPlace(Protocol):
+    """Optional part of an engine: it knows the `BuildPlace` of its machine."""
+
+    def build_place(self) -> BuildPlace:
+        """Return the machine's build place. Raises EngineUnavailable before `start`."""
+        ...
+
+
+class SharedPaths(Struct, frozen=True):
+    """The settings that all launch documents of one engine share."""
+
+    #: Directories whose content programs must not see.
+    hidden: tuple[str, ...] = ()
+    #: Paths that they may only read, visible even inside hidden ones.
+    read_only: tuple[Path, ...] = ()
+    #: Further such paths, chosen by the operator.
+    visible: tuple[str, ...] = ()
+    access: ServiceAccess = NO_ACCESS
+    #: The service's own environment.
+    ambient: Mapping[str, str] | None = None
+    #: How many processes a replica may have; 0 = any number.
+    processes: int = 0
+    #: Seconds between two looks at what a replica uses; 0 = nobody looks.
+    usage_every: float = 0.0
+    #: A replica whose files take more than its disk is ended.
+    disk_enforced: bool = False
+    #: Ports of the service, which programs can bind on their own address alone.
+    kept_ports: tuple[int, ...] = ()
+    #: Slots' journals are read again after a power cut, so that they are synced.
+    outlasts_power: bool = True
+
+
+class Where(Struct, frozen=True):
+    """Where one program is started."""
+
+    host: HostFacts
+    shared: SharedPaths
+    slot: Slot
+    #: Of the slot.
+    directory: Path
+    #: The gang's hosts file.
+    hosts: Path
+    #: Directory of the replica's log.
+    logs: Path
+    #: The file that lists lost reducers, for replicas that use any.
+    lost_reducers: Path | None = None
+
+    @property
+    def files(self) -> Path:
+        """The directory of what the program may write."""
+        return self.directory / protocol.FILES
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where the replica's own endpoint listens: always on the loopback, even if other machines reach the
+        replica."""
+        if self.slot.endpoint:
+            return self.slot.endpoint, PROGRAM_PORT + 1
+        return self.slot.address, self.slot.port + 1
+
+    @property
+    def intercepted(self) -> tuple[str, ...]:
+        """The names of Google's hosts that lead to the replica's own endpoint."""
+        return intercepted(self.host, self.shared)
+
+
+def intercepted(host: HostFacts, shared: SharedPaths) -> tuple[str, ...]:
+    """Return the names of Google's hosts that lead to replicas' own endpoints there."""
+    if not (host.namespaced and shared.access.certificate):
+        return ()
+    ours = tuple(regions.apis()) if shared.access.rest_socket else ()
+    return (*regions.STORAGE, *_METADATA, *ours)
