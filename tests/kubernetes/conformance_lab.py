@@ -52,7 +52,6 @@ def lab_settings(lab: KubernetesLab) -> dict[str, Any]:
     return {
         "kubeconfig": str(lab.kubeconfig),
         "image": IMAGE,
-        "image_pull_policy": "Never",
         "address": lab.outside,
         # Machines of the table have more processors than this one.
         "overcommit": 8.0,

@@ -22,7 +22,6 @@ volume lies there."""
 _VOLUME = "/tmp/service"
 _USER = 1000
 _SETTINGS = """
-image_pull_policy = "Never"
 overcommit = 8.0
 """
 

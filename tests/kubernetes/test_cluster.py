@@ -20,6 +20,7 @@ from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
+from trainshed.engines.kubernetes import build
 from trainshed.engines.port import (
     EngineUnavailable,
     LaunchRejected,
@@ -126,9 +127,10 @@ def test_an_image_that_can_never_be_had_is_the_jobs_end(
 
 
 def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
-    cluster: KubernetesLab, tmp_path: Path
+    cluster: KubernetesLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By an image in which the agent's Python is something else."""
+    monkeypatch.setattr(build, "PYTHON", "/usr/bin/sleep")
     before = cluster.asked("httpx").count("create pods")
 
     async def body(_: object, stage: Stage) -> None:
@@ -139,7 +141,7 @@ def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
         told = [e.delay.message for e in stage.events if isinstance(e, StartWaits) and e.delay]
         assert len(told) == len(PAUSES) and "ended before it was there" in told[0]
 
-    staged(body)(None, engine_lab(cluster, tmp_path, python="/usr/bin/sleep"))
+    staged(body)(None, engine_lab(cluster, tmp_path))
     assert cluster.asked("httpx").count("create pods") - before == len(PAUSES) + 1
 
 
@@ -324,7 +326,11 @@ def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> Non
     found = {one.about: one for one in examine_kubernetes(table)}
     assert {one.verdict for one in found.values()} == {Verdict.GOOD}, found
     assert found["Kubernetes nodes"].told == "2 of 2 take jobs."
-    nobody = {**table, "kubeconfig": str(cluster.service_kubeconfig), "namespace": "elsewhere"}
+    nobody = {
+        **table,
+        "kubeconfig": str(cluster.service_kubeconfig),
+        "namespaces": {"*": "elsewhere"},
+    }
     told = [one for one in examine_kubernetes(nobody) if one.verdict is Verdict.BAD]
     assert any("may not watch nodes of the cluster" in one.told for one in told)
     assert any("may not create pods of namespace elsewhere" in one.told for one in told)

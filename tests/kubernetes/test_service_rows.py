@@ -82,7 +82,6 @@ def opened(
     config = configure(
         kubernetes_lab,
         tmp_path_factory.mktemp("rows") / "service",
-        image_pull_policy="IfNotPresent",
         pull_minutes=0.2,
         grace=1.0,
     )

@@ -46,7 +46,7 @@ class SlurmEngineLab(LabWithNodes):
         self.kills = kills
         self._switch = switch
         self._directory = directory
-        self._settings = {"lease": 10.0, "down_is_lost": True, "shared": True, **settings}
+        self._settings = {"lease": 10.0, "shared": True, **settings}
 
     def engine(self) -> Engine:
         return self.elsewhere()()

@@ -66,7 +66,6 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
             f"keep = {keep:g}",
             lease=LEASE,
             place=place,
-            down_is_lost=False,
         )
         data = directory / "data"
         diary = diary_of(directory)

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.slurm.lab import CPUS, GPUS, MEMORY_MB, SlurmLab, enforces, other_slurm
@@ -45,12 +44,16 @@ _STAYS = _AGENT + "pathlib.Path('/tmp/' + text).write_text(text); time.sleep(600
 
 def settings_of(lab: SlurmLab, **more: object) -> SlurmSettings:
     table = {"commands": str(lab.commands), "accelerators": {"NVIDIA_TESLA_T4": "t4"}, **more}
-    return msgspec.structs.replace(parse(table), look_every=0.5)
+    return parse(table)
+
+
+def cluster_of(settings: SlurmSettings, service: str) -> SlurmCluster:
+    return SlurmCluster(settings, service, look_every=0.5)
 
 
 @pytest.fixture
 async def cluster(slurm_lab: SlurmLab) -> AsyncIterator[SlurmCluster]:
-    opened = SlurmCluster(settings_of(slurm_lab), "test")
+    opened = cluster_of(settings_of(slurm_lab), "test")
     await opened.start()
     yield opened
     await opened.close()
@@ -149,11 +152,11 @@ async def test_what_is_held_is_found_again_and_given_back(
     hold = await cluster.acquire(name, needs)
     assert hold == await cluster.acquire(name, needs)
     assert hold.nodes == ("node1", "node3")
-    again = SlurmCluster(settings_of(slurm_lab), "test")
+    again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().agents == {name: frozenset()}
     assert await again.acquire(name, needs) == hold
-    stranger = SlurmCluster(settings_of(slurm_lab), "other")
+    stranger = cluster_of(settings_of(slurm_lab), "other")
     await stranger.start()
     assert not stranger.report().agents
     await again.give_back(name)
@@ -182,7 +185,7 @@ async def test_what_can_never_be_is_refused_in_slurms_words(
     slurm_lab: SlurmLab, asked: dict[str, object], table: dict[str, object], told: str
 ) -> None:
     node = str(table.pop("node", asked.pop("node", "node1")))
-    opened = SlurmCluster(settings_of(slurm_lab, **(table | {"partition": "main"})), "test")
+    opened = cluster_of(settings_of(slurm_lab, **(table | {"partition": "main"})), "test")
     await opened.start()
     opened._routes = Routes(settings_of(slurm_lab, **table))  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(ClusterRefused, match=told):
@@ -230,7 +233,7 @@ async def test_nodes_that_slurm_chooses_are_waited_for_over_a_restart(
     cluster.detach()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    again = SlurmCluster(settings_of(slurm_lab), "test")
+    again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().delays[third].position == 1
     waiting = asyncio.ensure_future(
@@ -336,13 +339,13 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
 
 
 async def test_an_agent_outlives_the_service_that_lets_go(slurm_lab: SlurmLab) -> None:
-    opened = SlurmCluster(settings_of(slurm_lab), "test")
+    opened = cluster_of(settings_of(slurm_lab), "test")
     await opened.start()
     hold = await held_with_agent(opened)
     (agent,) = agents(slurm_lab, "node1", hold)
     await opened.close()
     assert not sruns_of(hold)
-    again = SlurmCluster(settings_of(slurm_lab), "test")
+    again = cluster_of(settings_of(slurm_lab), "test")
     await again.start()
     assert again.report().agents == {hold.name: frozenset({"node1"})} and lives(agent)
     await again.give_back(hold.name)
@@ -511,7 +514,7 @@ async def test_an_account_that_may_not_use_a_partition_is_refused(slurm_lab: Slu
     """Slurm would let its job wait for ever, and hides the reason behind a sentence."""
     if other_slurm():
         pytest.skip("since 23.11 only a cluster with accounting looks at accounts")
-    cluster = SlurmCluster(settings_of(slurm_lab, partition="spot"), "test")
+    cluster = cluster_of(settings_of(slurm_lab, partition="spot"), "test")
     await cluster.start()
     slurm_lab.slurm("scontrol", "update", "partition=spot", "allowaccounts=physics")
     try:
@@ -530,7 +533,7 @@ async def test_machines_go_where_their_table_says(slurm_lab: SlurmLab) -> None:
         {"types": ["n1-highcpu-*"], "constraint": "newer"},
     ]  # fmt: skip
     settings = settings_of(slurm_lab, machines=machines, accelerators={})
-    cluster = SlurmCluster(settings, "ways")
+    cluster = cluster_of(settings, "ways")
     await cluster.start()
     try:
         nodes = {report.node.name: report.node for report in cluster.report().nodes}

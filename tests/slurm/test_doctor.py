@@ -18,10 +18,7 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
 
 
 def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
-    found = findings(slurm_lab, partition="hi", down_is_lost=True)
-    # The lab's slurmctld is less patient than any lease (docs/slurm.md, "What is lost when").
-    lost = found.pop("lost nodes")
-    assert lost.verdict == "less" and "SlurmdTimeout (slurm.conf) to at least 285" in lost.remedy
+    found = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in found.values()} == {"good"}
     assert {"isolation on nodes", "memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
     assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].told
@@ -109,9 +106,8 @@ def test_a_port_that_somebody_has_is_told() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert about("port for nodes", host="127.0.0.1", port=port).verdict == "less"
-    assert about("port for nodes", host="127.0.0.1", port=port).verdict == "good"
-    assert about("port for nodes", host="192.0.2.7", port=port).verdict == "bad"
+        assert about("port for nodes", port=port).verdict == "less"
+    assert about("port for nodes", port=port).verdict == "good"
 
 
 def test_commands_and_settings_that_are_wrong_are_named() -> None:

@@ -20,7 +20,7 @@ def told(lab: SlurmLab, queries: Queries) -> tuple[object, ...]:
 
 def test_json_and_fields_tell_the_same(slurm_lab: SlurmLab) -> None:
     release = slurm_lab.slurm(*ASK_RELEASE)
-    if fitting("auto", release) is FIELDS:
+    if fitting(release) is FIELDS:
         pytest.skip(f"{release.strip()} ignores filters with --json: ./dev test-slurm has others")
     running = record.begin_jobs(slurm_lab)
     try:

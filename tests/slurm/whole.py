@@ -43,7 +43,6 @@ def configure(
     place: Path | None = None,
     *,
     wrapped: bool = True,
-    down_is_lost: bool = True,
 ) -> Path:
     """Directory of a service, which nodes see, with its `config.toml` in it. `lines`: of the top, and tables
     of their own. `slurm`: of `[engines.slurm]`. `place`: in which it is made; None = in the lab's. `wrapped`:
@@ -54,8 +53,7 @@ def configure(
     (directory / "config.toml").write_text(
         f'engine = "slurm"\n{lines}\n'
         f'[engines.slurm]\naddress = "{lab.outside}"\n{own}'
-        f"lease = {lease}\ndown_is_lost = {str(down_is_lost).lower()}\n"
-        f"look_every = 5.0\nshared = true\n{slurm}\n"
+        f"lease = {lease}\nshared = true\n{slurm}\n"
     )
     return directory
 

@@ -116,7 +116,7 @@ async def test_a_right_that_is_missing_is_named(
 async def test_what_keeps_pods_away_is_told_in_kubernetes_words(tmp_path: Path) -> None:
     message = 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     refusal = {"code": 403, "reason": "Forbidden", "message": message}
-    found = await examined(Cluster(refuses_pods=refusal), tmp_path, namespace="jobs")
+    found = await examined(Cluster(refuses_pods=refusal), tmp_path, namespaces={"*": "jobs"})
     assert found["Pods in jobs"].verdict is Verdict.BAD
     assert "violates PodSecurity" in found["Pods in jobs"].told
 

@@ -35,7 +35,6 @@ GPUS = {
     "namespaces": {"*": "training"},
     "run_as": 0,
     "cache": "/var/cache/trainshed",
-    "image_pull_policy": "IfNotPresent",
     "image_pull_secrets": ["registry"],
     "service_account": "jobs",
     "scheduler": "volcano",
@@ -63,7 +62,7 @@ def made(settings: KubernetesSettings, need: NodeNeed) -> dict[str, Any]:
         routes.accelerator(need.accelerator) if need.accelerators else None,
         HOLD,
         need,
-        command=entry("python3"),
+        command=entry(),
         cache="/var/lib/cache",
     )
 
@@ -213,7 +212,7 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
         None,
         HOLD,
         NEED,
-        command=entry("python3"),
+        command=entry(),
         cache="/var/lib/cache",
         beside=["/opt/pythons"],
     )
@@ -242,7 +241,7 @@ def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
         "/opt/trainshed/lib",
         "/opt/trainshed/bin/python3",
     ]
-    assert replica["command"][4:] == [manifests.escaped(each) for each in entry("python3")[1:]]
+    assert replica["command"][4:] == [manifests.escaped(each) for each in entry()[1:]]
     assert "workingDir" not in replica, "it begins where the image says"
     [mount] = [one for one in replica["volumeMounts"] if one["mountPath"] == "/opt/trainshed"]
     assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]

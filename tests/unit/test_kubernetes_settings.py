@@ -35,11 +35,11 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         parse(wrong)
     lines = str(caught.value).splitlines()
     assert all(line.startswith("[engines.kubernetes] ") for line in lines)
-    assert "did you mean namespace?" in lines[0]
+    assert "did you mean namespaces?" in lines[0]
     for name in (
         "port",
         "lease",
-        "namespaces",
+        "namespaces.p",
         "tolerations[0].kee",
         "machines[0].node_selector",
         "accelerators.NVIDIA_L4.resource",

@@ -44,35 +44,13 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
 
 
 @pytest.mark.parametrize(
-    ("slurm_waits", "lease", "told", "cause", "remedy"),
-    [
-        # docs/slurm.md, "What is lost when": five less than a third of it, or two lives may overlap.
-        ("300 sec", 96, "overlap", "100 s", "at most 95"),
-        ("300 sec", 300, "overlap", "305 s", "at most 95"),
-        ("90 sec", 60, "overlap", "65 s", "at most 25"),
-        ("9 sec", 20, "overlap", "9)", "at least 75"),
-        ("900 sec", 295, "late", "300 s", "at most 90"),
-        # Slurm gives no node up.
-        ("0 sec", 300, "late", "305 s", "at most 90"),
-    ],
+    ("lease", "verdict", "told"),
+    [(90, "good", "after 95 s"), (20, "good", "after 25 s"), (300, "less", "told late")],
 )
-def test_what_a_silent_node_may_cost_is_told(
-    slurm_waits: str, lease: float, told: str, cause: str, remedy: str
-) -> None:
-    found = lost_nodes({"slurmdtimeout": slurm_waits}, lease, down_is_lost=True)
-    assert found.verdict == "less" and told in found.told
-    assert cause in found.cause and remedy in found.remedy
-
-
-@pytest.mark.parametrize(
-    ("slurm_waits", "lease", "after"),
-    [("300 sec", 90, "95 s"), ("60 sec", 30, "35 s"), ("5 sec", 20, "25 s"), ("0 sec", 20, "25 s")],
-)
-def test_a_short_lease_is_good_whatever_slurms_patience(
-    slurm_waits: str, lease: float, after: str
-) -> None:
-    found = lost_nodes({"slurmdtimeout": slurm_waits}, lease)
-    assert found.verdict == "good" and after in found.told
+def test_what_a_silent_node_may_cost_is_told(lease: float, verdict: str, told: str) -> None:
+    found = lost_nodes(lease)
+    assert found.verdict == verdict and told in found.told
+    assert verdict == "good" or ("305 s" in found.cause and "at most 90" in found.remedy)
 
 
 def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:

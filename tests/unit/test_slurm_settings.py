@@ -13,11 +13,10 @@ from trainshed.engines.slurm.users import node_directory
 def test_nothing_has_to_be_set() -> None:
     settings = parse({})
     assert settings.service_address and node_directory(settings, None).startswith("/tmp/trainshed-")
-    assert settings.look_every == 8
 
 
 def test_everything_that_is_wrong_is_named_at_once() -> None:
-    wrong = {"partitoin": "x", "port": 70000, "look_every": 1, "extra": ["-p x"], "shared": "yes"}
+    wrong = {"partitoin": "x", "port": 70000, "lease": 1, "extra": ["-p x"], "shared": "yes"}
     with pytest.raises(ValueError) as caught:
         parse(wrong)
     lines = str(caught.value).splitlines()

@@ -34,7 +34,7 @@ async def test_jobs_are_the_services_own_unless_projects_have_users() -> None:
     assert await Users(SlurmSettings()).owner("any") == Owner()
     paid = Users(SlurmSettings(accounts={"vision": "gpu-v", "*": "rest"}))
     assert await paid.owner("vision") == Owner(account="gpu-v")
-    assert await paid.owner("speech") == Owner(account="rest")
+    assert await paid.owner("speech") == Owner(), "what holds for the others is no one's own"
 
 
 async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:

@@ -122,7 +122,7 @@ class Examination:
     def __init__(self, settings: KubernetesSettings, client: Any) -> None:
         self._settings = settings
         self._client = client
-        own = settings.namespace or client.namespace or "default"
+        own = client.namespace or "default"
         #: The namespaces of jobs.
         self._namespaces = sorted(set(settings.namespaces.values()) or {own})
 
@@ -262,7 +262,7 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
         hostname="trainshed-doctor",
         gang_size=1,
     )
-    command: Sequence[str] = entry(settings.python)
+    command: Sequence[str] = entry()
     hold = HoldName("doctor", JobUid(1), 1, 0)
     found = manifests.pod(
         settings,

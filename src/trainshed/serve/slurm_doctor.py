@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import math
 import os
 import socket
 import sys
@@ -34,7 +33,7 @@ from trainshed.engines.slurm.field_queries import (
 from trainshed.engines.slurm.queries import ASK_RELEASE, JSON, fitting
 from trainshed.engines.slurm.records import NodeLine, node_state
 from trainshed.engines.slurm.routes import Routes
-from trainshed.engines.slurm.settings import SHORTEST_LEASE, SlurmSettings, parse
+from trainshed.engines.slurm.settings import SlurmSettings, parse
 from trainshed.engines.slurm.users import Users
 from trainshed.serve.findings import Finding, bad, good, less
 from trainshed.serve.slurm_node_doctor import examine_nodes
@@ -44,9 +43,6 @@ _LATE = 120
 """Seconds after which the loss of a node counts as reported late."""
 _SOON = 90
 """Seconds of a lease with which it is reported soon enough."""
-_PINGS = 3
-"""Slurm pings a node so often within SlurmdTimeout. A node that was cut off just before the last ping is
-given up after a part of that time."""
 _UNKNOWN = "what holds there is not known."
 _IN_FILE = "The table [engines.slurm] of the configuration says so."
 _SETTINGS = "Correct it there; docs/slurm.md lists all settings."
@@ -114,7 +110,7 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
         release = (await client.answer(ASK_RELEASE)).strip()
-        kind = fitting(settings.answers, release)
+        kind = fitting(release)
         asked = "JSON" if kind is JSON else "fields"
         found = [good("Slurm controller", f"answers ({release}, asked for {asked}).")]
         wanted = [name for name in routes.named_partitions if name]
@@ -157,7 +153,7 @@ async def _what_holds(
     has_limit = any(argument.startswith("--time=") for argument in asked)
     return [
         *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
-        lost_nodes(config, settings.lease, down_is_lost=settings.down_is_lost),
+        lost_nodes(settings.lease),
         *(
             []
             if has_limit
@@ -193,7 +189,7 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
             except ClusterUnavailable:
                 wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
         for partition in partitions:
-            account = owner.account or settings.account
+            account = owner.account or settings.any_account
             where = f" in {partition}" if partition else ""
             groups = open_to.get(partition, frozenset())
             if groups and user.uid and groups.isdisjoint(await asyncio.to_thread(user.groups)):
@@ -290,26 +286,9 @@ def on_nodes(
         )
 
 
-def lost_nodes(config: Mapping[str, str], lease: float, *, down_is_lost: bool = False) -> Finding:
-    """Return what happens when a node falls silent. `config`: as `field_queries.parse_config` returns it.
-    `lease`, in seconds, and `down_is_lost`: the settings. Pure."""
-    patience = _seconds(config.get("slurmdtimeout", ""))
-    least = patience // _PINGS
+def lost_nodes(lease: float) -> Finding:
+    """Return what happens when a node falls silent, with that lease in seconds. Pure."""
     lost = longest_silence(lease)
-    longest = least - math.ceil(lost - lease)
-    if down_is_lost and patience and lost > least:
-        enough = f"SlurmdTimeout (slurm.conf) to at least {math.ceil(_PINGS * lost)}"
-        return less(
-            "lost nodes",
-            "lives of a replica may overlap: on a node that is cut off, and where it goes on.",
-            cause=f"What runs on a node that Slurm gives up is lost at once (down_is_lost), which may be "
-            f"{least} s after the node was cut off (SlurmdTimeout={patience}); programs there have ended "
-            f"after {lost:g} s (lease).",
-            remedy=f"Take down_is_lost out of [engines.slurm], or set lease to at most {longest}: no longer "
-            f"may the service be away then. Or set {enough}."
-            if longest >= SHORTEST_LEASE
-            else f"Take down_is_lost out of [engines.slurm], or set {enough}.",
-        )
     if lost > _LATE:
         return less(
             "lost nodes",
@@ -340,12 +319,6 @@ def time_limit(limits: Mapping[str, str]) -> Finding:
         remedy='Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take '
         "a partition without a limit.",
     )
-
-
-def _seconds(text: str) -> int:
-    """Return the number in a text such as "300 sec"; 0 if there is none."""
-    number = text.partition(" ")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def _nodes(told: Sequence[NodeLine], routes: Routes) -> Finding:

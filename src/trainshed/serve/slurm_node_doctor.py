@@ -145,14 +145,14 @@ async def _wishes(settings: SlurmSettings) -> list[_Wish]:
     """Return each user once, with the first partition that the user may use."""
     partition = settings.partition
     if not settings.users:
-        return [_Wish(None, settings.account, partition)]
+        return [_Wish(None, settings.any_account, partition)]
     users, wishes = Users(settings), dict[Owner, _Wish]()
     for project in settings.users:
         # Users that do not exist are reported elsewhere.
         with contextlib.suppress(ClusterRefused):
             owner = await users.owner(project)
             user = await users.named(owner.user)
-            wishes[owner] = _Wish(user, owner.account or settings.account, partition)
+            wishes[owner] = _Wish(user, owner.account or settings.any_account, partition)
     return list(wishes.values())
 
 

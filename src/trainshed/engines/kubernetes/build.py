@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from trainshed.engines.kubernetes.manifests import DIRECTORY, HOSTS_FILE
+from trainshed.engines.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed.engines.kubernetes.settings import KubernetesSettings, parse, registry_access
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
@@ -50,7 +50,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         ) from failure
     directory = context.data / "engines" / "kubernetes"
     identity = machine.identity(context.data)
-    code = _Code(settings.python)
+    code = _Code()
     options = RemoteOptions(
         identity=identity,
         directory=directory,
@@ -63,12 +63,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         library=Library([context.cache], context.interpreters),
         registry_access=registry_access(settings),
         preflight=settings.preflight,
-        quarantine=settings.quarantine_minutes * 60,
         anywhere=settings.queue == "kueue",
         apart=True,
-        autopsies=CollectorOptions(
-            round(settings.autopsy_size * 2**30), nodes_directories=(_AGENTS,)
-        ),
+        autopsies=CollectorOptions(nodes_directories=(_AGENTS,)),
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:
@@ -88,7 +85,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     cluster = KubernetesCluster(
         settings,
         identity,
-        command=entry(settings.python),
+        command=entry(),
         cache=str(context.cache),
         beside=partial(_homes_of_pythons, context),
     )
@@ -109,26 +106,25 @@ def _homes_of_pythons(context: EngineContext) -> list[str]:
     return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
 
 
-def entry(python: str) -> tuple[str, ...]:
+def entry() -> tuple[str, ...]:
     """Return the command of every Pod."""
-    return tuple(_bootstrap(AgentCode(b"", ""), python).argv)
+    return tuple(_bootstrap(AgentCode(b"", "")).argv)
 
 
-def _bootstrap(code: AgentCode, python: str) -> Bootstrap:
-    return Bootstrap(code, python, _AGENTS, script=_SCRIPT)
+def _bootstrap(code: AgentCode) -> Bootstrap:
+    return Bootstrap(code, PYTHON, _AGENTS, script=_SCRIPT)
 
 
 class _Code:
     """The code that agents are sent, read when the first one is started."""
 
-    def __init__(self, python: str) -> None:
-        self._python = python
+    def __init__(self) -> None:
         self._made: Bootstrap | None = None
 
     def command(self, node: str) -> AgentCommand:
         """Return how an agent is started. Blocks, the first time for half a second."""
         if self._made is None:
-            self._made = _bootstrap(AgentCode.collect(), self._python)
+            self._made = _bootstrap(AgentCode.collect())
         return AgentCommand(self._made.argv, self._made.parcel)
 
 
@@ -146,7 +142,6 @@ def _document(
         credential=replace(credential, host=settings.service_address),
         directory=_AGENTS,
         cache=str(context.cache),
-        cache_limit=round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         hosts_file=HOSTS_FILE,
         grace=settings.grace,

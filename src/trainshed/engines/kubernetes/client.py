@@ -72,7 +72,7 @@ class ApiClient:
         path = settings.kubeconfig_path
         try:
             found = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
-            config = found.get(settings.context or None)
+            config = found.get()
             assert config is not None, "a context was named, or there is a current one"
             params = ConnectionParams(timeout=_PATIENCE, trust_env=False)
             # The class declares the transports of synchronous and asynchronous clients in one field.

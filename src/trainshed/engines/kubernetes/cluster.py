@@ -133,8 +133,9 @@ class KubernetesCluster:
         for what in not_restricted(self._settings):
             log.warning("kubernetes: not at Pod Security's level restricted: %s", what)
         client = self._client = ApiClient(self._settings)
-        if not self._settings.namespace and client.namespace:
-            self._settings = msgspec.structs.replace(self._settings, namespace=client.namespace)
+        if not self._settings.namespaces and client.namespace:
+            everybodys = {"*": client.namespace}
+            self._settings = msgspec.structs.replace(self._settings, namespaces=everybodys)
         self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
         try:
             await asyncio.gather(self._nodes.list(), self._list_pods(client))
@@ -588,7 +589,7 @@ class KubernetesCluster:
     def _namespaces(self) -> list[str]:
         """Return the namespaces of jobs."""
         own = self._settings
-        return sorted({own.namespace or "default", *own.namespaces.values()})
+        return sorted(set(own.namespaces.values()) or {"default"})
 
     def _container_started(self, uid: str) -> None:
         if uid in self._fresh:

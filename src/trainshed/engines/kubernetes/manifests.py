@@ -39,6 +39,8 @@ HOSTS_FILE: Final = hosts_file.PATH
 """Where programs find each other by name: the agent keeps it up to date."""
 _PREPARES: Final = "write-hosts"
 """The init container that makes one which the agent may write, if that is not root."""
+PYTHON: Final = "python3"
+"""The command of Pods' images that is a Python of the service's version."""
 CARRIES: Final = "carry-python"
 """The init container that brings it there."""
 _SCRATCH, _SHM, _CACHE, _CARRIED, _HOSTS = "scratch", "shm", "cache", "python", "hosts"
@@ -169,7 +171,7 @@ def discovery(settings: KubernetesSettings, where: str) -> dict[str, Any]:
 
 
 def namespace(settings: KubernetesSettings, need: NodeNeed) -> str:
-    return need.owner.account or settings.namespace or "default"
+    return need.owner.account or "default"
 
 
 def escaped(argument: str) -> str:
@@ -290,8 +292,6 @@ def _container(
     if not need.image:
         # Programs of a job's own image begin in the image's working directory.
         container["workingDir"] = DIRECTORY
-    if settings.image_pull_policy:
-        container["imagePullPolicy"] = settings.image_pull_policy
     return container
 
 
@@ -329,15 +329,13 @@ def _preparing(
     container: dict[str, Any] = {
         "name": name,
         "image": settings.image,
-        "command": [settings.python, "-I", "-S", "-c", escaped(script), path],
+        "command": [PYTHON, "-I", "-S", "-c", escaped(script), path],
         # Far less than the main container's, since the larger of the two counts.
         "resources": {"requests": amounts, "limits": amounts},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": volume, "mountPath": path}],
     }
-    if settings.image_pull_policy:
-        container["imagePullPolicy"] = settings.image_pull_policy
     return container
 
 

@@ -69,45 +69,30 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[engines.kubernetes]`."""
 
-    #: Image of the Pods that prebuilt runtimes run in: it needs a Python of the service's version, and no
-    #: more (deploy/kubernetes/base). Pods with an image of a job's have this Python brought to them.
+    #: Image of the Pods that prebuilt runtimes run in: its python3 is of the service's version, and it
+    #: needs no more (deploy/kubernetes/base). Pods with an image of a job's have this Python brought to them.
     image: _Image
     #: Name or address at which Pods reach the service; "" = this machine's name.
     address: _Address = ""
-    #: Address on which the service listens for agents.
-    host: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,253}$")] = "0.0.0.0"
     #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: Kubeconfig file; "" = a Pod's own service account if the service runs in one, else $KUBECONFIG, else
     #: ~/.kube/config.
     kubeconfig: _Path = ""
-    #: Context of the kubeconfig; "" = its current one.
-    context: Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f]{0,300}$")] = ""
-    #: Namespace of Pods; "" = the context's, or `default`.
-    namespace: Annotated[str, msgspec.Meta(pattern=rf"^({_LABEL})?$")] = ""
-    #: Namespace by project id ("*" = all others); {} = `namespace` for all. Jobs of a project without an
-    #: entry are refused.
+    #: Namespace of Pods by project id ("*" = all others); {} = the kubeconfig's, or `default`, for all. Jobs
+    #: of a project without an entry are refused.
     namespaces: dict[_Project, _Namespace] = {}
-    #: Pull policy of the image; "" = Kubernetes' default.
-    image_pull_policy: Literal["", "Always", "IfNotPresent", "Never"] = ""
     #: Names of the namespace's secrets by which images are pulled.
     image_pull_secrets: Annotated[list[_Name], msgspec.Meta(max_length=20)] = []
-    #: File with credentials of registries, in the format of `docker login`, by which the service reads the
-    #: entrypoints of jobs' images; "" = $REGISTRY_AUTH_FILE, else ~/.docker/config.json.
-    registry_auth: _Path = ""
     #: Registries (HOST[:PORT]) that the service reaches without TLS.
     insecure_registries: Annotated[list[_Host], msgspec.Meta(max_length=50)] = []
     #: Service account of the Pods, which get no token of it; "" = the namespace's default one.
     service_account: _Name = ""
     #: User id of the Pods; 0 = root, which Pod Security's `restricted` does not admit.
     run_as: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 2)] = 1000
-    #: Command of the image that is a Python of the service's version.
-    python: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./+-]{1,300}$")] = "python3"
     #: Where the environments that Pods are sent are kept: "" = in each Pod, as long as it lives; /PATH = in
     #: that directory of the nodes, for all Pods there; claim:NAME = in a volume of that claim.
     cache: Annotated[str, msgspec.Meta(pattern=rf"^(/[^\x00-\x1f]{{0,500}}|claim:{_LABEL})?$")] = ""
-    #: GiB that are kept there; the least recently used go first. 0 = as much as the disk takes.
-    cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
     #: How many of a machine type's vCPUs one CPU of the cluster stands for.
     overcommit: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.0
     #: Labels of the nodes that take jobs.
@@ -136,14 +121,16 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the Pods
     #: of a job reach each other.
     preflight: bool = False
-    #: Minutes for which nothing is started on a node that was found unfit.
-    quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
-    #: Most GiB that are fetched of a failed replica's files; if it left more, nothing is kept.
-    autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
 
     @property
     def service_address(self) -> str:
         return self.address or socket.gethostname()
+
+    @property
+    def host(self) -> str:
+        """The address on which the service listens for agents: all of its own, since only who has a
+        certificate is let in."""
+        return "::" if ":" in self.address else "0.0.0.0"
 
     @property
     def kubeconfig_path(self) -> str:
@@ -157,8 +144,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 def registry_access(settings: KubernetesSettings) -> RegistryAccess:
     """Return how the service reads the configuration of jobs' images."""
-    named = settings.registry_auth or os.environ.get("REGISTRY_AUTH_FILE", "")
-    auth = Path(named or "~/.docker/config.json").expanduser()
+    auth = Path(os.environ.get("REGISTRY_AUTH_FILE") or "~/.docker/config.json").expanduser()
     return RegistryAccess(auth, tuple(settings.insecure_registries))
 
 

@@ -577,7 +577,7 @@ def _cache(document: AgentDocument) -> NodeCache | None:
     """Return the node's cache; None = the node shares files with the service."""
     if not document.cache:
         return None
-    return NodeCache(Path(document.cache), limit=document.cache_limit, node=document.node)
+    return NodeCache(Path(document.cache), node=document.node)
 
 
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:

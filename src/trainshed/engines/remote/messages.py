@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import TerminalRequest
-from trainshed.core.units import Bytes, Nanos
+from trainshed.core.units import Nanos
 from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
 from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.engines.remote.credentials import Credential
@@ -65,7 +65,6 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     #: The service's cache directory, where the node does not see it; "" = it does.
     cache: str = ""
     #: Most bytes that the node keeps of it, beyond which the least recently used go; 0 = any number.
-    cache_limit: Bytes = 0
     #: PEM with the key and chain that endpoints show for Google's hosts; "" = those are not served.
     interception: str = ""
     #: PEM of the authorities that programs trust in that case.

@@ -45,6 +45,10 @@ programs."""
 _CLOSED = "uv"
 """Directory of downloads, which jobs do not need; uv's lock files in it are writable for everybody."""
 
+_AWAY = 600.0
+"""Seconds for which a service that was stopped in order (SIGTERM, Ctrl-C) may be away while programs run on,
+if the lease is not longer: an upgrade, or a restart of its machine."""
+
 
 def new_engine(context: EngineContext) -> RemoteEngine:
     """Build the engine. Raises ValueError, which says what is wrong with the settings."""
@@ -57,8 +61,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         identity=identity,
         directory=directory,
         lease=settings.lease,
-        away=settings.away,
-        down_is_lost=settings.down_is_lost,
+        away=_AWAY,
         agent=partial(
             _document,
             context,
@@ -70,12 +73,9 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
         preflight=settings.preflight,
-        quarantine=settings.quarantine_minutes * 60,
         keep=settings.keep,
         anywhere=settings.queue == "slurm",
-        autopsies=CollectorOptions(
-            round(settings.autopsy_size * 2**30), nodes_directories=_directories(settings)
-        ),
+        autopsies=CollectorOptions(nodes_directories=_directories(settings)),
     )
 
     def new_hub(agents: Agents) -> Hub[Order, News]:
@@ -178,7 +178,6 @@ def _document(
         credential=replace(credential, host=settings.service_address),
         directory=node_directory(settings, look_up(user) if user else None),
         cache="" if settings.shared else str(context.cache),
-        cache_limit=0 if settings.shared else round(settings.cache_limit * 2**30),
         preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +60,11 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """By which commands are found on nodes."""
 
 
+LOOK_EVERY: Final = 8.0
+"""Seconds between two looks at the cluster, unless something asks for one sooner: more often is load for
+Slurm's controller."""
+
+
 class _Seen(Struct, frozen=True):
     """The id of a hold's Slurm job, and when that was last confirmed (monotonic seconds)."""
 
@@ -68,9 +74,13 @@ class _Seen(Struct, frozen=True):
 
 
 class SlurmCluster:
-    """A `Cluster` of Slurm. `service`: the part of hold names that tells this service from others."""
+    """A `Cluster` of Slurm. `service`: the part of hold names that tells this service from others.
+    `look_every`: as `LOOK_EVERY`."""
 
-    def __init__(self, settings: SlurmSettings, service: str) -> None:
+    def __init__(
+        self, settings: SlurmSettings, service: str, *, look_every: float = LOOK_EVERY
+    ) -> None:
+        self._look_every = look_every
         self._settings = settings
         self._routes = Routes(settings)
         self._service = service
@@ -450,7 +460,7 @@ class SlurmCluster:
     async def _look_on(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.look_every):
+                async with asyncio.timeout(self._look_every):
                     await self._look_wanted.wait()
             self._look_wanted.clear()
             begun = time.monotonic()
@@ -465,17 +475,16 @@ class SlurmCluster:
 
     async def _look_first(self) -> None:
         """Make the first look, which also finds out how Slurm is to be queried."""
-        wanted = self._settings.answers
-        self._queries = queries.fitting(wanted, await self._client.answer(queries.ASK_RELEASE))
+        self._queries = queries.fitting(await self._client.answer(queries.ASK_RELEASE))
         try:
             await self._look_now()
         except ClusterUnavailable as e:
-            if wanted != "auto" or self._queries is queries.FIELDS:
+            if self._queries is queries.FIELDS:
                 raise
             self._queries = queries.FIELDS
             await self._look_now()
             log.warning("slurm: cannot be asked for JSON, and is asked for fields: %s", e)
-        if wanted == "auto" and len(self.report().nodes) > queries.MOST_NODES_AS_JSON:
+        if len(self.report().nodes) > queries.MOST_NODES_AS_JSON:
             self._queries = queries.FIELDS
 
     async def _look_now(self) -> None:

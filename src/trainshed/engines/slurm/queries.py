@@ -3,14 +3,11 @@ else by fields."""
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from trainshed.engines.slurm.field_queries import FieldQueries
 from trainshed.engines.slurm.json_queries import JsonQueries
 from trainshed.engines.slurm.records import Job, NodeLine, Step
-
-Answers = Literal["auto", "json", "fields"]
-"""What Slurm's commands answer with: "auto" = JSON, if its release is new enough and there are few nodes."""
 
 MOST_NODES_AS_JSON: Final = 5_000
 """A thousand nodes are 2 to 3 MB of JSON, and to decode them holds up everything else for 5 ms; of fields
@@ -52,10 +49,8 @@ JSON: Final[Queries] = JsonQueries()
 ASK_RELEASE: Final = ("sinfo", "--version")
 
 
-def fitting(wanted: Answers, release: str) -> Queries:
+def fitting(release: str) -> Queries:
     """Return the queries to use. `release`: the answer to `ASK_RELEASE`, such as "slurm-wlm 24.11.5" or
     "slurm 23.11.4"."""
-    if wanted != "auto":
-        return JSON if wanted == "json" else FIELDS
     found = re.search(r"\b(\d{1,4})\.(\d{1,4})", release)
     return JSON if found and (int(found[1]), int(found[2])) >= _JSON_SINCE else FIELDS

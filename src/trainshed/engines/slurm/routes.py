@@ -108,7 +108,7 @@ def _resolved(one: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
     return SlurmRoute(
         Route(tuple(one.types), tuple(one.accelerators), " with ".join(filter(None, named))),
         partition,
-        settings.account if one.account is None else one.account,
+        settings.any_account if one.account is None else one.account,
         settings.qos if one.qos is None else one.qos,
         constraint,
         Gres(name, kind, 1) if one.gres else None,

@@ -13,7 +13,6 @@ import msgspec
 from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
-from trainshed.engines.slurm.queries import Answers
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 
 
@@ -105,7 +104,6 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regions: Annotated[list[str], msgspec.Meta(max_length=200)] = []
     address: _Address | None = None
     partition: _Word | None = None
-    account: _Word | None = None
     #: Replaces the whole table of `[engines.slurm]`, as `accounts` does.
     users: _Users | None = None
     accounts: _Accounts | None = None
@@ -118,7 +116,6 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: _Directory | None = None
     conf: _Directory | None = None
     commands: _Directory | None = None
-    answers: Answers | None = None
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,17 +123,15 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     #: Name or address at which nodes reach the service; "" = this machine's name.
     address: _Address = ""
-    #: Address on which the service listens for agents.
-    host: Annotated[str, _text(r"^[A-Za-z0-9_.:-]{1,253}$", _ADDRESS)] = "0.0.0.0"
     #: Port of that; 0 = any that is free.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     #: One partition, or several separated by commas; "" = Slurm's default one.
     partition: _Word = ""
-    account: _Word = ""
     #: Unix user of jobs by project id ("*" = all others); {} = the service's own for all. Jobs of a project
     #: without an entry are refused.
     users: _Users = {}
-    #: Slurm account by project id, likewise; wins over `account` and over `machines`.
+    #: Slurm account by project id ("*" = all others); the one of a project that is named wins over
+    #: `machines`.
     accounts: _Accounts = {}
     qos: _Word = ""
     #: Features that nodes must have, in the syntax of salloc's --constraint.
@@ -154,22 +149,9 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: _Directory = ""
     #: Nodes see the service's data directory at the same path.
     shared: bool = False
-    #: GiB that are kept on a node of the content that it was sent without shared files; the least recently
-    #: used goes first. 0 = as much as its disk takes.
-    cache_limit: Annotated[float, msgspec.Meta(ge=0)] = 0
     #: Seconds without contact after which an agent ends its programs, which are then lost. A service that was
     #: killed may be away for that long.
     lease: Annotated[float, msgspec.Meta(ge=SHORTEST_LEASE, le=86400)] = 90.0
-    #: Seconds for which a service that was stopped in order (SIGTERM, Ctrl-C) may be away; at least `lease`.
-    away: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 600.0
-    #: Programs on a node that Slurm marks down are lost at once, although on one that is only cut off they
-    #: may live until the lease ends.
-    down_is_lost: bool = False
-    #: Format of Slurm's answers: "json", "fields", or "auto" = JSON since 23.11, if there are at most 5,000
-    #: nodes.
-    answers: Answers = "auto"
-    #: Seconds between two looks at the cluster.
-    look_every: Annotated[float, msgspec.Meta(ge=5, le=600)] = 8.0
     #: Seconds for which the nodes of a finished attempt are kept for another one with the same needs; 0 =
     #: only two seconds, for the retry of one that failed.
     keep: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
@@ -179,10 +161,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the nodes
     #: of a job reach each other.
     preflight: bool = False
-    #: Minutes for which nothing is started on a node that was found unfit.
-    quarantine_minutes: Annotated[float, msgspec.Meta(ge=1, le=10080)] = 60.0
-    #: Most GiB that are fetched of a failed replica's files; if it left more, nothing is kept.
-    autopsy_size: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 1.0
     #: File of Slurm's configuration; "" = where its commands look for it.
     conf: _Directory = ""
     #: Directory of Slurm's commands; "" = on the PATH.
@@ -206,6 +184,17 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def service_address(self) -> str:
         return self.address or socket.gethostname()
+
+    @property
+    def host(self) -> str:
+        """The address on which the service listens for agents: all of its own, since only who has a
+        certificate is let in."""
+        return "::" if ":" in self.address else "0.0.0.0"
+
+    @property
+    def any_account(self) -> str:
+        """The account of projects that `accounts` does not name; "" = Slurm's default one."""
+        return self.accounts.get("*", "")
 
     def command(self, name: str) -> str:
         """Return the path of one of Slurm's commands. Raises FileNotFoundError."""

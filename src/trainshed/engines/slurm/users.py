@@ -106,7 +106,7 @@ class Users:
 
     async def owner(self, project: str) -> Owner:
         """Return the owner of a project's holds. Raises ClusterRefused."""
-        account = for_project(self._settings.accounts, project) or ""
+        account = self._settings.accounts.get(project, "")
         if not self._settings.users:
             return Owner(account=account)
         name = for_project(self._settings.users, project)

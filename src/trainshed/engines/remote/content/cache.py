@@ -32,7 +32,7 @@ _SOURCE = str(Path(__file__).resolve().parents[4])
 
 class NodeCache:
     """A node's cache. `root`: the service's cache directory, at the same path on the node. `limit`: most
-    bytes of fetched units, beyond which the least recently used go; 0 = only the disk limits it. `node`: its
+    bytes of fetched units, beyond which the least recently used go; 0 = a third of the disk. `node`: its
     name, for messages."""
 
     def __init__(

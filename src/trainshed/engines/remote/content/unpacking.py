@@ -19,6 +19,8 @@ from trainshed.engines.remote.content.frames import PIECE, FrameReader, Torn
 from trainshed.engines.remote.content.manifest import Unit
 from trainshed.engines.remote.content.shelf import NodeShelf
 
+_SHARE = 3
+"""What is kept takes one of so many parts of its disk, which others need as well."""
 _RESERVE = 64 << 20
 """Bytes that stay free on the disk."""
 _BLOCK = 1 << 20
@@ -165,7 +167,8 @@ def fetch(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> None:
     OSError."""
     shelf.make_parents(unit)
     place = Path(unit.path).parent
-    shelf.make_room(unit.bytes, limit, max(0, shutil.disk_usage(place).free - _RESERVE))
+    disk = shutil.disk_usage(place)
+    shelf.make_room(unit.bytes, limit or disk.total // _SHARE, max(0, disk.free - _RESERVE))
     free = shutil.disk_usage(place).free
     if free < unit.bytes + _RESERVE:
         raise OSError(
