@@ -360,25 +360,6 @@ def test_a_program_opens_no_bucket_to_everybody(service: Service, member: str) -
     assert ask(service, program("q", "a@q"), "GET", "/storage/v1/b/bucket-p/o/x")[0] == 200
 
 
-def test_acls_open_nothing(service: Service) -> None:
-    """Policies alone grant: lists of entries are refused, and predefined ones, which clients send, mean
-    nothing."""
-    public = [{"entity": "allUsers", "role": "READER"}]
-    bucket = {"name": "bucket-r", "acl": public, "defaultObjectAcl": public}
-    query = "predefinedAcl=publicRead&predefinedDefaultObjectAcl=publicRead"
-    made = f"/storage/v1/b?project=p&{query}"
-    assert ask(service, program("p"), "POST", made, bucket)[0] == 400
-    assert ask(service, program("p"), "POST", made, {"name": "bucket-r"})[0] == 200
-    upload = "/upload/storage/v1/b/bucket-r/o?uploadType=media&name=x&predefinedAcl=publicRead"
-    assert ask(service, program("p"), "POST", upload, b"x")[0] == 200
-    written = ask(service, program("p"), "PUT", "/bucket-r/y", b"y", {"x-goog-acl": "public-read"})
-    assert written[0] == 200
-    ask(service, program("p"), "PATCH", "/storage/v1/b/bucket-r", {"acl": public})
-    ask(service, program("p"), "PATCH", "/storage/v1/b/bucket-r/o/x", {"acl": public})
-    for path in ("/storage/v1/b/bucket-r/o/x?alt=media", "/bucket-r/x", "/bucket-r/y"):
-        assert plain(service.port, "GET", path)[0] == 401
-
-
 @pytest.mark.parametrize("purpose", ["", "empty", "image", "document", "iframe", "embed", "script"])
 def test_content_is_no_page_of_the_port(service: Service, purpose: str) -> None:
     """Objects are what programs wrote, and the port may be the console's."""

@@ -152,6 +152,28 @@ def test_a_key_of_the_caller_is_never_ignored(ask: Ask, header: str) -> None:
     assert ask("GET", f"{ITEM}y").status == 404
 
 
+@pytest.mark.parametrize("name", ["predefinedAcl", "destinationPredefinedAcl"])
+def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
+    """Else a caller would believe public what nobody can read. What opens nothing asks for nothing."""
+    put(ask, "x", b"content")
+    for method, target in (
+        ("POST", f"{UPLOAD}?uploadType=media&name=y"),
+        ("POST", f"{ITEM}x/rewriteTo/b/bucket/o/y?a=b"),
+        ("PATCH", f"{ITEM}x?a=b"),
+        ("PATCH", f"{BUCKET}?a=b"),
+    ):
+        answer = ask(method, f"{target}&{name}=publicRead", b"")
+        assert answer.status == 400
+        assert f"{name}=publicRead" in answer.json["error"]["message"]
+    assert ask("GET", f"{ITEM}y").status == 404
+    for acl in ("private", "projectPrivate", "bucketOwnerFullControl"):
+        assert ask("POST", f"{UPLOAD}?uploadType=media&name=y&{name}={acl}", b"y").status == 200
+    made = ask("POST", "/storage/v1/b?predefinedDefaultObjectAcl=publicRead", {"name": "other"})
+    assert made.status == 400
+    assert ask("PUT", "/bucket/z", b"", x_goog_acl="public-read").status == 400
+    assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
+
+
 def test_versions_over_the_api(ask: Ask) -> None:
     assert ask("PATCH", BUCKET, {"versioning": {"enabled": True}}).json["versioning"] == {
         "enabled": True

@@ -48,6 +48,15 @@ _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOn
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
 _UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
 _UNDONE_IN_QUERIES: Final = ("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention")
+_ACLS: Final = (
+    *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
+    "x-goog-acl",
+)
+"""Parameters, and the XML API's header, that name a predefined list of who may do what."""
+_CLOSED_ACLS: Final = frozenset(
+    ["", "private", "projectprivate", "bucketownerread", "bucketownerfullcontrol"]
+)
+"""The lists that open nothing to anybody: who has the bucket's project has them all."""
 _UNDONE_HEADERS: Final = (
     "x-goog-encryption-",
     "x-goog-copy-source-encryption-",
@@ -157,12 +166,16 @@ def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_request(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
-    """Raise NotSupported for headers and parameters that ask for something without an effect here, such as
-    encryption with the caller's key."""
+    """Raise NotSupported for headers and parameters that ask for something without an effect here: encryption
+    with the caller's key, or a predefined ACL that opens what it names."""
     undone = [name for name in headers if name.startswith(_UNDONE_HEADERS)]
     undone += [
         name for name in _UNDONE_IN_QUERIES if query.get(name, "").lower() not in ("", "false")
     ]
+    for name in _ACLS:
+        acl = query.get(name, headers.get(name, ""))
+        if acl.replace("-", "").lower() not in _CLOSED_ACLS:
+            undone.append(f"{name}={acl}")
     refuse(undone, "request")
 
 
