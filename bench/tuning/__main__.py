@@ -1,7 +1,7 @@
 """`./dev bench-tuning`: how good the tuning algorithms are, against random search and the libraries of
 others.
 
-Three sets of problems: the usual ones, pitfalls, and the judge (`coco`), by which no constant was chosen.
+Two sets of problems: the usual ones, and pitfalls.
 Constants are chosen on seeds from 1000 on; what is published has seeds from 0 on.
 
 Results are kept in build/bench/tuning.jsonl, one line a run; what is there and still of the same code is not
@@ -14,12 +14,10 @@ import argparse
 import contextlib
 import json
 import os
-import queue
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,7 +27,6 @@ from bench import report
 from bench.tuning import environments, tables
 from bench.tuning.figures import RANDOM
 from bench.tuning.runs import (
-    BBOB,
     CANDIDATES,
     PITFALLS,
     PROBLEMS,
@@ -43,21 +40,6 @@ from bench.tuning.runs import (
 )
 
 RESULTS = ROOT / "build" / "bench" / "tuning.jsonl"
-SLOW_CASES = (
-    ("branin", 1),
-    ("ellipsoid-5", 1),
-    ("hartmann-6", 1),
-    ("hartmann-6", 8),
-    ("rastrigin-3", 1),
-    ("rosenbrock-4", 1),
-    ("ellipsoid-6-rotated", 1),
-    ("rastrigin-3-rotated", 1),
-    ("failing-oblique-5", 1),
-    ("far-well-4", 1),
-    ("hartmann-6-unsaid", 1),
-    ("sphere-5-outliers", 1),
-)
-"""What google-vizier and all others are compared on, with fewer trials: it takes seconds per suggestion."""
 QUICK = ("branin", "conditional")
 
 
@@ -76,21 +58,9 @@ def main() -> int:
         ]
         for name in SETS
     }
-    compared = set(slow_tasks(options))
-    parts = {
-        (USUAL, options.seeds): tables.text(of_set[USUAL], at),
-        (PITFALLS, options.seeds): tables.pitfalls(of_set[PITFALLS], options.trials),
-        (BBOB, options.seeds): tables.text(of_set[BBOB], at),
-        ("vizier", options.slow_seeds): tables.slow(
-            [one for one in results if one.task in compared], options.slow_trials
-        ),
-    }
-    parts = {
-        name: f"{text}\n\n{report.machine()}; seeds: {seeds}; {options.note}."
-        for (name, seeds), text in parts.items()
-        if text
-    }
-    whole = "\n\n".join(parts.values())
+    texts = (tables.text(of_set[USUAL], at), tables.pitfalls(of_set[PITFALLS], options.trials))
+    below = f"{report.machine()}; seeds: {options.seeds}; {options.note}."
+    whole = "\n\n".join(f"{text}\n\n{below}" for text in texts if text)
     print(whole)
     target = ROOT / "build" / "bench" / "tuning.md"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +79,6 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--problems", nargs="+", default=[], choices=sorted(PROBLEMS))
     parser.add_argument("--candidates", nargs="+", default=[], choices=CANDIDATES)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each case")
-    parser.add_argument(
-        "--slow-seeds", type=int, default=1, help=f"the same for the comparison with {tables.SLOW}"
-    )
-    parser.add_argument("--slow-trials", type=int, default=30, help="of each of its runs")
     parser.add_argument("--first-seed", type=int, default=0, help="to choose constants: 1000")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument(
@@ -128,7 +94,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
-    """Seed by seed, so that whatever is there after a break covers all cases; the slow ones last."""
+    """Seed by seed, so that whatever is there after a break covers all cases."""
     names: list[str] = options.candidates or list(CANDIDATES)
     problems: list[str] = options.problems or [
         problem.name for name in options.sets for problem in SETS[name]
@@ -138,19 +104,7 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
         for problem in problems:
             for pending in PROBLEMS[problem].pending:
                 for name in names:
-                    if name != tables.SLOW:
-                        yield Task(problem, pending, name, seed, options.trials)
-    if tables.SLOW in names:
-        yield from slow_tasks(options)
-
-
-def slow_tasks(options: argparse.Namespace) -> Iterator[Task]:
-    """The comparison with the slow candidate: on some cases, and by fewer trials of all."""
-    for seed in range(options.first_seed, options.first_seed + options.slow_seeds):
-        for name in options.candidates or CANDIDATES:
-            for problem, pending in SLOW_CASES:
-                if problem in (options.problems or (problem,)):
-                    yield Task(problem, pending, name, seed, options.slow_trials)
+                    yield Task(problem, pending, name, seed, options.trials)
 
 
 def work(wanted: Sequence[Task], options: argparse.Namespace) -> list[Result]:
@@ -175,84 +129,39 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
             pythons[name] = environments.python_for(name)
         except environments.NotInstalled as lost:
             say(f"SKIPPED: {name}: {lost}")
-    library: Path | None = None
-    if any(one.problem.startswith(BBOB) for one in missing):
-        try:
-            library = environments.coco()
-        except environments.NotInstalled as lost:
-            say(f"SKIPPED: {BBOB}: {lost}")
-            missing = [one for one in missing if not one.problem.startswith(BBOB)]
-    told: queue.SimpleQueue[Result | str | None] = queue.SimpleQueue()
-    groups = _together([one for one in missing if one.candidate in pythons])
     with ThreadPoolExecutor(jobs) as pool:
-        begun = [
-            pool.submit(_apart, pythons[group[0].candidate], group, library, told.put)
-            for group in groups
+        runs = [
+            pool.submit(_apart, pythons[task.candidate], task)
+            for task in missing
+            if task.candidate in pythons
         ]
-        ended = 0
-        while ended < len(begun):
-            one = told.get()
-            if isinstance(one, Result):
-                yield one
-            elif one:
-                say(f"SKIPPED: {one}")
+        for run in as_completed(runs):
+            result = run.result()
+            if isinstance(result, Result):
+                yield result
             else:
-                ended += 1
-    for each in begun:
-        each.result()
+                say(f"SKIPPED: {result}")
 
 
-def _together(missing: Sequence[Task]) -> list[list[Task]]:
-    """What one process does: a run; of the slow candidate, which takes long to begin, all of a seed."""
-    groups: dict[object, list[Task]] = {}
-    for one in missing:
-        groups.setdefault(one.seed if one.candidate == tables.SLOW else one, []).append(one)
-    return list(groups.values())
-
-
-def _apart(
-    python: Path,
-    group: Sequence[Task],
-    library: Path | None,
-    tell: Callable[[Result | str | None], object],
-) -> None:
-    """Do these in a process of their own. `tell`: takes each result as it comes, and what went wrong; last
-    None."""
-    cache = {
-        "JAX_COMPILATION_CACHE_DIR": str(RESULTS.parent / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+def _apart(python: Path, task: Task) -> Result | str:
+    """Do a run in a process of its own; return its result, or what went wrong."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    folders = (ROOT, ROOT / "src", *([library] if library else []))
-    paths = os.pathsep.join(map(str, folders))
-    left = list(group)
-    try:
-        with tempfile.TemporaryFile("w+") as complaints:
-            process = subprocess.Popen(
-                [python, "-m", "bench.tuning.runs"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                text=True,
-                env={**os.environ, **one_thread, **cache, "PYTHONPATH": paths},
-                cwd=ROOT,
-            )
-            with process:
-                assert process.stdin and process.stdout
-                process.stdin.write("".join(json.dumps(asdict(one)) + "\n" for one in group))
-                process.stdin.close()
-                for line in process.stdout:
-                    with contextlib.suppress(ValueError, KeyError, TypeError):
-                        # But for what a library says itself.
-                        result = from_json(line)
-                        left.remove(result.task)
-                        tell(result)
-            complaints.seek(0)
-            last = "".join(complaints.read().strip().splitlines()[-1:])
-            for one in left:
-                tell(f"{one}: {last or f'exit {process.returncode}'}")
-    finally:
-        tell(None)
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
+    process = subprocess.run(
+        [python, "-m", "bench.tuning.runs"],
+        input=json.dumps(asdict(task)) + "\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, **one_thread, "PYTHONPATH": paths},
+        cwd=ROOT,
+        check=False,
+    )
+    for line in process.stdout.splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            # But for what a library says itself.
+            return from_json(line)
+    last = "".join(process.stderr.strip().splitlines()[-1:])
+    return f"{task}: {last or f'exit {process.returncode}'}"
 
 
 def kept(path: Path) -> Iterator[Result]:

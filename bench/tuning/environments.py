@@ -13,21 +13,10 @@ _OWN = ("msgspec>=0.19,<1",)
 """What studies need of Trainshed's own dependencies, beside NumPy and SciPy."""
 
 _OPTUNA = ("optuna>=5,<6", "torch==2.13.0", "numpy>=2,<3", "scipy>=1.13,<2", "scikit-learn>=1.5,<2")
-_VIZIER = (
-    "google-vizier[jax]==0.1.24",
-    "jax<0.6",  # newer ones lack what equinox 0.11.7, which google-vizier pins, asks for
-    "flax<0.11",
-    "chex<0.1.90",
-    "optax<0.2.6",
-    "scipy>=1.13,<2",
-    "scikit-learn>=1.5,<2",
-)
 _NEEDED = {
     Engine.OPTUNA_TPE.value: ("optuna", _OPTUNA),
     Engine.OPTUNA_GP.value: ("optuna", _OPTUNA),
-    Engine.VIZIER.value: ("vizier", _VIZIER),
 }
-_COCO = "coco-experiment==2.8.2"
 TIMEOUT = 1800
 
 
@@ -50,19 +39,6 @@ def python_for(candidate: str) -> Path:
         _do(str(python), *pip, *wanted)
         stamp.write_text("\n".join(wanted))
     return python
-
-
-def coco() -> Path:
-    """The folder with cocoex, for the path of whatever interpreter runs a candidate. Blocks while it
-    installs. Raises NotInstalled."""
-    home = ROOT / "build" / "bench" / "tuning-coco"
-    library, stamp = home / "library", home / "installed"
-    if not stamp.exists():
-        _do(sys.executable, "-m", "venv", "--clear", str(home))
-        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-        _do(str(home / "bin" / "python"), *pip, "--target", str(library), _COCO)
-        stamp.touch()
-    return library
 
 
 def _do(*command: str) -> None:

@@ -54,16 +54,6 @@ def complete(regrets: Regrets, candidates: Sequence[str]) -> Regrets:
     }
 
 
-def same_seeds(results: Sequence[Result], like: str) -> list[Result]:
-    """Those whose case and seed the candidate `like` has done, too."""
-    done = {
-        (one.task.problem, one.task.pending, one.task.seed)
-        for one in results
-        if one.task.candidate == like
-    }
-    return [one for one in results if (one.task.problem, one.task.pending, one.task.seed) in done]
-
-
 def standings(results: Sequence[Result], candidates: Sequence[str], trials: int) -> list[Standing]:
     """Best rank first; nothing if there is no case that all have done, or random search is none of them."""
     regrets = complete(regrets_after(results, trials), candidates)

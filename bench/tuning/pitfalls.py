@@ -1,5 +1,5 @@
 """Made problems at which a model of a study can be led astray, with known least values, pure: parameters that
-work only together, trials that fail, a better well far away, outliers, and noise that no one declared.
+work only together, trials that fail, outliers, and noise that no one declared.
 
 As in `problems`, every seed is an instance of its own. All are minimised, one trial after another.
 """
@@ -14,29 +14,19 @@ from bench.tuning.problems import (
     Problem,
     coordinates,
     double,
-    ellipsoid,
     hartmann,
-    rastrigin,
     study,
 )
 
-ROTATED = ("ellipsoid-6-rotated", "rastrigin-3-rotated")
 FAILING = ("failing-edge-4", "failing-oblique-5")
-FAR_WELL = "far-well-4"
-FOUND = 0.5
-"""Regret below which the narrow well was found."""
-
 SPOILT = ("hartmann-6-outliers", "hartmann-6-unsaid", "sphere-5-outliers", "sphere-5-unsaid")
 Vector = Sequence[float]
 
 
 def pitfalls() -> tuple[Problem, ...]:
     return (
-        _moved("ellipsoid-6-rotated", 6, 5.0, lambda z: ellipsoid(z, 2.0), turned=True),
-        _moved("rastrigin-3-rotated", 3, 5.12, rastrigin, turned=True),
         _moved("failing-edge-4", 4, 5.0, _cut),
         _moved("failing-oblique-5", 5, 5.0, _halved, turned=True),
-        _far_well(),
         hartmann("hartmann-6-outliers", outliers=_SHARE, spoilt_by=30.0, pending=(1,)),
         hartmann("hartmann-6-unsaid", noise=0.1, is_told=False, pending=(1,)),
         _moved("sphere-5-outliers", 5, 5.0, _sphere, outliers=_SHARE, spoilt_by=1000.0),
@@ -108,31 +98,3 @@ def _halved(z: Vector) -> float | None:
 def _cut(z: Vector) -> float | None:
     """As `_halved`, and beyond the border it would become still better."""
     return None if z[0] < 0.0 else _sphere(z) + 4.0 * z[0]
-
-
-def _far_well() -> Problem:
-    """A wide well whose bottom is at 1, and a narrow one, the better, in the corner far from it."""
-    count = 4
-
-    def objective(seed: int) -> Objective:
-        draw = random.Random(f"{FAR_WELL}:{seed}")
-        sides = [draw.random() < 0.5 for _ in range(count)]
-        wide = [_sided(draw.uniform(0.2, 0.35), side) for side in sides]
-        narrow = [_sided(draw.uniform(0.88, 0.97), side) for side in sides]
-
-        def value(point: Point) -> float:
-            x = coordinates(point, count)
-            return min(1.0 + 4.0 * _squares(x, wide), 60.0 * _squares(x, narrow))
-
-        return value
-
-    spec = study([double(f"x{index}", 0.0, 1.0) for index in range(count)])
-    return Problem(FAR_WELL, spec, objective, pending=(1,))
-
-
-def _sided(place: float, other: bool) -> float:
-    return 1.0 - place if other else place
-
-
-def _squares(a: Vector, b: Vector) -> float:
-    return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.tuning.coco import bbob
 from bench.tuning.engines import Engine, algorithm_of
 from bench.tuning.learning import BEST_KNOWN, learned
 from bench.tuning.pitfalls import pitfalls
@@ -28,8 +27,8 @@ from trainshed.studies.registry import algorithm_for
 
 RANDOM = "random"
 CANDIDATES = (RANDOM, *(engine.value for engine in Engine))
-USUAL, PITFALLS, BBOB = "usual", "pitfalls", "bbob"
-SETS = {USUAL: (*made(), *learned()), PITFALLS: pitfalls(), BBOB: bbob()}
+USUAL, PITFALLS = "usual", "pitfalls"
+SETS = {USUAL: (*made(), *learned()), PITFALLS: pitfalls()}
 PROBLEMS = {problem.name: problem for problems in SETS.values() for problem in problems}
 
 
@@ -96,8 +95,6 @@ def version(task: Task) -> str:
     problems = ["pitfalls.py", "problems.py"]
     if task.problem in BEST_KNOWN:
         problems.append("learning.py")
-    if task.problem.startswith(BBOB):
-        problems.append("coco.py")
     digest = hashlib.sha256()
     for file in (*own_code(task.candidate), *(Path(__file__).parent / name for name in problems)):
         digest.update(file.read_bytes())

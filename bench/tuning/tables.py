@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.tuning.engines import Engine
-from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, same_seeds, standings
-from bench.tuning.pitfalls import FAILING, FAR_WELL, FOUND, ROTATED, SPOILT
+from bench.tuning.figures import RANDOM, Standing, complete, regrets_after, standings
+from bench.tuning.pitfalls import FAILING, SPOILT
 from bench.tuning.runs import Result
 
 OURS = Engine.GP_BANDIT.value
-TPE, OPTUNA_GP = Engine.OPTUNA_TPE.value, Engine.OPTUNA_GP.value
-SLOW = Engine.VIZIER.value
+TPE = Engine.OPTUNA_TPE.value
 RATIO = 0.02
 """At most this over random search's regret, geometric mean, after the last trial."""
 
@@ -27,7 +26,7 @@ def text(results: Sequence[Result], at: Sequence[int]) -> str:
 def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
     """What is promised of this service's own algorithm, and whether it held; nothing without all it compares
     with."""
-    names = {one.task.candidate for one in results} - {SLOW}
+    names = {result.task.candidate for result in results}
     table = {one.candidate: one for one in standings(results, sorted(names), trials)}
     if OURS not in table or RANDOM not in table:
         return []
@@ -41,42 +40,8 @@ def verdicts(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
 
 
 def pitfalls(results: Sequence[Result], trials: int) -> str:
-    """Median regret of each candidate, and in how many seeds the far well was found."""
-    names = _names(results)
-    parts = [_cases(results, names, trials), _found(results, names, trials)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def slow(results: Sequence[Result], trials: int) -> str:
-    """All candidates on the cases and seeds that the slow one has done."""
-    shared = same_seeds(results, SLOW)
-    names = _names(shared)
-    parts = [
-        _standings(standings(shared, names, trials), trials),
-        _cases(shared, names, trials),
-        _ahead(shared, names, trials),
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _ahead(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
-    """Against each peer: in how many cases our own median is lower, and higher."""
-    cases = complete(regrets_after(results, trials), names).values()
-    if OURS not in names or not cases:
-        return ""
-    told: list[str] = []
-    for name in names:
-        pairs = [(median(case[OURS]), median(case[name])) for case in cases]
-        if name != OURS:
-            ahead, behind = (
-                sum(own < other for own, other in pairs),
-                sum(own > other for own, other in pairs),
-            )
-            told.append(f"{ahead} to {behind} against {name}")
-    return (
-        f"{OURS} has the lower median in {', '.join(told)} "
-        f"(of {len(cases)} cases; equal ones count for none)."
-    )
+    """Median regret of each candidate."""
+    return _cases(results, _names(results), trials)
 
 
 def _names(results: Sequence[Result]) -> list[str]:
@@ -84,34 +49,16 @@ def _names(results: Sequence[Result]) -> list[str]:
     return [name for name in (RANDOM, *(e.value for e in Engine)) if name in done]
 
 
-def _found(results: Sequence[Result], names: Sequence[str], trials: int) -> str:
-    case = regrets_after(results, trials).get((FAR_WELL, 1), {})
-    told = [
-        f"{name} in {sum(regret < FOUND for regret in case[name])} of {len(case[name])} seeds"
-        for name in names
-        if name in case
-    ]
-    return f"The far well was found by {', '.join(told)}." if told else ""
-
-
 def promises(results: Sequence[Result], trials: int) -> list[tuple[str, bool]]:
     """What is promised of pitfalls, and whether it held; nothing of cases that were not run."""
     found: list[tuple[str, bool]] = []
     cases = regrets_after(results, trials)
-    peers = {
-        **dict.fromkeys(ROTATED, OPTUNA_GP),
-        **dict.fromkeys((*FAILING, *SPOILT), TPE),
-    }
-    for problem, peer in peers.items():
+    for problem in (*FAILING, *SPOILT):
         case = cases.get((problem, 1), {})
-        if OURS in case and peer in case:
-            own, other = median(case[OURS]), median(case[peer])
-            what = f"{problem}: no worse than {peer} after {trials} trials: {own:.3g}, {other:.3g}"
+        if OURS in case and TPE in case:
+            own, other = median(case[OURS]), median(case[TPE])
+            what = f"{problem}: no worse than {TPE} after {trials} trials: {own:.3g}, {other:.3g}"
             found.append((what, own <= other))
-    if wells := cases.get((FAR_WELL, 1), {}).get(OURS):
-        reached = sum(regret < FOUND for regret in wells)
-        what = f"{FAR_WELL}: found in at least half of the seeds: {reached} of {len(wells)}"
-        found.append((what, 2 * reached >= len(wells)))
     return found
 
 

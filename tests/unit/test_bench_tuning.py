@@ -120,14 +120,12 @@ def test_promises_of_pitfalls_are_held_against_the_peer_named() -> None:
         return result(name, 0, regret, problem=problem)
 
     results = [
-        at("gp-bandit", "ellipsoid-6-rotated", 1.0),
-        at("optuna-gp", "ellipsoid-6-rotated", 2.0),
+        at("gp-bandit", "sphere-5-outliers", 1.0),
+        at("optuna-tpe", "sphere-5-outliers", 2.0),
         at("gp-bandit", "failing-edge-4", 3.0),
         at("optuna-tpe", "failing-edge-4", 2.0),
-        at("gp-bandit", "far-well-4", 1.0),
     ]
-    assert [held for _, held in tables.promises(results, 1)] == [True, False, False]
-    assert "gp-bandit in 0 of 1 seeds" in tables.pitfalls(results, 1)
+    assert [held for _, held in tables.promises(results, 1)] == [False, True]
 
 
 def test_noise_is_told_to_the_candidate_but_not_counted() -> None:
@@ -187,30 +185,9 @@ def test_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(command.kept(results)) == [done]
 
 
-def test_tasks_cover_every_case_and_give_the_slow_candidate_few() -> None:
-    options = command.arguments(["--seeds", "2"])
-    found = list(command.tasks(options))
-    compared = len(command.SLOW_CASES) * 5
-    assert len(found) == len(set(found)) == (12 * 2 + 9 + 24) * 4 * 2 + compared
-    slow = [one for one in found if one.candidate == tables.SLOW]
-    assert {(one.seed, one.trials) for one in slow} == {(0, 30)}
-    assert {one.candidate for one in found if one.trials == 30} == set(command.CANDIDATES)
-
-
-def test_all_are_compared_with_the_slow_candidate_where_it_has_come_to_an_end() -> None:
-    results = [
-        result("random", 0, 4.0),
-        result("gp-bandit", 0, 1.0),
-        result("google-vizier", 0, 2.0),
-        result("random", 0, 4.0, problem="levy-6"),
-        result("gp-bandit", 0, 1.0, problem="levy-6"),
-    ]
-    text = tables.slow(results, 1)
-    assert "| branin | 1 | 1 | 4 | 1 | 2 |" in text
-    assert "levy" not in text
-    assert "in 1 to 0 against random, 1 to 0 against google-vizier (of 1 cases" in text
-    assert not tables.slow(results[:2], 1)
-    assert "| branin | 1 | 1 | 2 |" in tables.slow(results[2:3], 1)  # Nobody else was asked.
+def test_tasks_cover_every_case() -> None:
+    tasks = list(command.tasks(command.arguments(["--seeds", "2"])))
+    assert len(tasks) == len(set(tasks)) == (12 * 2 + len(pitfalls())) * 4 * 2
 
 
 def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,20 +173,6 @@ def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
     often(lambda seed: best(play(BANDIT, spec, cut, 25, seed)) < 2.0 + 0.02, share=0.6, seeds=16)
 
 
-def two_wells(values: dict[str, Value]) -> float:
-    """Of a `cube`: a wide one whose bottom is at 1, and a narrow one, the better, in the far corner."""
-    x, y = (float(value) for value in values.values())
-    wide = 1.0 + 0.04 * ((x + 2.0) ** 2 + (y + 2.5) ** 2)
-    return min(wide, 2.0 * ((x - 4.2) ** 2 + (y - 4.4) ** 2))
-
-
-@pytest.mark.parametrize("seeds", [20, pytest.param(60, marks=pytest.mark.soak)])
-def test_a_better_optimum_far_from_the_first_is_found(seeds: int) -> None:
-    """In two of three seeds; in the others the study stays at the wide well within its 30 trials."""
-    spec = StudySpec(cube(2), (LOSS,))
-    often(lambda seed: best(play(BANDIT, spec, two_wells, 30, seed)) < 0.9, share=0.5, seeds=seeds)
-
-
 def test_a_flat_objective_is_no_end() -> None:
     trials = play(BANDIT, FLAT, lambda values: 1.0, 8)
     assert len({trial.parameters for trial in trials}) == 8

@@ -109,17 +109,11 @@ def test_pending_trials_take_away_variance_and_leave_the_mean() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bound", "bound beside pending", "exploration"])
-@pytest.mark.parametrize("way", ["additive", "turned", "quadratic"])
-def test_gradients_are_those_of_the_values(kind: str, way: str) -> None:
-    axes = np.linalg.qr(np.random.default_rng(3).normal(size=(len(SPACE.groups),) * 2))[0]
-    smooth = replace(some_hyper(1e-4), main=0.0, is_smooth=True)
-    hyper = {
-        "additive": some_hyper(),
-        "turned": replace(smooth, turn=axes),
-        "quadratic": replace(smooth, quadratic=0.05),
-    }[way]
-    labels, columns = np.random.default_rng(1).normal(0.0, 0.3, 15), np.array([3, 4])
-    data = Data(some_points(15), labels, SPACE.groups, SPACE.width, columns)
+@pytest.mark.parametrize("is_smooth", [False, True])
+def test_gradients_are_those_of_the_values(kind: str, is_smooth: bool) -> None:
+    hyper = replace(some_hyper(1e-4), main=0.0, is_smooth=True) if is_smooth else some_hyper()
+    labels = np.random.default_rng(1).normal(0.0, 0.3, 15)
+    data = Data(some_points(15), labels, SPACE.groups, SPACE.width)
     known, expected = Posterior(data, hyper), Posterior(data, hyper, some_points(3, seed=9))
     scores: dict[str, Score] = {
         "bound": UpperBound(known, known, 1.8),
@@ -159,54 +153,6 @@ def test_main_effects_are_found_under_waves() -> None:
     alone = replace(LOW_NOISE, main=Prior(1e-5, 1.1e-5, 1e-5))
     joint, _ = Posterior(data, fit(data, alone, 40)).predict(others)
     assert np.corrcoef(joint, bumps(others))[0, 1] < 0.8
-
-
-def test_a_ridge_across_the_parameters_is_learnt_along_turned_axes() -> None:
-    """A hill whose axes are turned and a hundred times as steep in one of them as in another, where main
-    effects say nothing: 40 points tell of 200 others, to a tenth of what they differ by."""
-    space = Space(cube(4, 0.0, 1.0))
-    axes = np.linalg.qr(np.random.default_rng(2).normal(size=(4, 4)))[0]
-
-    def hill(at: Array) -> Array:
-        return np.exp((((at - 0.4) @ axes) ** 2) @ np.array([-0.04, -0.2, -1.0, -4.0]))
-
-    points, others = some_points(40, space), some_points(200, space, seed=3)
-    data = Data(points, hill(points), space.groups, 4, space.turnable)
-    hyper = fit(data, LOW_NOISE, 40)
-    assert hyper.turn is not None
-    turned, _ = Posterior(data, hyper).predict(others)
-    plain = Data(points, hill(points), space.groups, 4)
-    straight, _ = Posterior(plain, fit(plain, LOW_NOISE, 40)).predict(others)
-    missed = np.abs(turned - hill(others)).max()
-    assert missed < 0.1 * np.std(hill(others))
-    assert missed < 0.5 * np.abs(straight - hill(others)).max()
-
-
-def test_a_bowl_under_waves_is_learnt_for_the_whole_space() -> None:
-    """Sixty points of a bowl whose axes are turned, with waves in it: at 200 others half as much is missed,
-    in mean squares, as without the quadratic part."""
-    space = Space(cube(5, 0.0, 1.0))
-    axes = np.linalg.qr(np.random.default_rng(1).normal(size=(5, 5)))[0]
-
-    def bowl(at: Array) -> Array:
-        away = (at - 0.4) @ axes
-        return 0.02 * np.cos(8.0 * np.pi * away).sum(axis=1) - away**2 @ np.logspace(0, 0.5, 5)
-
-    points, others = some_points(60, space), some_points(200, space, seed=3)
-    missed: list[float] = []
-    for columns in (space.turnable, space.turnable[:0]):
-        data = Data(points, bowl(points), space.groups, 5, columns)
-        hyper = fit(data, LOW_NOISE, 40)
-        assert bool(hyper.quadratic > 0.0) is (len(columns) > 0)
-        mean, _ = Posterior(data, hyper).predict(others)
-        missed.append(float(np.square(mean - bowl(others)).mean()))
-    assert missed[0] < 0.6 * missed[1], missed
-
-
-def test_only_numbers_that_are_always_active_are_turned() -> None:
-    """`MIXED` has one such: the rate, behind the three columns of the kind."""
-    assert SPACE.turnable.tolist() == [3]
-    assert Space(MIXED_PAIR).turnable.tolist() == [2, 3, 4, 5]
 
 
 def test_the_border_of_a_region_that_fails_is_a_plane() -> None:

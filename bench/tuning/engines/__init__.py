@@ -14,7 +14,6 @@ class Engine(enum.StrEnum):
     GP_BANDIT = "gp-bandit"
     OPTUNA_TPE = "optuna-tpe"
     OPTUNA_GP = "optuna-gp"
-    VIZIER = "google-vizier"
 
 
 def algorithm_of(engine: Engine) -> Algorithm:
@@ -24,5 +23,3 @@ def algorithm_of(engine: Engine) -> Algorithm:
             return algorithm_for(AlgorithmName.DEFAULT)
         case Engine.OPTUNA_TPE | Engine.OPTUNA_GP:
             return import_module("bench.tuning.engines.optuna").algorithm(engine)
-        case Engine.VIZIER:
-            return import_module("bench.tuning.engines.vizier").algorithm()

@@ -52,12 +52,6 @@ class Space:
         self.is_number: Mask = ~self.is_listed[self.groups]
 
     @cached_property
-    def turnable(self) -> Positions:
-        """The columns of the embedding that have the codes of numbers that are always active, shape (t,)."""
-        always = np.array([node.parameter.parent < 0 for node in self.nodes], dtype=np.bool_)
-        return np.flatnonzero(self.is_number & always[self.groups])
-
-    @cached_property
     def branches(self) -> tuple[int, ...]:
         """The columns of the embedding for categories that decide which parameters there are: those of
         categorical nodes with children that are always active. A category is there once, and once more for

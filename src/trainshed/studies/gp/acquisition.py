@@ -103,30 +103,6 @@ class Exploration:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """How far a point is from the nearest of those that were tried, whatever the model says; the distance to
-    the best of them counts half. `tried`: embedded, the best first, shape (n, q)."""
-
-    tried: Array
-
-    def values(self, points: Array) -> Array:
-        nearest = ((points - self.tried[0]) ** 2).sum(axis=1) / 4.0
-        for known in self.tried[1:]:
-            np.minimum(nearest, ((points - known) ** 2).sum(axis=1), out=nearest)
-        return np.sqrt(nearest)
-
-    def value_and_gradient(self, point: Array) -> tuple[float, Array]:
-        away = point - self.tried
-        away[0] /= 2.0
-        squares = (away**2).sum(axis=1)
-        nearest = int(squares.argmin())
-        far = math.sqrt(float(squares[nearest]))
-        if far == 0.0:
-            return 0.0, np.zeros(point.shape)
-        return far, away[nearest] / (far * (2.0 if nearest == 0 else 1.0))
-
-
-@dataclass(frozen=True, slots=True)
 class Within:
     """A score that keeps to points with one category: other points are worth less than any of these.
     `column`: that category's column of the embedding."""

@@ -4,10 +4,9 @@
 Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
 beside them, a trust region, a search over the mixed space. In addition, every second trial exploits: it goes
-where the mean is best; the process knows main effects, turned axes and quadratic parts (`process`); where
-trials fail is modelled separately (`success`); fewer outputs are ranked (`warping`); a bound that is highest
-at what was tried is made bolder; and a study that has come to an optimum looks for another one (`elsewhere`).
-Nothing is kept between calls: the same trials give the same answer.
+where the mean is best; the process knows main effects (`process`); where trials fail is modelled separately
+(`success`); fewer outputs are ranked (`warping`); and a bound that is highest at what was tried is made
+bolder. Nothing is kept between calls: the same trials give the same answer.
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,7 @@ import numpy as np
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.gp import elsewhere
 from trainshed.studies.gp.acquisition import (
-    Away,
-    SafeScore,
     Safety,
     Score,
     TrustRegion,
@@ -72,10 +68,6 @@ class Tuning:
     coefficient: float = 1.8
     #: One trial in so many exploits: it uses `exploit_coefficient` instead.
     exploit_every: int = 2
-    #: One in so many of these looks far away instead, once the study has come to an optimum (`elsewhere`).
-    away_every: int = 2
-    #: One in so many that exploit looks farthest if it looks away, even if there is a surprise to follow up.
-    farthest_every: int = 4
     exploit_coefficient: float = 0.0
     #: In place of `exploit_coefficient` while trials are pending.
     exploit_beside: float = 0.3
@@ -156,8 +148,6 @@ class _Study:
         if number % self._tuning.exploit_every == 0:
             score = self._exploiting(codes, rng)
             found = self._search(score, codes, rng)
-            if self._looks_elsewhere(score, found, number):
-                found = self._elsewhere(codes, number, rng)
             point = self._fresh(found)
             if point is not None and self._is_new(found.codes[:1], codes):
                 return point
@@ -182,47 +172,6 @@ class _Study:
         """Whether the best point that was found is worth more than all that were tried."""
         tried = score.values(self._space.embed(self._done))
         return bool(found.scores[0] - tried.max() > _NOTHING)
-
-    def _looks_elsewhere(self, score: Score, found: Found, number: int) -> bool:
-        """Whether the best that was found would only refine the best that was tried, and it is time to look
-        away. Never with noise: there, to try the same again tells which is best."""
-        space, hyper = self._space, self._beliefs[0].hyper
-        if self._all or not self._is_plain or not space.is_number.all():
-            return False
-        few = elsewhere.TRIALS_PER_DIMENSION * space.width
-        if len(self._shown.values) < few or hyper.noise > elsewhere.EXACT * hyper.total:
-            return False
-        points = space.embed(self._done)
-        tried = score.values(points)
-        beside = np.abs(points - space.embed(found.codes[:1])).max(axis=1) < elsewhere.BESIDE
-        if not beside[int(tried.argmax())] or beside.sum() < elsewhere.REFINED:
-            return False
-        gain = found.scores[0] - tried.max()
-        refines = number % (self._tuning.exploit_every * self._tuning.away_every) != 0
-        return bool(gain < (elsewhere.SETTLED if refines else elsewhere.ARRIVED))
-
-    def _elsewhere(self, pending: Array, number: int, rng: np.random.Generator) -> Found:
-        """Search around a surprise far from the best. If there is none, and regularly in any case
-        (`farthest_every`), search for the point farthest from all that were tried."""
-        space, aim = self._space, self._beliefs[0]
-        exploiting = number // self._tuning.exploit_every
-        looks_farthest = exploiting % self._tuning.farthest_every == 0
-        centre = None if looks_farthest else elsewhere.surprise(aim)
-        if centre is None:
-            best = aim.data.points[int(aim.data.labels.argmax())]
-            tried = np.vstack([best, space.embed(np.vstack([self._done, pending]))])
-            score: Score = Away(tried)
-            trust = TrustRegion(tried, 1.0)
-        else:
-            rows = elsewhere.surroundings(aim.data.points, centre)
-            near = aim.of(rows, self._spec.noise)
-            coefficient = 0.0 if rng.random() < 0.5 else self._tuning.coefficient
-            score = near.bound(space.embed(pending), coefficient)
-            trust = TrustRegion(centre[None, :], elsewhere.STEP)
-        if self._succeed:
-            score = SafeScore(score, self._succeed, -1.0)
-        seeds = self._done[:0] if centre is None else centre[None, :]
-        return Search(space, score, trust, self._effort).maximize(seeds, rng)
 
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning

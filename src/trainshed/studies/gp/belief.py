@@ -5,7 +5,7 @@ Knows the spec and the measured values, not how the search finds points.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,13 +70,6 @@ class Belief:
             return UpperBound(self.known, self.known, coefficient)
         return UpperBound(self.known, Posterior(self.data, self.hyper, pending), coefficient)
 
-    def of(self, rows: Positions, noise: Noise) -> "Belief":
-        """Return a belief fitted to these rows of the data alone: a local model of the place where they
-        are."""
-        data = replace(self.data.only(rows), labels=warp(self.data.labels[rows]))
-        hyper = _fitted(data, noise)
-        return Belief(self.metric, self.rows[rows], data, hyper, Posterior(data, hyper))
-
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -112,14 +105,10 @@ def _belief(spec: StudySpec, space: Space, observed: Observed, at: int) -> Belie
     else:
         rows = np.flatnonzero(np.isfinite(values[observed.rows]))
         labels = margins(values[observed.rows][rows], signed(metric, metric.safety))
-    data = Data(observed.points[rows], labels, space.groups, space.width, space.turnable)
-    hyper = _fitted(data, spec.noise)
+    data = Data(observed.points[rows], labels, space.groups, space.width)
+    priors = HIGH_NOISE if spec.noise is Noise.HIGH else LOW_NOISE
+    hyper = fit(data.only(_representative(data.labels)), priors, _ITERATIONS)
     return Belief(metric, rows, data, hyper, Posterior(data, hyper))
-
-
-def _fitted(data: Data, noise: Noise) -> Hyperparameters:
-    priors = HIGH_NOISE if noise is Noise.HIGH else LOW_NOISE
-    return fit(data.only(_representative(data.labels)), priors, _ITERATIONS)
 
 
 def successes(spec: StudySpec, space: Space, observed: Observed) -> tuple[Safety, ...]:

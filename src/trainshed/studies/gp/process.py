@@ -1,19 +1,13 @@
 """The Gaussian process: what is known of any point, with gradients, given observed points and
 hyperparameters.
 
-A function is modelled in one of four ways, whichever explains the observations best (`fit`):
+A function is modelled in one of two ways, whichever explains the observations best (`fit`):
 
 - A joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects: one smooth
   function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; but most effects of
   tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one parameter
   then holds wherever the others are.
 - A smooth joint part alone, squared exponential: for what parameters do together, as on a bowl.
-- The same plus a quadratic function of all numbers, for what is as wide as the whole space and lies across
-  the parameters. After as many trials as it has terms it is known for good, and the joint part models the
-  rest (a trend, as in universal kriging).
-- The smooth part along turned axes: those in which the function changes most and least, the eigenvectors of
-  the mean outer product of its gradient (active subspaces, Constantine et al. 2014, arXiv 1304.2070). A
-  valley that lies across the parameters is straight there.
 
 The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
 are the paper's; those of the main effects are of the same form.
@@ -23,7 +17,7 @@ asked for, p nodes, q columns of the embedding.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,16 +54,11 @@ class Hyperparameters:
     main_lengths: Array
     #: Whether the joint part is squared exponential, else Matérn-5/2.
     is_smooth: bool = False
-    #: The axes of the joint part as columns, shape (q, q); None: those of the embedding.
-    turn: Array | None = None
-    #: Variance of the quadratic part, at the corners of the cube; 0: there is none.
-    quadratic: float = 0.0
 
     @property
     def total(self) -> float:
-        """The variance of the function where nothing is known: everywhere, or with a quadratic part at the
-        corners of the cube."""
-        return self.signal + self.main + self.quadratic
+        """The variance of the function as long as nothing is known."""
+        return self.signal + self.main
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +73,6 @@ class Data:
     groups: Positions
     #: p, the number of nodes.
     width: int
-    #: Columns whose axes may be turned: those of numbers that are always active. Shape (t,).
-    turnable: Positions = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def only(self, rows: Positions) -> "Data":
         return replace(self, points=self.points[rows], labels=self.labels[rows])
@@ -106,33 +93,22 @@ class Posterior:
         self._main_scale = 1.0 / np.sqrt(hyper.main_lengths[data.groups])
         self._share = hyper.main / data.width
         self._correlation = squared if hyper.is_smooth else matern
-        self._points = self._scaled(points)
+        self._points = points * self._scale
         self._norms = np.einsum("ij,ij->i", self._points, self._points)
         self._main_points = points * self._main_scale
-        self._quadratic = _Quadratic(data.turnable, hyper.quadratic)
-        self._centred_points = self._quadratic.centred(points)
-        factor = _factor(hyper, self._covariance(points), self._prior(points))
+        factor = _factor(hyper, self._covariance(points))
         self._whitening = inverse_triangular(factor)
         self._alpha = (
             solve_factored(factor, data.labels) if pending is None else np.zeros(len(points))
         )
 
-    def _scaled(self, points: Array) -> Array:
-        """Return points in the axes of the joint part, in units of their length scales."""
-        turn = self._hyper.turn
-        return (points if turn is None else points @ turn) * self._scale
-
     def _covariance(self, points: Array) -> Array:
         """Return the covariance of the function at any points with that at observed ones, shape (m, n)."""
-        scaled = self._scaled(points)
+        scaled = points * self._scale
         squares = self._norms - 2.0 * (scaled @ self._points.T)
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
         cross, _ = self._correlation(np.maximum(squares, 0.0))
         cross *= self._hyper.signal
-        if self._hyper.quadratic:
-            cross += self._quadratic.covariance(
-                self._quadratic.centred(points), self._centred_points
-            )
         if self._share == 0.0:
             return cross
         scaled = points * self._main_scale
@@ -151,46 +127,27 @@ class Posterior:
         """Return mean and standard deviation (of the function, not of a noisy observation), shape (m,)."""
         cross = self._covariance(points)
         white = cross @ self._whitening.T
-        prior = self._prior(points)
+        prior = self._hyper.total
         variance = prior - np.einsum("ij,ij->i", white, white)
         return cross @ self._alpha, np.sqrt(np.maximum(variance, _LEAST_VARIANCE * prior))
 
-    def _prior(self, points: Array) -> Array:
-        """Return the variance of the function at points as long as nothing is known, shape (m,)."""
-        return (
-            self._hyper.signal
-            + self._hyper.main
-            + self._quadratic.variance(self._quadratic.centred(points))
-        )
-
     def predict_with_gradients(self, point: Array) -> tuple[float, float, Array, Array]:
         """Return mean and deviation at one point, and their gradients by its embedding, shape (q,)."""
-        centred = self._quadratic.centred(point)
-        own, own_pull = self._quadratic.pull(point, centred[None, :])
-        prior = self._hyper.signal + self._hyper.main + float(own[0])
+        prior = self._hyper.total
         cross, pull = self._pull(point)
         white = self._whitening @ cross
         variance = max(prior - float(white @ white), _LEAST_VARIANCE * prior)
         deviation = math.sqrt(variance)
         back = self._whitening.T @ white
-        spread = (own_pull[0] - back @ pull) / deviation
+        spread = -(back @ pull) / deviation
         return float(cross @ self._alpha), deviation, self._alpha @ pull, spread
-
-    def mean_gradients(self, points: Array) -> Array:
-        """Return the gradients of the mean at many points by their embeddings, shape (m, q)."""
-        return np.array([self._alpha @ self._pull(point)[1] for point in points])
 
     def _pull(self, point: Array) -> tuple[Array, Array]:
         """Return the covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
-        away = self._scaled(point) - self._points
+        away = point * self._scale - self._points
         shape, slope = self._correlation(np.einsum("ij,ij->i", away, away))
         cross = self._hyper.signal * shape
         pull = (2.0 * self._hyper.signal * slope)[:, None] * away * self._scale
-        if self._hyper.turn is not None:
-            pull = pull @ self._hyper.turn.T
-        if self._hyper.quadratic:
-            curve, curve_pull = self._quadratic.pull(point, self._centred_points)
-            cross, pull = cross + curve, pull + curve_pull
         if self._share == 0.0:
             return cross, pull
         effects, main_pull = self._effects(point)
@@ -209,40 +166,6 @@ class Posterior:
         return effects.sum(axis=1), -2.0 * effects[:, self._groups] * away * self._main_scale
 
 
-@dataclass(frozen=True, slots=True)
-class _Quadratic:
-    """The covariance of a quadratic function of some columns: size · ((1 + z·z') / 2)², where z is the offset
-    from the cube's centre, scaled to length 1 at its corners."""
-
-    columns: Positions
-    #: The variance at the corners.
-    size: float
-
-    def centred(self, points: Array) -> Array:
-        """Return z of points, shape (…, t)."""
-        return (points[..., self.columns] - 0.5) * self._steepness
-
-    @property
-    def _steepness(self) -> float:
-        return 2.0 / math.sqrt(max(1, len(self.columns)))
-
-    def covariance(self, centred: Array, others: Array) -> Array:
-        half = 0.5 + 0.5 * (centred @ others.T)
-        return self.size * half * half
-
-    def variance(self, centred: Array) -> Array:
-        half = 0.5 + 0.5 * np.einsum("ij,ij->i", centred, centred)
-        return self.size * half * half
-
-    def pull(self, point: Array, others: Array) -> tuple[Array, Array]:
-        """Return the covariance of one point with others, which are given by z, shape (n,), and its gradient
-        by the point, shape (n, q)."""
-        half = 0.5 + 0.5 * (others @ self.centred(point))
-        gradient = np.zeros((len(others), len(point)))
-        gradient[:, self.columns] = (self.size * self._steepness) * half[:, None] * others
-        return self.size * half * half, gradient
-
-
 def squared(squares: Array) -> tuple[Array, Array]:
     """Return the squared exponential of squared scaled distances, and its derivative by them."""
     fall = np.exp(-0.5 * squares)
@@ -257,12 +180,12 @@ def matern(squares: Array) -> tuple[Array, Array]:
     return (1.0 + root + (5.0 / 3.0) * squares) * fall, slope
 
 
-def _factor(hyper: Hyperparameters, covariance: Array, prior: Array) -> Array:
+def _factor(hyper: Hyperparameters, covariance: Array) -> Array:
     """Return the Cholesky factor of the observations' covariance, adding ever more to the diagonal until
-    there is one. `prior`: variance of the function at each observation, shape (n,)."""
+    there is one."""
     jitter = JITTER
     while True:
-        np.fill_diagonal(covariance, prior + hyper.total * jitter + hyper.noise)
+        np.fill_diagonal(covariance, hyper.total * (1.0 + jitter) + hyper.noise)
         factor = cholesky(covariance)
         if factor is not None:
             return factor
@@ -291,7 +214,6 @@ class Priors:
     noise: Prior
     main: Prior
     main_length: Prior
-    quadratic: Prior
 
 
 LOW_NOISE = Priors(
@@ -300,9 +222,8 @@ LOW_NOISE = Priors(
     noise=Prior(1e-10, 1.0, 0.0039),
     main=Prior(1e-5, 10.0, 0.039),
     main_length=Prior(5e-4, 1e2, 0.5),
-    quadratic=Prior(1e-5, 10.0, 0.039),
 )
-"""The paper's priors, with own ones for main effects and the quadratic part. Main effects may be shorter than
+"""The paper's priors, with own ones for main effects. Main effects may be shorter than
 the joint part: a hundred trials are enough to follow ten waves of one parameter, but not of all together."""
 
 _WAVY = 0.01
@@ -312,9 +233,6 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
 
 
-_SLOPES = 64
-"""Most points at which the gradient is taken for the turned axes."""
-
 _DOUBT = 3.0
 """By so much, in logarithms, a model without main effects has to be likelier than one with them: few trials
 fit any model, and parameters mostly have main effects."""
@@ -322,86 +240,40 @@ fit any model, and parameters mostly have main effects."""
 
 def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
     """Return the best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each
-    start: from the priors' centres, from wavy main effects, and for a smooth joint part without main effects:
-    alone, with a quadratic part, and along turned axes; these have to be likelier by `_DOUBT`. The same data
-    give the same answer."""
+    start: from the priors' centres, from wavy main effects, and for a smooth joint part alone, which has to
+    be likelier by `_DOUBT`. The same data give the same answer."""
     additive = _Evidence(data, priors)
     wavy = additive.centre.copy()
     wavy[3 + data.width :] = math.log(_WAVY)
-    found = [additive.best(start, iterations) for start in (additive.centre, wavy)]
+    fits = [additive.best(start, iterations) for start in (additive.centre, wavy)]
     smooth = _Evidence(data, priors, is_smooth=True)
-    others = [smooth.best(smooth.centre, iterations)]
-    if len(data.turnable) > 1 and len(data.points) > 2 * len(data.turnable):
-        curved = _Evidence(data, priors, is_smooth=True, is_curved=True)
-        known = others[0][1]
-        start = np.log([known.signal, known.noise, *known.lengths, priors.quadratic.centre])
-        others.append(curved.best(start, iterations // 2))
-    if len(data.turnable) > 1 and len(data.points) > len(data.turnable):
-        turn, slopes = turned_axes(data, min(found + others, key=_loss)[1])
-        turned = _Evidence(data, priors, is_smooth=True, turn=turn)
-        start = turned.centre.copy()
-        start[2 + data.groups[data.turnable]] -= 0.5 * slopes
-        others.append(turned.best(start, iterations // 2))
-    found += [(loss + _DOUBT, hyper) for loss, hyper in others]
-    return min(found, key=_loss)[1]
-
-
-def _loss(found: tuple[float, Hyperparameters]) -> float:
-    return found[0]
-
-
-def turned_axes(data: Data, hyper: Hyperparameters) -> tuple[Array, Array]:
-    """Return the axes along which the modelled function changes, as columns, shape (q, q), and how much it
-    changes along those of the columns that may be turned, shape (t,): logarithms of its mean square slopes,
-    less their mean."""
-    some = data.points[:: 1 + len(data.points) // _SLOPES]
-    gradients = Posterior(data, hyper).mean_gradients(some)[:, data.turnable]
-    shares, axes = np.linalg.eigh(gradients.T @ gradients)
-    turn = np.eye(data.points.shape[1])
-    turn[np.ix_(data.turnable, data.turnable)] = axes[:, ::-1]
-    logs = np.log(np.maximum(shares[::-1], 1e-9 * max(float(shares[-1]), 1e-300)))
-    return turn, logs - logs.mean()
+    loss, hyper = smooth.best(smooth.centre, iterations)
+    fits.append((loss + _DOUBT, hyper))
+    return min(fits, key=lambda fitted: fitted[0])[1]
 
 
 class _Evidence:
     """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…), with
-    main effects log(signal, noise, lengths…, main, main lengths…), with a quadratic part log(signal, noise,
-    lengths…, quadratic)."""
+    main effects log(signal, noise, lengths…, main, main lengths…)."""
 
-    def __init__(
-        self,
-        data: Data,
-        priors: Priors,
-        *,
-        is_smooth: bool = False,
-        turn: Array | None = None,
-        is_curved: bool = False,
-    ) -> None:
-        """Without main effects if `is_smooth`; only then with a quadratic part (`is_curved`)."""
+    def __init__(self, data: Data, priors: Priors, *, is_smooth: bool = False) -> None:
+        """Without main effects if `is_smooth`."""
         self._labels = data.labels
-        self._is_curved = is_curved
-        self._is_smooth, self._turn, self._width = is_smooth, turn, data.width
+        self._is_smooth, self._width = is_smooth, data.width
         joint = [priors.signal, priors.noise, *[priors.length] * data.width]
         effects = [] if is_smooth else [priors.main, *[priors.main_length] * data.width]
-        effects += [priors.quadratic] if is_curved else []
         kinds = [*joint, *effects]
-        self._low = np.log([each.low for each in kinds])
-        self._high = np.log([each.high for each in kinds])
-        self._weights = np.array([each.weight for each in kinds])
-        self.centre: Array = np.log([each.centre for each in kinds])
+        self._low = np.log([prior.low for prior in kinds])
+        self._high = np.log([prior.high for prior in kinds])
+        self._weights = np.array([prior.weight for prior in kinds])
+        self.centre: Array = np.log([prior.centre for prior in kinds])
         count = len(data.points)
         self._rows, self._columns = np.triu_indices(count, 1)
         self._pairs = self._rows * count + self._columns
         self._squares = np.zeros((data.width, len(self._pairs)))
-        points = data.points if turn is None else data.points @ turn
         for column, group in enumerate(data.groups):
-            values = points[:, column]
+            values = data.points[:, column]
             self._squares[group] += (values[self._rows] - values[self._columns]) ** 2
-        if is_curved:
-            quadratic = _Quadratic(data.turnable, 1.0)
-            centred = quadratic.centred(data.points)
-            self._curve = quadratic.covariance(centred, centred).ravel()[self._pairs]
-            self._curve_own = quadratic.variance(centred)
         if not is_smooth:
             self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
@@ -413,10 +285,7 @@ class _Evidence:
         signal, noise, *rest = np.exp(theta)
         lengths = np.array(rest[: self._width])
         if self._is_smooth:
-            quadratic = rest[self._width] if self._is_curved else 0.0
-            return loss, Hyperparameters(
-                signal, noise, lengths, 0.0, lengths, True, self._turn, quadratic
-            )
+            return loss, Hyperparameters(signal, noise, lengths, 0.0, lengths, is_smooth=True)
         main, *rest = rest[self._width :]
         return loss, Hyperparameters(signal, noise, lengths, main, np.array(rest))
 
@@ -426,7 +295,7 @@ class _Evidence:
         weights = np.exp(-theta[joint])
         shape, slope = (squared if self._is_smooth else matern)(weights @ self._squares)
         covariance, total = signal * shape, signal
-        main, quadratic, effect = 0.0, 0.0, shape
+        main, effect = 0.0, shape
         if not self._is_smooth:
             main, (away, effects) = math.exp(theta[2 + width]), (self._away, self._effects)
             np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
@@ -435,15 +304,9 @@ class _Evidence:
             covariance += main * effect
             total += main
         count = len(self._labels)
-        own = np.full(count, total)
-        if self._is_curved:
-            quadratic = math.exp(theta[-1])
-            covariance += quadratic * self._curve
-            own += quadratic * self._curve_own
-            total += quadratic
         matrix = np.empty((count, count))
         matrix.ravel()[self._pairs] = covariance
-        np.fill_diagonal(matrix, own + total * JITTER + noise)
+        np.fill_diagonal(matrix, total * (1.0 + JITTER) + noise)
         factor = cholesky(matrix)
         if factor is None:
             return 1e10, np.zeros(theta.shape)
@@ -459,9 +322,6 @@ class _Evidence:
             gradient[2 + width] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
             self._away *= self._effects
             gradient[3 + width :] = (main / width) * (self._away @ across)
-        if self._is_curved:
-            beside = 0.5 * (alpha * alpha - np.diag(inverse)) @ (self._curve_own + JITTER)
-            gradient[-1] = -quadratic * (float(beside) + float(across @ self._curve))
         away_from = theta - self.centre
         loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
         loss += float(self._weights @ (away_from * away_from))
