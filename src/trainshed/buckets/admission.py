@@ -79,11 +79,11 @@ def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
             return _granted(caller, permission, holding)
 
 
-def held(caller: Caller, asked: Sequence[str], holding: Holding) -> list[str]:
+def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[str]:
     """Returns those of the requested permissions that the caller has on a bucket, each once."""
     return [
         permission
-        for permission in dict.fromkeys(asked)
+        for permission in dict.fromkeys(permissions)
         if permission in ON_BUCKETS and allowed(caller, permission, holding)
     ]
 
@@ -254,8 +254,10 @@ def _granted(caller: Caller, permission: str, holding: Holding) -> bool:
 
 
 def _members(binding: Mapping[str, Any]) -> list[str]:
-    given = binding.get("members")
-    return [str(one) for one in cast("list[Any]", given)] if isinstance(given, list) else []
+    members = binding.get("members")
+    return (
+        [str(member) for member in cast("list[Any]", members)] if isinstance(members, list) else []
+    )
 
 
 def is_public(binding: Mapping[str, Any]) -> bool:
@@ -265,7 +267,7 @@ def is_public(binding: Mapping[str, Any]) -> bool:
 
 def without_public(binding: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a binding without the members who are not named."""
-    return {**binding, "members": [one for one in _members(binding) if one not in _PUBLIC]}
+    return {**binding, "members": [member for member in _members(binding) if member not in _PUBLIC]}
 
 
 def nobody(permission: str) -> Unauthenticated:

@@ -102,12 +102,12 @@ class Introduction(msgspec.Struct, frozen=True):
 def introduced(line: bytes) -> Introduction:
     """Parse an introduction. Raises UnreadableCaller for a line that does not say whose a program is."""
     try:
-        said = msgspec.json.decode(line, type=Introduction)
+        introduction = msgspec.json.decode(line, type=Introduction)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnreadableCaller(str(error)) from None
-    if not said.project:
+    if not introduction.project:
         raise UnreadableCaller("it names no project")
-    return said
+    return introduction
 
 
 _PURPOSE = b"trainshed storage address"

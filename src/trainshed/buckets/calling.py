@@ -44,17 +44,17 @@ class BucketCalls:
 
     async def objects(self, bucket: str, prefix: str) -> list[dict[str, Any]]:
         """Returns every object with the prefix as its public resource, in the order of the names."""
-        found: list[dict[str, Any]] = []
+        items: list[dict[str, Any]] = []
         token = ""
         while True:
             query = {"prefix": prefix, "maxResults": str(MAX_RESULTS)}
             if token:
                 query["pageToken"] = token
             page = await self._call("GET", f"/storage/v1/b/{bucket}/o", query)
-            found += page.get("items", [])
+            items += page.get("items", [])
             token = page.get("nextPageToken", "")
             if not token:
-                return found
+                return items
 
     async def copy(
         self, source: tuple[str, str], target: tuple[str, str], generation: str = ""

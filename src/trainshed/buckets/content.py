@@ -89,11 +89,11 @@ def verify(actual: Checksums, expected: Checksums) -> None:
 
 def parse_goog_hash(value: str) -> Checksums:
     """The checksums that an ``X-Goog-Hash`` header (``crc32c=…,md5=…``) names."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for item in value.split(","):
         kind, _, digest = item.strip().partition("=")
-        found[kind.lower()] = digest
-    return Checksums(found.get("md5", ""), found.get("crc32c", ""))
+        digests[kind.lower()] = digest
+    return Checksums(digests.get("md5", ""), digests.get("crc32c", ""))
 
 
 FILE_MODE = 0o666

@@ -65,13 +65,13 @@ class Listeners(Struct):
 
     def sockets(self) -> dict[str, Socket]:
         """The sockets that exist, by the names of their fields."""
-        named = {
+        sockets = {
             "gateway": self.gateway,
             "replicas": self.replicas,
             "plain": self.plain,
             "secure": self.secure,
         }
-        return {name: listener for name, listener in named.items() if listener is not None}
+        return {name: listener for name, listener in sockets.items() if listener is not None}
 
     @property
     def is_open(self) -> bool:
@@ -93,8 +93,8 @@ class Listeners(Struct):
             listener.close()
         for path, device, inode in self.files:
             with contextlib.suppress(OSError):
-                found = path.stat()
-                if (found.st_dev, found.st_ino) == (device, inode):
+                status = path.stat()
+                if (status.st_dev, status.st_ino) == (device, inode):
                     path.unlink()
         self.files.clear()
 

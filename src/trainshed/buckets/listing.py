@@ -97,7 +97,7 @@ def _generations(
     if noncurrent is None:
         return live
     # Read after the live one, so that a generation that is replaced in between is not missed.
-    known = [one.generation for one in live]
+    known = [record.generation for record in live]
     others = [record for record in noncurrent.of(name) if record.generation not in known]
     return sorted(live + others, key=lambda record: record.generation)
 
@@ -114,7 +114,9 @@ def _with_removed(walk: Walk, prefix: bytes, noncurrent: Noncurrent) -> Iterator
         removed = noncurrent.next_name(floor)
         if removed is not None and not removed.startswith(prefix):
             removed = None
-        name = min((one for one in (first, removed) if one is not None), default=None)
+        name = min(
+            (candidate for candidate in (first, removed) if candidate is not None), default=None
+        )
         if name is None:
             return
         yield name.decode()

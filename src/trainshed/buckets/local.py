@@ -67,11 +67,11 @@ class LocalStore:
         known = self._shown
         if known[0] == changed and project in known[1]:
             return known[1][project]
-        found = self._all_shown(project)
+        buckets = self._all_shown(project)
         if self._store.now() - max(changed) > _TICK:
             others = known[1] if known[0] == changed else {}
-            self._shown = (changed, {**others, project: found})
-        return found
+            self._shown = (changed, {**others, project: buckets})
+        return buckets
 
     def _all_shown(self, project: str) -> tuple[tuple[str, str], ...]:
         catalog = self._store.catalog

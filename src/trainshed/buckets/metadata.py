@@ -89,22 +89,22 @@ class Metadata:
             # The header marks a proxied request: somebody may have been tricked into asking on another's
             # behalf.
             return _refused(403, "A request that was forwarded is not answered.")
-        asked = parse_qs(query, keep_blank_values=True)
-        if _is_true(asked, "wait_for_change"):
+        values = parse_qs(query, keep_blank_values=True)
+        if _is_true(values, "wait_for_change"):
             return _refused(400, "wait_for_change is not served: nothing changes here.")
         node: Any = {_TOP: {"v1": self._tree(caller)}}
         for name in names:
             if not isinstance(node, dict) or name not in node:
                 return _refused(404, f"{path} is not among the metadata of a replica.")
             node = cast("dict[str, Any]", node)[name]
-        return node.answer(asked) if isinstance(node, _Made) else _shown(node, asked)
+        return node.answer(values) if isinstance(node, _Made) else _shown(node, values)
 
     def _tree(self, caller: Caller) -> dict[str, Any]:
         name = _machine(caller)
         account = {
             "aliases": ["default"],
             "email": caller.email,
-            "identity": _Made(lambda asked: self._identity(caller, asked)),
+            "identity": _Made(lambda values: self._identity(caller, values)),
             "scopes": list(_SCOPES),
             "token": _Made(lambda _: self._access_token(caller)),
         }
@@ -135,8 +135,8 @@ class Metadata:
         }
         return _said_json(fields)
 
-    def _identity(self, caller: Caller, asked: Query) -> Answer:
-        audience = asked.get("audience", [""])[-1]
+    def _identity(self, caller: Caller, values: Query) -> Answer:
+        audience = values.get("audience", [""])[-1]
         if not audience:
             return _refused(400, "non-empty audience parameter required")
         return _said(self._identity_token(caller, audience), "text/html")
@@ -169,10 +169,10 @@ def _machine_number(caller: Caller) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _shown(node: Any, asked: Query) -> Answer:
+def _shown(node: Any, values: Query) -> Answer:
     """Returns a directory or a value, as text or as JSON, as requested."""
-    recursive = _is_true(asked, "recursive")
-    form = asked.get("alt", ["json" if recursive else "text"])[-1]
+    recursive = _is_true(values, "recursive")
+    form = values.get("alt", ["json" if recursive else "text"])[-1]
     if form != "json":
         lines = _lines(node, "") if recursive else _listed(node)
         return _said("".join(f"{line}\n" for line in lines) if isinstance(node, dict) else lines[0])
@@ -195,11 +195,11 @@ def _lines(node: Any, path: str) -> list[str]:
     """Returns everything below a node, one line each: path and value."""
     if not isinstance(node, dict):
         return [f"{path} {text}".strip() for text in _listed(node)]
-    found: list[str] = []
+    lines: list[str] = []
     for name, part in cast("dict[str, Any]", node).items():
         if not isinstance(part, _Made):
-            found += _lines(part, f"{path}/{name}".strip("/"))
-    return found
+            lines += _lines(part, f"{path}/{name}".strip("/"))
+    return lines
 
 
 def _whole(node: Any) -> Any:
@@ -219,8 +219,8 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _is_true(asked: Query, name: str) -> bool:
-    return asked.get(name, [""])[-1].lower() == "true"
+def _is_true(values: Query, name: str) -> bool:
+    return values.get(name, [""])[-1].lower() == "true"
 
 
 def _said_json(value: Any) -> Answer:

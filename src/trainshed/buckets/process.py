@@ -129,7 +129,7 @@ class LingeringServer(SecureServer):
         for listener in sockets or ():
             taking: Any = Acceptor(listener, self._serve_one, "serving a connection")
             self.servers.append(taking)
-        self._acceptors = [each for each in self.servers if isinstance(each, Acceptor)]
+        self._acceptors = [acceptor for acceptor in self.servers if isinstance(acceptor, Acceptor)]
 
     def left(self, linger: float) -> bool:
         """Stop accepting connections, if there are none and were none for `linger` seconds; returns whether
@@ -138,10 +138,12 @@ class LingeringServer(SecureServer):
         now = asyncio.get_running_loop().time()
         if not self.started or state.connections or state.tasks:
             return False
-        if any(each.is_greeting or now - each.last < linger for each in self._acceptors):
+        if any(
+            acceptor.is_greeting or now - acceptor.last < linger for acceptor in self._acceptors
+        ):
             return False
-        for each in self._acceptors:
-            each.stop()
+        for acceptor in self._acceptors:
+            acceptor.stop()
         self.should_exit = True
         return True
 

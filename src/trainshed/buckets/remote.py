@@ -98,8 +98,8 @@ class RemoteBucket:
             current = self._check(name, conditions) if conditions != ALWAYS else None
             self._put(name, staged, attributes, conditions, current)
         except PreconditionFailed:
-            found = self._find(name)
-            if found is None or found.token != token:
+            version = self._find(name)
+            if version is None or version.token != token:
                 raise
         written = self._find(name)
         if written is None:
@@ -120,18 +120,18 @@ class RemoteBucket:
     ) -> OpenRemote:
         """See the port. Objects that others wrote to the store have no checksums, and none are computed."""
         try:
-            found = self._find(checked_name(name))
+            version = self._find(checked_name(name))
         except InvalidRequest:
             # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
             # is below.
-            found = None
-        if found is None:
+            version = None
+        if version is None:
             raise no_such_object(self._table.name, name)
-        record = found.record
+        record = version.record
         if generation is not None and generation != record.generation:
             raise no_such_object(self._table.name, f"{name}#{generation}")
         conditions.check(record.generation, record.metageneration, reading=True)
-        return OpenRemote(self._table, self._store, name, found)
+        return OpenRemote(self._table, self._store, name, version)
 
     def read_record(
         self,
@@ -190,13 +190,13 @@ class RemoteBucket:
 
     def _check(self, name: str, conditions: Conditions) -> Version | None:
         """Returns the current object, if the conditions hold for it."""
-        found = self._find(name)
-        record = found.record if found is not None else None
+        version = self._find(name)
+        record = version.record if version is not None else None
         conditions.check(
             record.generation if record is not None else 0,
             record.metageneration if record is not None else 0,
         )
-        return found
+        return version
 
     def _find(self, name: str) -> Version | None:
         with suppress(NotFound), translated(self._table, name):
@@ -233,12 +233,12 @@ class RemoteBucket:
 class OpenRemote:
     """Implements `port.Opened` for the version that existed when it was opened."""
 
-    def __init__(self, table: BucketTable, store: ObjectStore, name: str, found: Version) -> None:
+    def __init__(self, table: BucketTable, store: ObjectStore, name: str, version: Version) -> None:
         self._table = table
         self._store = store
         self._name = name
-        self._etag = found.etag
-        self.record = found.record
+        self._etag = version.etag
+        self.record = version.record
 
     def blocks(self, start: int, end: int) -> Iterator[bytes]:
         """See the port."""
@@ -359,7 +359,7 @@ class Version(Struct, frozen=True):
 def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
     """Returns the version that the store's answer describes."""
     etag, version = meta["e_tag"] or "", meta["version"] or ""
-    given = {str(key): value for key, value in attributes.items()}
+    texts = {str(key): value for key, value in attributes.items()}
     moment = written_ns(meta)
     record = ObjectRecord(
         file=FileIdentity(0, meta["size"], moment),
@@ -367,18 +367,18 @@ def version_of(meta: ObjectMeta, attributes: Mapping[Any, str]) -> Version:
         metageneration=1,
         created_ns=moment,
         updated_ns=moment,
-        md5=given.get(_MD5, ""),
-        crc32c=given.get(_CRC32C, ""),
-        fields={ours: given[theirs] for ours, theirs in _FIELDS.items() if given.get(theirs)},
+        md5=texts.get(_MD5, ""),
+        crc32c=texts.get(_CRC32C, ""),
+        fields={ours: texts[theirs] for ours, theirs in _FIELDS.items() if texts.get(theirs)},
         metadata={
             key: value
-            for key, value in given.items()
+            for key, value in texts.items()
             if key not in _FIELDS.values() and not key.startswith(_OWN)
         },
-        components=int(given.get(_COMPONENTS, "0")),
+        components=int(texts.get(_COMPONENTS, "0")),
     )
     exact = {key: value for key, value in (("e_tag", etag), ("version", version)) if value}
-    return Version(record, etag, cast("UpdateVersion", exact), given.get(_UPLOAD, ""))
+    return Version(record, etag, cast("UpdateVersion", exact), texts.get(_UPLOAD, ""))
 
 
 def written_ns(meta: ObjectMeta) -> int:
@@ -410,14 +410,14 @@ def checked_name(name: str) -> str:
 def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) -> Attributes:
     """Returns the metadata to keep with an object at the store; ``token``: of the upload that writes it.
     Raises ``InvalidRequest``."""
-    found = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
+    kept = {theirs: draft.fields[ours] for ours, theirs in _FIELDS.items() if ours in draft.fields}
     unknown = [key for key in draft.fields if key not in _FIELDS and key != "storageClass"]
     for key, value in draft.metadata.items():
         plain = f"{key}{value}"
         if not plain.isascii() or not plain.isprintable() or key != key.lower():
             unknown.append(f"metadata.{key}")
-        found[key] = value
-    if unknown or sum(len(key) + len(value) for key, value in found.items()) > _METADATA_BYTES:
+        kept[key] = value
+    if unknown or sum(len(key) + len(value) for key, value in kept.items()) > _METADATA_BYTES:
         raise InvalidRequest(
             "The bucket lies in a store elsewhere, which cannot keep these properties: "
             f"{', '.join(unknown) or 'they are too long'}. Metadata there has keys in lower case "
@@ -426,4 +426,4 @@ def attributes_of(draft: Draft, sums: Checksums, components: int, token: str) ->
         )
     own = {_CRC32C: sums.crc32c, _UPLOAD: token}
     own |= {_COMPONENTS: str(components)} if components else {_MD5: sums.md5}
-    return cast("Attributes", {**found, **own})
+    return cast("Attributes", {**kept, **own})

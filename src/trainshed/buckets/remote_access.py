@@ -86,8 +86,8 @@ def all_of(
 
 def level_of(store: ObjectStore, directory: str | None) -> tuple[list[ObjectMeta], list[str]]:
     """Returns the objects in a directory, and the names of the directories in it."""
-    found = cast("Any", obstore).list_with_delimiter(store, directory)
-    return list(found["objects"]), list(found["common_prefixes"])
+    level = cast("Any", obstore).list_with_delimiter(store, directory)
+    return list(level["objects"]), list(level["common_prefixes"])
 
 
 def _s3(table: BucketTable) -> Any:
@@ -95,20 +95,20 @@ def _s3(table: BucketTable) -> Any:
     if table.endpoint:
         # Bucket names go into the path: self-hosted servers seldom have a host name for each bucket.
         config |= {"endpoint": table.endpoint, "virtual_hosted_style_request": False}
-    given = {
+    variables = {
         "access_key_id": table.access_key_env,
         "secret_access_key": table.secret_key_env,
         "session_token": table.session_token_env,
     }
-    return config | {key: os.environ.get(name, "") for key, name in given.items() if name}
+    return config | {key: os.environ.get(name, "") for key, name in variables.items() if name}
 
 
 def _gcs(table: BucketTable) -> Any:
     config: dict[str, Any] = {"base_url": table.endpoint} if table.endpoint else {}
     if table.service_account_env:
-        given = os.environ.get(table.service_account_env, "")
-        is_key = given.lstrip().startswith("{")
-        config["service_account_key" if is_key else "service_account"] = given
+        account = os.environ.get(table.service_account_env, "")
+        is_key = account.lstrip().startswith("{")
+        config["service_account_key" if is_key else "service_account"] = account
     return config
 
 

@@ -115,11 +115,11 @@ def _zip_project(path: Path, most: int) -> bytes | None:
     with path.open("rb") as file:
         _check_members(path, _zip_members(file))
         with zipfile.ZipFile(file) as archive:
-            found = archive.infolist()
-            _check_members(path, len(found))
-            _check_unpacked(path, sum(info.file_size for info in found), most)
+            members = archive.infolist()
+            _check_members(path, len(members))
+            _check_unpacked(path, sum(info.file_size for info in members), most)
             text = b""
-            for info in found:
+            for info in members:
                 if _is_metadata(info.filename):
                     content = _read(path, info.filename, archive.open(info))
                     text = content if _is_project(info.filename) else text

@@ -44,11 +44,11 @@ def compile_directory(directory: str) -> None:
 def directories(site: str) -> "list[str]":
     """Return all directories that can hold modules, without test suites, which are half of the work and never
     imported."""
-    found: "list[str]" = []
+    places: "list[str]" = []
     for directory, names, _ in os.walk(site):
         names[:] = [name for name in names if name not in ("tests", "__pycache__")]
-        found.append(directory)
-    return found
+        places.append(directory)
+    return places
 
 
 def main(site: str, processes: int) -> None:

@@ -149,10 +149,10 @@ class Downloads:
         return name not in self._places()
 
     def _places(self) -> dict[str, list[Path]]:
-        found: defaultdict[str, list[Path]] = defaultdict(list)
+        places: defaultdict[str, list[Path]] = defaultdict(list)
         for metadata in self._root.glob("archive-v*/*/*.dist-info"):
             name = metadata.name.partition("-")[0]
-            found[re.sub(r"[-_.]+", "-", name).lower()].append(metadata.parent)
+            places[re.sub(r"[-_.]+", "-", name).lower()].append(metadata.parent)
         for source in self._root.glob("sdists-v*/pypi/*"):
-            found[source.name].append(source)
-        return found
+            places[source.name].append(source)
+        return places

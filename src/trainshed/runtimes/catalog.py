@@ -87,11 +87,13 @@ def newest(
     Python here fits."""
     usual = pythons.usual()
     low, high = sheet.preferred_pythons
-    asked = [each for each in sheet.releases if each.version == version]
-    releases = asked or [each for each in sheet.releases if not each.for_gpu and not each.is_slim]
+    exact = [release for release in sheet.releases if release.version == version]
+    releases = exact or [
+        release for release in sheet.releases if not release.for_gpu and not release.is_slim
+    ]
     at_once = low <= usual <= high if near is None else usual == near
-    found = _candidates(releases, [usual]) if at_once else []
-    if not found:
+    candidates = _candidates(releases, [usual]) if at_once else []
+    if not candidates:
         ordered = sorted(
             pythons.found(),
             key=lambda python: (
@@ -100,9 +102,9 @@ def newest(
                 else (False, _distance(python, near))
             ),
         )
-        found = _candidates(releases, ordered)
+        candidates = _candidates(releases, ordered)
     # Releases are in the sheet's order (newest first) for each Python.
-    return found[0] if found else None
+    return candidates[0] if candidates else None
 
 
 def nearest(
@@ -119,24 +121,24 @@ def nearest(
     no such release is taken."""
     wanted = parse_minor(version) or (0, 0)
     releases = [
-        each
-        for each in sheet.releases
-        if (for_gpu or not each.for_gpu) and (slim or not each.is_slim)
+        release
+        for release in sheet.releases
+        if (for_gpu or not release.for_gpu) and (slim or not release.is_slim)
     ]
     # List all Pythons only if the usual one does not fit, because that may need a search.
     usual = pythons.usual()
     if sheet.usual_python:
         python = usual
-    found = _candidates(releases, [usual] if usual == python else pythons.found())
-    if not any(each.is_exactly(version, python) for each in found):
-        found = _candidates(releases, pythons.found())
+    candidates = _candidates(releases, [usual] if usual == python else pythons.found())
+    if not any(candidate.is_exactly(version, python) for candidate in candidates):
+        candidates = _candidates(releases, pythons.found())
     return min(
-        found,
-        key=lambda each: (
-            _distance(parse_minor(each.release.version) or (0, 0), wanted),
-            _distance(each.python, python),
-            not each.release.is_slim,
-            not each.release.for_gpu,
+        candidates,
+        key=lambda candidate: (
+            _distance(parse_minor(candidate.release.version) or (0, 0), wanted),
+            _distance(candidate.python, python),
+            not candidate.release.is_slim,
+            not candidate.release.for_gpu,
         ),
         default=None,
     )
@@ -156,8 +158,8 @@ def _flat(version: Minor) -> int:
     return version[0] * 1000 + version[1]
 
 
-def _distance(one: Minor, other: Minor) -> int:
-    return abs(_flat(one) - _flat(other))
+def _distance(version: Minor, other: Minor) -> int:
+    return abs(_flat(version) - _flat(other))
 
 
 class LocalCatalog:
@@ -195,17 +197,21 @@ class LocalCatalog:
     ) -> RuntimeChoice | RuntimeRefusal:
         """Return a family's release of that version ("" = its newest) on that Python or the nearest one
         available."""
-        sheet = next((each for each in self._families if family in ("", each.family)), None)
+        sheet = next((sheet for sheet in self._families if family in ("", sheet.family)), None)
         if sheet is None:
-            known = ", ".join(each.family for each in self._families)
+            known = ", ".join(other.family for other in self._families)
             return RuntimeRefusal(f"There is no runtime family {family!r}; there are: {known}.")
         if version and sheet.release(version) is None:
-            versions = ", ".join(each.version for each in sheet.releases if each.version)
+            versions = ", ".join(release.version for release in sheet.releases if release.version)
             return RuntimeRefusal(
                 f"There is no {sheet.title} {version} here; there are: {versions or 'no versions'}."
             )
-        found = newest(sheet, self._pythons, version, parse_minor(python_version))
-        return _choice(sheet, found) if found else RuntimeRefusal(_no_interpreter(sheet, version))
+        candidate = newest(sheet, self._pythons, version, parse_minor(python_version))
+        return (
+            _choice(sheet, candidate)
+            if candidate
+            else RuntimeRefusal(_no_interpreter(sheet, version))
+        )
 
     def for_image(self, image_uri: str) -> RuntimeChoice | RuntimeRefusal:
         """Return the runtime for an image (spec/runtimes#substitutes): what the operator maps it to; our own
@@ -219,7 +225,9 @@ class LocalCatalog:
         image = parse_prebuilt(image_uri)
         if image is None:
             return self._container(image_uri)
-        sheet = next((each for each in self._families if each.framework == image.framework), None)
+        sheet = next(
+            (sheet for sheet in self._families if sheet.framework == image.framework), None
+        )
         if sheet is None:
             return RuntimeRefusal(
                 f"No runtime with {image.framework} {image.version} is served here ({image_uri}), "
@@ -244,26 +252,26 @@ class LocalCatalog:
         if entry := mapped(self._image_map, name := f"runtimeVersion:{runtime_version}"):
             return self._mapped(entry, name)
         python = parse_minor(python_version) or (3, 0)
-        sheets = [each for each in self._families if each.runtime_versions]
+        sheets = [sheet for sheet in self._families if sheet.runtime_versions]
         # If none of those runs on a Python of this machine, the default is better than nothing.
         for sheet in (*sheets, self._families[0]):
-            found = self._nearest(sheet.family, runtime_version, python)
-            if found:
-                return self._runtime_version(sheet, found, runtime_version, python_version)
+            candidate = self._nearest(sheet.family, runtime_version, python)
+            if candidate:
+                return self._runtime_version(sheet, candidate, runtime_version, python_version)
         return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else self._families[0]))
 
     def _runtime_version(
-        self, sheet: Sheet, found: Candidate, runtime_version: str, python_version: str
+        self, sheet: Sheet, candidate: Candidate, runtime_version: str, python_version: str
     ) -> RuntimeChoice | RuntimeRefusal:
-        choice = _choice(sheet, found)
-        provided = sheet.provides(found.release)
+        choice = _choice(sheet, candidate)
+        provided = sheet.provides(candidate.release)
         missing = ", ".join(name for name in _RUNTIME_VERSION_PACKAGES if name not in provided)
         wanted = f"Runtime version {runtime_version} (TensorFlow {runtime_version}" + (
             f", Python {python_version})" if python_version else ")"
         )
         here = ", ".join(sorted(provided.intersection(_RUNTIME_VERSION_PACKAGES)))
-        python = parse_minor(python_version) or found.python
-        if sheet.runtime_versions and found.is_exactly(runtime_version, python):
+        python = parse_minor(python_version) or candidate.python
+        if sheet.runtime_versions and candidate.is_exactly(runtime_version, python):
             note = f"{wanted} is here with {here}."
             if not missing:
                 return _with_notices(choice, note)
@@ -283,25 +291,25 @@ class LocalCatalog:
         return _with_notices(choice, f"{note} {_NAME_THEM}")
 
     def _mapped(self, entry: MappedImage, uri: str) -> RuntimeChoice | RuntimeRefusal:
-        told = f"{uri} is mapped by an operator's setting (images, {entry.pattern!r})"
+        mapping = f"{uri} is mapped by an operator's setting (images, {entry.pattern!r})"
         if entry.image:
             reason = _refusal(self._images, entry.image)
             if reason:
-                return RuntimeRefusal(f"{told} to the image {entry.image}. {reason}")
-            notices = (f"{told}: the job runs in the image {entry.image}.",)
+                return RuntimeRefusal(f"{mapping} to the image {entry.image}. {reason}")
+            notices = (f"{mapping}: the job runs in the image {entry.image}.",)
             return RuntimeChoice(CONTAINER, "", "", notices, entry.image)
         choice = self.named(entry.family, entry.version, entry.python)
         if isinstance(choice, RuntimeRefusal):
-            return RuntimeRefusal(f"{told}. {choice.reason}")
-        asked = (
+            return RuntimeRefusal(f"{mapping}. {choice.reason}")
+        other_python = (
             f" on Python {entry.python}" if entry.python not in ("", choice.python_version) else ""
         )
-        if asked and self._exact:
-            return _inexact(f"{told} to a runtime{asked}, which is not here", choice)
-        note = f"{told}: the job runs in {_title(choice)}"
+        if other_python and self._exact:
+            return _inexact(f"{mapping} to a runtime{other_python}, which is not here", choice)
+        note = f"{mapping}: the job runs in {_title(choice)}"
         return _with_notices(
-            replace(choice, is_exact=asked == ""),
-            f"{note};{asked} it cannot be had here." if asked else f"{note}.",
+            replace(choice, is_exact=other_python == ""),
+            f"{note};{other_python} it cannot be had here." if other_python else f"{note}.",
         )
 
     def _container(self, uri: str) -> RuntimeChoice | RuntimeRefusal:
@@ -329,42 +337,44 @@ class LocalCatalog:
     ) -> RuntimeChoice | RuntimeRefusal:
         python = parse_minor(image.python) or (3, 0)
         # If no release is built for GPUs in particular, there is nothing to choose and no notice to give.
-        wants_gpu = image.device == "gpu" and any(each.for_gpu for each in sheet.releases)
+        wants_gpu = image.device == "gpu" and any(release.for_gpu for release in sheet.releases)
         has_gpu = wants_gpu and self._has_gpu()
-        found = self._nearest(sheet.family, image.version, python, for_gpu=has_gpu, slim=image.slim)
-        if found is None:
+        candidate = self._nearest(
+            sheet.family, image.version, python, for_gpu=has_gpu, slim=image.slim
+        )
+        if candidate is None:
             return RuntimeRefusal(_no_interpreter(sheet))
-        choice = _choice(sheet, found)
+        choice = _choice(sheet, candidate)
         notices: list[str] = []
-        if not found.is_exactly(image.version, python):
-            asked = f"{uri} means {sheet.title} {image.version} on Python {image.python}"
+        if not candidate.is_exactly(image.version, python):
+            wish = f"{uri} means {sheet.title} {image.version} on Python {image.python}"
             how = _how_to_get(sheet, image.version, python)
             if self._exact:
-                return _inexact(f"{asked}, which cannot be had here exactly", choice, how)
+                return _inexact(f"{wish}, which cannot be had here exactly", choice, how)
             choice = replace(choice, is_exact=False)
             notices.append(
-                f"{asked}, which cannot be had here: the job runs in {_title(choice)}.{how}"
+                f"{wish}, which cannot be had here: the job runs in {_title(choice)}.{how}"
             )
-        changes = sheet.changed(image.version, found.release)
+        changes = sheet.changed(image.version, candidate.release)
         notices += [
-            f"As before {sheet.title} {format_minor(each.since)}, {each.before} "
-            f"({each.old_way.variable}={each.old_way.value})."
-            for each in changes
+            f"As before {sheet.title} {format_minor(change.since)}, {change.before} "
+            f"({change.old_way.variable}={change.old_way.value})."
+            for change in changes
         ]
-        if wants_gpu and not found.release.for_gpu:
+        if wants_gpu and not candidate.release.for_gpu:
             reason = (
                 f"{_title(choice)} cannot be had here with CUDA"
                 if has_gpu
                 else "no GPU was found here"
             )
             notices.append(f"{uri} is an image for GPUs; {reason}, so it is built for CPUs.")
-        lacks = () if image.slim else sheet.lacks(found.release, found.python)
-        if missed := [each for each in lacks if each.device in ("", image.device)]:
-            named = ", ".join(map(str, missed))
+        lacks = () if image.slim else sheet.lacks(candidate.release, candidate.python)
+        if missed := [package for package in lacks if package.device in ("", image.device)]:
+            packages = ", ".join(map(str, missed))
             notices.append(
-                f"Packages of that image that are not installed here: {named}. {_NAME_THEM}"
+                f"Packages of that image that are not installed here: {packages}. {_NAME_THEM}"
             )
-        old_ways = tuple(each.old_way for each in changes)
+        old_ways = tuple(change.old_way for change in changes)
         return replace(_with_notices(choice, *notices), old_ways=old_ways)
 
     def _look_for_nearest(
@@ -377,7 +387,7 @@ class LocalCatalog:
         slim: bool = False,
     ) -> Candidate | None:
         """Return what `nearest` does; the sheet is given by its family, as part of a cache key."""
-        sheet = next(each for each in self._families if each.family == family)
+        sheet = next(sheet for sheet in self._families if sheet.family == family)
         return nearest(sheet, self._pythons, version, python, for_gpu=for_gpu, slim=slim)
 
     def _offers(self) -> str:
@@ -408,7 +418,7 @@ def _inexact(what: str, choice: RuntimeChoice, how: str = "") -> RuntimeRefusal:
 def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
     """Return a sentence, after a space, that says how to get the Python without which a version cannot be had
     exactly; "" if there is no release of it for that Python."""
-    if not any(each.base == version and each.runs_on(python) for each in sheet.releases):
+    if not any(release.base == version and release.runs_on(python) for release in sheet.releases):
         return ""
     number = format_minor(python)
     tool = "uv python" if python >= _OLDEST_OF_UV else "pyenv"
@@ -419,7 +429,7 @@ def _how_to_get(sheet: Sheet, version: str, python: Minor) -> str:
 
 
 def _no_interpreter(sheet: Sheet, version: str = "") -> str:
-    releases = [each for each in sheet.releases if version in ("", each.version)]
+    releases = [release for release in sheet.releases if version in ("", release.version)]
     low = min(release.pythons[0] for release in releases)
     high = max(release.pythons[1] for release in releases)
     return (
@@ -428,8 +438,8 @@ def _no_interpreter(sheet: Sheet, version: str = "") -> str:
     )
 
 
-def _choice(sheet: Sheet, found: Candidate) -> RuntimeChoice:
-    return RuntimeChoice(sheet.family, found.release.version, format_minor(found.python))
+def _choice(sheet: Sheet, candidate: Candidate) -> RuntimeChoice:
+    return RuntimeChoice(sheet.family, candidate.release.version, format_minor(candidate.python))
 
 
 def _title(choice: RuntimeChoice) -> str:

@@ -155,9 +155,9 @@ class Confinement(Struct, frozen=True):
         """Return the command line that runs `command` confined. `line`: handle of a socket, over which the
         keeper reports why it ended the command (`Verdict`); when its other end is closed, everything is
         ended."""
-        told = (msgspec.json.encode(each).decode() for each in (sys.path, self))
+        texts = (msgspec.json.encode(value).decode() for value in (sys.path, self))
         # Nothing is imported on the way, neither from a user's own packages nor from the working directory.
-        return [sys.executable, "-I", "-S", "-c", _START, *told, str(line), *command]
+        return [sys.executable, "-I", "-S", "-c", _START, *texts, str(line), *command]
 
     def environ(self, environ: dict[str, str], *, offline: bool) -> dict[str, str]:
         """Return the installer's variables as they are inside. A run that needs no index gets no password of

@@ -54,10 +54,10 @@ class Environments:
     def key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         """Return an environment's name, which identifies its content: interpreter, lock, uv, platform,
         layout."""
-        asked = sheet.family, release.version, interpreter
-        if asked not in self._keys:
-            self._keys[asked] = self._made_key(sheet, release, interpreter)
-        return self._keys[asked]
+        place = sheet.family, release.version, interpreter
+        if place not in self._keys:
+            self._keys[place] = self._made_key(sheet, release, interpreter)
+        return self._keys[place]
 
     def _made_key(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> str:
         parts = {
@@ -216,6 +216,8 @@ def _note_excluded(prefix: Prefix, release: Release) -> None:
 
 
 def _distributions(prefix: Prefix) -> list[str]:
-    names = (found.name.removesuffix(".dist-info") for found in prefix.site.glob("*.dist-info"))
+    names = (
+        metadata.name.removesuffix(".dist-info") for metadata in prefix.site.glob("*.dist-info")
+    )
     pairs = (name.partition("-") for name in names)
     return sorted(f"{name.replace('_', '-').lower()}=={version}" for name, _, version in pairs)

@@ -35,7 +35,7 @@ class MappedImage(Struct, frozen=True):
 
 def mapped(entries: Sequence[MappedImage], image_uri: str) -> MappedImage | None:
     """Return the first entry that matches the image."""
-    return next((each for each in entries if fnmatch.fnmatchcase(image_uri, each.pattern)), None)
+    return next((entry for entry in entries if fnmatch.fnmatchcase(image_uri, entry.pattern)), None)
 
 
 def read_images(tables: Sequence[Mapping[str, Any]]) -> tuple[MappedImage, ...]:
@@ -80,8 +80,8 @@ def _faults(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "pattern" not in table:
         faults.append(("pattern", "is missing; give the images that are meant, such as python:3.*"))
     if ("runtime" in table) == ("image" in table):
-        said = "both are given" if "image" in table else "neither is given"
-        faults.append(("runtime", f"exactly one of runtime and image says what is run; {said}"))
+        cause = "both are given" if "image" in table else "neither is given"
+        faults.append(("runtime", f"exactly one of runtime and image says what is run; {cause}"))
     if "runtime" in table:
         faults += _runtime_faults(table["runtime"], table.get("python", ""))
     elif "python" in table:
@@ -95,20 +95,20 @@ def _runtime_faults(runtime: str, python: str) -> list[tuple[str, str]]:
     family, _, version = runtime.partition(" ")
     sheet = sheet_of(family)
     if sheet is None:
-        names = [each.family for each in FAMILIES]
+        names = [family_sheet.family for family_sheet in FAMILIES]
         return [
             (
                 "runtime",
                 f"there is no runtime {family!r}; there are {', '.join(names)}.{_near(family, names)}",
             )
         ]
-    releases = [each for each in sheet.releases if version in ("", each.version)]
+    releases = [release for release in sheet.releases if version in ("", release.version)]
     if not releases:
-        versions = ", ".join(each.version for each in sheet.releases if each.version)
+        versions = ", ".join(release.version for release in sheet.releases if release.version)
         known = f"there are {versions}" if versions else "it has none, leave it out"
         return [("runtime", f"{sheet.title} has no version {version!r} here; {known}")]
     minor = parse_minor(python)
-    if python and (minor is None or not any(each.runs_on(minor) for each in releases)):
+    if python and (minor is None or not any(release.runs_on(minor) for release in releases)):
         return [("python", f"{python!r} is no Python, such as 3.11, that {runtime} runs on")]
     return []
 
@@ -116,5 +116,5 @@ def _runtime_faults(runtime: str, python: str) -> list[tuple[str, str]]:
 def _near(word: str, known: Sequence[str]) -> str:
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
-    found = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean {found[0]}?" if found else ""
+    nearest = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {nearest[0]}?" if nearest else ""

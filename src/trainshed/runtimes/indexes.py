@@ -30,30 +30,30 @@ def index_environment(
         value = environ.get("PIP_" + option.upper().replace("-", "_"))
         if value is not None:
             options[option] = value
-    told: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if index := options.get("index-url"):
-        told["UV_DEFAULT_INDEX"] = index.strip()
+        variables["UV_DEFAULT_INDEX"] = index.strip()
     if extra := options.get("extra-index-url", "").split():
-        told["UV_INDEX"] = " ".join(extra)
+        variables["UV_INDEX"] = " ".join(extra)
         # pip takes the best version of all indexes; uv would stop at the first index that has the name.
-        told["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+        variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     if links := options.get("find-links", "").split():
-        told["UV_FIND_LINKS"] = ",".join(links)
+        variables["UV_FIND_LINKS"] = ",".join(links)
     if options.get("no-index", "").lower() not in _FALSE:
-        told["UV_NO_INDEX"] = "1"
+        variables["UV_NO_INDEX"] = "1"
     if hosts := options.get("trusted-host", "").split():
-        told["UV_INSECURE_HOST"] = " ".join(hosts)
+        variables["UV_INSECURE_HOST"] = " ".join(hosts)
     if (certificate := options.get("cert")) and not environ.get("SSL_CERT_FILE"):
-        told["SSL_CERT_FILE"] = certificate
-    return told
+        variables["SSL_CERT_FILE"] = certificate
+    return variables
 
 
 def names_indexes(environ: Mapping[str, str], files: Iterable[Path] | None = None) -> bool:
     """Whether uv's or pip's settings name a place to get packages from. `files`: as above."""
-    told = index_environment(environ, files)
+    variables = index_environment(environ, files)
     places = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX")
-    named = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
-    return named or _uv_names_an_index(environ) or any(name in told for name in places)
+    has_own = any(environ.get(name) for name in (*_UV_OWN, "UV_TORCH_BACKEND"))
+    return has_own or _uv_names_an_index(environ) or any(name in variables for name in places)
 
 
 def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
@@ -70,8 +70,8 @@ def _uv_names_an_index(environ: Mapping[str, str]) -> bool:
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
     home = Path(environ.get("HOME") or "/nonexistent")
-    named = environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
+    config_file = environ.get("PIP_CONFIG_FILE")
+    if config_file == os.devnull:
         return []
     shared = [
         Path(entry) / "pip" / "pip.conf"
@@ -81,7 +81,7 @@ def _files(environ: Mapping[str, str]) -> list[Path]:
     mac = home / "Library" / "Application Support" / "pip" / "pip.conf"
     places = [*shared, Path("/etc/pip.conf"), home / ".pip" / "pip.conf", user, mac]
     places.append(Path(sys.prefix) / "pip.conf")
-    return [*places, Path(named)] if named else places
+    return [*places, Path(config_file)] if config_file else places
 
 
 def _from_files(files: Iterable[Path]) -> dict[str, str]:
@@ -93,9 +93,9 @@ def _from_files(files: Iterable[Path]) -> dict[str, str]:
         except (OSError, UnicodeDecodeError, configparser.Error):
             # Mostly there is none, and what pip itself cannot read, pip complains about.
             continue
-        for section, found in options.items():
+        for section, settings in options.items():
             if parser.has_section(section):
-                found.update(
+                settings.update(
                     {name.replace("_", "-"): value for name, value in parser.items(section)}
                 )
     return {**options["global"], **options["install"]}

@@ -213,11 +213,11 @@ class Installer:
     def needs(self) -> tuple[str, ...]:
         """Files that an installation reads: uv itself, and its settings of where packages come from. Raises
         BuildFailed if there is no uv."""
-        told = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
-        values = ",".join(self._environ.get(name, "") for name in (*told, "UV_INDEX"))
+        variables = ("UV_CONFIG_FILE", "UV_FIND_LINKS", "SSL_CERT_FILE", "SSL_CERT_DIR")
+        values = ",".join(self._environ.get(name, "") for name in (*variables, "UV_INDEX"))
         places = [place.removeprefix("file://") for place in re.split(r"[,\s]+", values)]
-        found = [place for place in places if place.startswith("/") and Path(place).exists()]
-        return (self._find(), *found)
+        files = [place for place in places if place.startswith("/") and Path(place).exists()]
+        return (self._find(), *files)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class Installer:
         Blocks. `place`: an empty directory for the question and the answer. Raises InstallFailed,
         BuildFailed.
         """
-        (place / "asked.in").write_text("".join(f"{each}\n" for each in requirements))
+        (place / "asked.in").write_text("".join(f"{requirement}\n" for requirement in requirements))
         # The service's own interpreter, because any other runs what packages have left for its start.
         command = [self._find(), "pip", "compile", "--python", sys.executable, "--no-deps"]
         command += ["--python-version", python]
@@ -399,7 +399,7 @@ class Installer:
             raise BuildFailed(
                 "The service is being stopped; the environment is built at its next start."
             )
-        if stop.asked:
+        if stop.is_asked:
             raise BuildFailed("The build was stopped, because no job waits for it any more.")
         if verdict.kind:
             raise InstallFailed((*last, verdict.text), is_final=True)
@@ -412,13 +412,13 @@ class Installer:
 
     def _find(self) -> str:
         if not self._binary:
-            found = _packaged() or shutil.which("uv")
-            if not found:
+            binary = _packaged() or shutil.which("uv")
+            if not binary:
                 raise BuildFailed(
                     "The uv program was not found, and runtimes are built with it. It is a dependency of "
                     "trainshed: install the package again, or put uv on PATH."
                 )
-            self._binary = found
+            self._binary = binary
         return self._binary
 
 

@@ -109,15 +109,15 @@ class Interpreters:
     def found(self) -> Sequence[Minor]:
         """Return every Python found, highest first. The first call searches (under a second, then
         remembered)."""
-        return sorted({each.minor for each in self.search()}, reverse=True)
+        return sorted({interpreter.minor for interpreter in self.search()}, reverse=True)
 
     def get(self, python: Minor) -> Interpreter | None:
         """Return the interpreter of that version: the service's own if it fits, else the one of the highest
         patch level; None if there is none."""
         if python == self._own.minor:
             return self._own
-        fitting = [each for each in self.search() if each.minor == python]
-        return max(fitting, key=lambda each: each.version, default=None)
+        fitting = [interpreter for interpreter in self.search() if interpreter.minor == python]
+        return max(fitting, key=lambda interpreter: interpreter.version, default=None)
 
     def search(self) -> tuple[Interpreter, ...]:
         """Search the machine once; blocks while it runs interpreters that are not remembered."""
@@ -129,7 +129,7 @@ class Interpreters:
     def _look(self) -> tuple[Interpreter, ...]:
         remembered = self._recall()
         seen: dict[str, dict[str, Any]] = {}
-        found: dict[str, Interpreter] = {self._own.executable: self._own}
+        interpreters: dict[str, Interpreter] = {self._own.executable: self._own}
         for path in self._places():
             try:
                 stat = path.stat()
@@ -145,10 +145,10 @@ class Interpreters:
             seen[key] = answer
             if answer:
                 interpreter = _from_answer(answer)
-                found.setdefault(interpreter.executable, interpreter)
+                interpreters.setdefault(interpreter.executable, interpreter)
         if seen != remembered:
             self._remember(seen)
-        return tuple(found.values())
+        return tuple(interpreters.values())
 
     def _places(self) -> Iterator[Path]:
         yield from (Path(name) for name in self._extra)

@@ -78,21 +78,21 @@ class Inventory:
         if python and near is None:
             raise BuildFailed(f"{python!r} is not a Python version such as 3.11.")
         known = not version or sheet.release(version) is not None
-        found = newest(sheet, self._interpreters, version, near) if known else None
-        if found is None:
+        candidate = newest(sheet, self._interpreters, version, near) if known else None
+        if candidate is None:
             raise BuildFailed(self._cannot(sheet, version))
-        if near is not None and found.python != near:
+        if near is not None and candidate.python != near:
             raise BuildFailed(
-                f"{_titled(sheet, found.release)} cannot be built on Python {python} here: it needs "
-                f"{_needs(found.release)}, and found are {self._found()}."
+                f"{_titled(sheet, candidate.release)} cannot be built on Python {python} here: it needs "
+                f"{_needs(candidate.release)}, and found are {self._found()}."
             )
-        interpreter = self._interpreters.get(found.python)
+        interpreter = self._interpreters.get(candidate.python)
         if interpreter is None:
             raise BuildFailed(self._cannot(sheet, version))
-        self._environments.build(sheet, found.release, interpreter, progress)
+        self._environments.build(sheet, candidate.release, interpreter, progress)
         # A job would not wait for this; a build ahead of jobs has the time.
         self._environments.wait(progress)
-        return self._offer(sheet, found.release, interpreter)
+        return self._offer(sheet, candidate.release, interpreter)
 
     def _sheet(self, family: str) -> Sheet:
         for sheet in self._families:
@@ -104,14 +104,14 @@ class Inventory:
     def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:
         chosen = newest(sheet, self._interpreters, release.version)
         home = chosen.python if chosen else None
-        found: list[InventoryEntry] = []
+        entries: list[InventoryEntry] = []
         for python in sorted(self._interpreters.found(), key=lambda python: python != home):
             interpreter = self._interpreters.get(python)
             if interpreter is not None and release.runs_on(python):
                 offer = self._offer(sheet, release, interpreter)
                 if offer.built or python == home:
-                    found.append(offer)
-        return found or [InventoryEntry(sheet.family, release.version, "", _needs(release))]
+                    entries.append(offer)
+        return entries or [InventoryEntry(sheet.family, release.version, "", _needs(release))]
 
     def _offer(self, sheet: Sheet, release: Release, interpreter: Interpreter) -> InventoryEntry:
         built = self._environments.find(sheet, release, interpreter)
@@ -131,7 +131,7 @@ class Inventory:
     def _cannot(self, sheet: Sheet, version: str) -> str:
         release = sheet.release(version)
         if version and release is None:
-            known = ", ".join(each.version for each in sheet.releases if each.version)
+            known = ", ".join(other.version for other in sheet.releases if other.version)
             return f"{sheet.title} {version} is not served; there are: {known or 'no versions'}."
         release = release or sheet.releases[0]
         return (

@@ -211,11 +211,11 @@ class Keeper:
             if self._extents[-1].go_on(_MOMENT):
                 seen = self._extents.pop()
                 self._size, self._names = self._size + seen.found, self._names + seen.names
-        size = self._size + sum(each.found for each in self._extents)
+        size = self._size + sum(extent.found for extent in self._extents)
         if size > self._terms.disk_bytes > 0:
             limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB{_from(self._terms.settings.disk)}"
             self._end(limit, "it wrote more")
-        elif self._names + sum(each.names for each in self._extents) > MOST_FILES:
+        elif self._names + sum(extent.names for extent in self._extents) > MOST_FILES:
             self._end(f"{MOST_FILES} files", "it made more")
         rest = (time.monotonic() - begin) * _REST
         self._loop.after(max(rest, 0.0 if self._extents else _LOOK), self._look_at_files)
@@ -239,8 +239,8 @@ class Keeper:
             limit = f"{self._terms.memory_bytes >> 20} MiB{_from(self._terms.settings.memory)}"
             self._verdict = self._limited(limit, "it took more memory")
         elif self._refused_processes():
-            named = _from(self._terms.settings.processes)
-            limit = f"{self._terms.processes} processes and threads{named}"
+            setting = _from(self._terms.settings.processes)
+            limit = f"{self._terms.processes} processes and threads{setting}"
             self._verdict = self._limited(limit, "it wanted more")
 
     def _limited(self, limit: str, what: str) -> Verdict:
@@ -387,7 +387,7 @@ def _view(confinement: Confinement) -> view.View:
         files=workspace,
         scratch=f"{workspace}/view",
         binds=binds,
-        lent=[(each.base, each.below, each.place) for each in confinement.lent],
+        lent=[(directory.base, directory.below, directory.place) for directory in confinement.lent],
     )
 
 

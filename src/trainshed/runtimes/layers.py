@@ -103,10 +103,10 @@ class Layers:
             terms = self._terms()
             progress(f"Installing the job's packages at isolation level {terms.level}: {uris}.")
             prefix, ghosts = _begin(draft, base, interpreter)
-            given = _LayerRequest(
+            request = _LayerRequest(
                 tuple(packages), lambda line: progress(_named(line, packages)), stop
             )
-            self._install(prefix, base, interpreter, given, terms)
+            self._install(prefix, base, interpreter, request, terms)
             _lay_ghosts(prefix)
             take_out_unusable(prefix.site, base.site)
             take_scripts(prefix)
@@ -127,15 +127,15 @@ class Layers:
                 raise PackageFailed(
                     f"The packages {uris} could not be installed. {_named(failure.lines[-1], packages)}"
                 ) from failure
-            said = f"The installer's last lines:\n{_named(str(failure), packages)}"
+            last_lines = f"The installer's last lines:\n{_named(str(failure), packages)}"
             if failure.is_machine_trouble:
                 raise BuildFailed(
                     f"The packages {uris} could not be installed because of this machine or its "
-                    f"network. {said}\n"
+                    f"network. {last_lines}\n"
                     f"{failure.remedy}"
                 ) from failure
             raise PackageFailed(
-                f"The packages {uris} could not be installed. {said}\n{failure.correction}"
+                f"The packages {uris} could not be installed. {last_lines}\n{failure.correction}"
             ) from failure
         except OSError as failure:
             raise BuildFailed(
@@ -263,10 +263,10 @@ def _summary(prefix: Prefix, base: dict[str, str]) -> str:
         name, version = _distribution(metadata)
         instead = base.get(name, "")
         installed.append(f"{name} {version}" + (f" (instead of {instead})" if instead else ""))
-    told = installed[:_MOST_TOLD]
-    if len(installed) > len(told):
-        told.append(f"{len(installed) - len(told)} more")
-    return f"Installed on top of the runtime: {', '.join(told) or 'nothing'}."
+    shown = installed[:_MOST_TOLD]
+    if len(installed) > len(shown):
+        shown.append(f"{len(installed) - len(shown)} more")
+    return f"Installed on top of the runtime: {', '.join(shown) or 'nothing'}."
 
 
 _PLAIN = "--no-build-isolation"
@@ -339,7 +339,7 @@ class Installation(Struct, frozen=True):
         with a wheel, as texts with name and versions."""
         own = {_distribution(wheel)[0] for wheel in wheels}
         installed: dict[str, str] = {}
-        asked: list[re.Match[str]] = []
+        requirements: list[re.Match[str]] = []
         for metadata in self.prefix.site.glob("*.dist-info"):
             if read_small(metadata / "INSTALLER") == _GHOST.encode():
                 continue
@@ -347,8 +347,12 @@ class Installation(Struct, frozen=True):
             installed[name] = version
             if name in own:
                 header, _, _ = (read_small(metadata / "METADATA") or b"").partition(b"\n\n")
-                asked += _REQUIRED.finditer(header.decode(errors="replace"))
-        wanted = [each["all"] for each in asked if _normal(each["name"]) in installed]
+                requirements += _REQUIRED.finditer(header.decode(errors="replace"))
+        wanted = [
+            requirement["all"]
+            for requirement in requirements
+            if _normal(requirement["name"]) in installed
+        ]
         if not wanted:
             return []
         place = self.prefix.root / f"{_WORKSPACE}-newest"
@@ -377,10 +381,10 @@ class Installation(Struct, frozen=True):
             when_plain=("--offline", _PLAIN),
         )
         self.installer.wheel(self.prefix.executable, path, apart=apart, stop=self.stop)
-        found = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]
-        if not found:
+        wheels = [wheel for wheel in apart.wheels.glob("*.whl") if is_file(wheel)]
+        if not wheels:
             raise InstallFailed(("The build has left no wheel.",))
-        return max(found, key=lambda wheel: wheel.stat().st_mtime_ns)
+        return max(wheels, key=lambda wheel: wheel.stat().st_mtime_ns)
 
     def _from_wheels(self, wheels: Sequence[Path]) -> None:
         """Install wheels and their requirements from wheels alone. The installer runs no script then, and
@@ -422,12 +426,12 @@ class Installation(Struct, frozen=True):
         plain: tuple[str, ...] = (),
         tell: bool = True,
     ) -> None:
-        told = self.progress if tell else _say_nothing
+        progress = self.progress if tell else _say_nothing
         site, python = self.prefix.site, self.prefix.executable
         paths = tuple(map(str, what))
         apart = replace(self.apart, archives=paths, when_plain=plain)
         command = ["--compile-bytecode", *flags, *paths]
-        self.installer.install(python, site, command, told, stop=self.stop, apart=apart)
+        self.installer.install(python, site, command, progress, stop=self.stop, apart=apart)
 
     def _paths(self) -> list[Path]:
         return [package.path for package in self.packages]

@@ -67,9 +67,9 @@ class Reduction:
                 f"Preparing {distribution.NAME} {distribution.release()} for this job's reducers and workers."
             )
             distribution.unpack(draft)
-            said = self._run(draft, "-m", f"{distribution.PACKAGE}.native")
-            if said:
-                progress(f"Reducers are not used, and all-reduce is native: {said}")
+            lines = self._run(draft, "-m", f"{distribution.PACKAGE}.native")
+            if lines:
+                progress(f"Reducers are not used, and all-reduce is native: {lines}")
             # Reducers are to restart quickly, and could not keep what they have compiled.
             self._run(draft, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", ".")
             let_read(draft)
@@ -105,10 +105,10 @@ class Reduction:
 
     def _compiler(self) -> str:
         """Return a text that identifies the compiler and its version; "" if there is none."""
-        told = shlex.split(self._environ.get("CC", ""))[:1]
-        for command in told or _COMPILERS:
-            if found := shutil.which(command, path=self._environ.get("PATH")):
-                stat = Path(found).resolve().stat()
-                return f"{found} {stat.st_size} {stat.st_mtime_ns}"
-        zig = None if told else importlib.util.find_spec("ziglang")
+        own = shlex.split(self._environ.get("CC", ""))[:1]
+        for command in own or _COMPILERS:
+            if path := shutil.which(command, path=self._environ.get("PATH")):
+                stat = Path(path).resolve().stat()
+                return f"{path} {stat.st_size} {stat.st_mtime_ns}"
+        zig = None if own else importlib.util.find_spec("ziglang")
         return f"ziglang {zig.origin}" if zig else ""

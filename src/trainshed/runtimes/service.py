@@ -170,11 +170,11 @@ class LocalRuntimes:
 
     def reduction(self) -> str | None:
         """See the port."""
-        found = self._reduction.find()
-        if found is None:
+        package = self._reduction.find()
+        if package is None:
             return None
         self._reduction.used()
-        return str(found)
+        return str(package)
 
     async def prepare_reduction(self, progress: Progress | None = None) -> str:
         """See the port."""
@@ -218,8 +218,8 @@ class LocalRuntimes:
     async def _base(
         self, sheet: Sheet, release: Release, interpreter: Interpreter, progress: Progress | None
     ) -> Prefix:
-        found = self._environments.find(sheet, release, interpreter)
-        return found or await self._bases.run(
+        prefix = self._environments.find(sheet, release, interpreter)
+        return prefix or await self._bases.run(
             self._environments.key(sheet, release, interpreter),
             lambda tell, _: self._environments.build(sheet, release, interpreter, tell),
             progress,

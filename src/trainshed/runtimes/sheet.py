@@ -121,7 +121,7 @@ class Sheet(Struct, frozen=True):
 
     def release(self, version: str) -> Release | None:
         """Return the release of that version; None if the sheet has none."""
-        return next((found for found in self.releases if found.version == version), None)
+        return next((release for release in self.releases if release.version == version), None)
 
     def lock(self, release: Release) -> Path:
         """Return the path of the lock: the pins of everything that the release holds, with markers where they
@@ -144,17 +144,19 @@ class Sheet(Struct, frozen=True):
         names = (_NAME.match(text) for text in texts)
         return frozenset(match[0].lower() for match in names if match)
 
-    def changed(self, asked: str, release: Release) -> tuple[Change, ...]:
+    def changed(self, wanted_version: str, release: Release) -> tuple[Change, ...]:
         """Return the changes between the version that was asked for and that release."""
-        wanted, given = parse_minor(asked), parse_minor(release.version)
-        if wanted is None or given is None:
+        wanted, served = parse_minor(wanted_version), parse_minor(release.version)
+        if wanted is None or served is None:
             return ()
-        return tuple(each for each in self.changes if wanted < each.since <= given)
+        return tuple(change for change in self.changes if wanted < change.since <= served)
 
     def lacks(self, release: Release, python: Minor) -> tuple[LeftOut, ...]:
         """Return what is missing in that release on that Python."""
         return tuple(
-            each for each in (*self.left_out, *release.left_out) if each.is_left_out_on(python)
+            package
+            for package in (*self.left_out, *release.left_out)
+            if package.is_left_out_on(python)
         )
 
 

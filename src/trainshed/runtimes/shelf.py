@@ -297,8 +297,10 @@ def _directories(root: Path) -> list[Path]:
         entries = list(os.scandir(root))
     except OSError:
         return []
-    named = (e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False))
-    return sorted(Path(entry.path) for entry in named)
+    directories = (
+        e for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)
+    )
+    return sorted(Path(entry.path) for entry in directories)
 
 
 def _boot() -> str:

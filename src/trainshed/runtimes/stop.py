@@ -29,14 +29,14 @@ class Stop:
     """Stops one build: its processes are killed with everything that they started, and it starts no more."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_asked = False
         self._running: dict[subprocess.Popen[bytes], Callable[[], None]] = {}
         self._lock = threading.Lock()
 
     def ask(self) -> None:
         """Stop the build, which then raises BuildFailed. May be called from any thread."""
         with self._lock:
-            self.asked = True
+            self.is_asked = True
             for end in self._running.values():
                 end()
 
@@ -45,7 +45,7 @@ class Stop:
         was asked for."""
         with self._lock:
             self._running[process] = end
-            if self.asked:
+            if self.is_asked:
                 end()
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:

@@ -119,8 +119,8 @@ class Node:
         """Return the code of a stored value. A numeric node takes a value that is no finite number for the
         middle, and one out of bounds for the bound."""
         if self.is_categorical:
-            found = isinstance(value, str) and value in self.parameter.categories
-            return float(self.parameter.categories.index(str(value))) if found else UNKNOWN
+            is_listed = isinstance(value, str) and value in self.parameter.categories
+            return float(self.parameter.categories.index(str(value))) if is_listed else UNKNOWN
         if value is None or isinstance(value, str) or not math.isfinite(value):
             return 0.5
         low, high = self.bounds
@@ -134,10 +134,10 @@ class Node:
                 names = self.parameter.categories
                 return names.index(value) if isinstance(value, str) and value in names else None
             case ParameterType.DISCRETE:
-                found = (
-                    at for at, each in enumerate(self.parameter.values) if is_same(each, value)
+                places = (
+                    at for at, listed in enumerate(self.parameter.values) if is_same(listed, value)
                 )
-                return next(found, None)
+                return next(places, None)
             case ParameterType.INTEGER:
                 at = None if isinstance(value, str) else int(value) - int(self.parameter.low)
                 return at if at is not None and 0 <= at < self.size else None
@@ -176,12 +176,12 @@ class Node:
                 )
 
 
-def is_same(one: Value, other: Value) -> bool:
+def is_same(value: Value, other: Value) -> bool:
     """Whether two values of one parameter are the same one (facts/tuning#vertex)."""
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return abs(one - other) < SAME
+    if isinstance(value, str) or isinstance(other, str):
+        return value == other
+    return abs(value - other) < SAME
 
 
 def is_among(code: float, allowed: Sequence[float]) -> bool:
-    return any(abs(code - each) < SAME_CODE for each in allowed)
+    return any(abs(code - other) < SAME_CODE for other in allowed)

@@ -49,14 +49,14 @@ def _scores(spec: StudySpec, trial: Tried) -> Scores | None:
     """Return the objectives, more is better in each; None if the trial does not take part."""
     if trial.final is None:
         return None
-    found: list[float] = []
+    scores: list[float] = []
     for metric in spec.metrics:
         value = trial.final.value(metric.id)
         if value is None or not is_safe(metric, value):
             return None
         if metric.safety is None:
-            found.append(score(metric, value))
-    return tuple(found)
+            scores.append(score(metric, value))
+    return tuple(scores)
 
 
 def _front_for(count: int) -> Callable[[set[Scores]], set[Scores]]:

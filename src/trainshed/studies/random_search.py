@@ -44,14 +44,14 @@ class GridSearch:
         grid = Grid(spec.parameters)
         tried = {trial.parameters for trial in trials}
         number = max((trial.number for trial in trials), default=0) + 1
-        found: list[Parameters] = []
+        points: list[Parameters] = []
         for _ in range(count):
-            point = _untried(grid, tried, number + len(found))
+            point = _untried(grid, tried, number + len(points))
             if point is None:
-                return Proposals(tuple(found), exhausted=True)
+                return Proposals(tuple(points), exhausted=True)
             tried.add(point)
-            found.append(point)
-        return Proposals(tuple(found))
+            points.append(point)
+        return Proposals(tuple(points))
 
 
 def _untried(grid: "Grid", tried: set[Parameters], number: int) -> Parameters | None:
@@ -84,7 +84,7 @@ class Grid:
         """Return the point at a place, 0 to `size` - 1."""
         chosen: list[tuple[int, str, Value]] = []
         _choose(self._roots, place, chosen)
-        return tuple((name, value) for _, name, value in sorted(chosen, key=lambda each: each[0]))
+        return tuple((name, value) for _, name, value in sorted(chosen, key=lambda entry: entry[0]))
 
 
 def _choose(
@@ -133,7 +133,7 @@ class _Branch:
         return [
             child
             for child in self.children
-            if any(is_same(value, each) for each in child.node.parameter.when)
+            if any(is_same(value, trigger) for trigger in child.node.parameter.when)
         ]
 
     def find(self, place: int) -> tuple[int, int]:

@@ -64,7 +64,7 @@ def minimize_bounded(
 ) -> tuple[Array, float]:
     """Return the point that L-BFGS-B reaches from `start` within the box, and the value there."""
     optimize: Any = importlib.import_module("scipy.optimize")
-    found = optimize.minimize(
+    result = optimize.minimize(
         value_and_gradient,
         np.clip(start, low, high),
         jac=True,
@@ -72,7 +72,7 @@ def minimize_bounded(
         bounds=optimize.Bounds(low, high),
         options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-6},
     )
-    return np.asarray(found.x, dtype=np.float64), float(found.fun)
+    return np.asarray(result.x, dtype=np.float64), float(result.fun)
 
 
 def sobol(dimensions: int, skip: int, count: int, seed: int) -> Array:

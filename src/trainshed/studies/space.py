@@ -29,7 +29,7 @@ class Space:
         nodes: list[Node] = []
         for parameter in parameters:
             allowed = (
-                tuple(nodes[parameter.parent].code(each) for each in parameter.when)
+                tuple(nodes[parameter.parent].code(trigger) for trigger in parameter.when)
                 if parameter.parent >= 0
                 else ()
             )
@@ -56,15 +56,15 @@ class Space:
         """The columns of the embedding for categories that decide which parameters there are: those of
         categorical nodes with children that are always active. A category is there once, and once more for
         each child that it activates."""
-        found: list[int] = []
+        columns: list[int] = []
         for index, node in enumerate(self.nodes):
-            children = [each for each in self.nodes if each.parameter.parent == index]
+            children = [other for other in self.nodes if other.parameter.parent == index]
             if children and node.is_categorical and node.parameter.parent < 0:
                 first = int(np.searchsorted(self.groups, index))
                 for code in range(node.size):
                     below = sum(is_among(float(code), child.allowed) for child in children)
-                    found += [first + code] * (1 + below)
-        return tuple(found)
+                    columns += [first + code] * (1 + below)
+        return tuple(columns)
 
     def encode(self, points: Sequence[Parameters]) -> Array:
         """Return the codes of stored points, shape (n, p). Parameters that the tree does not know are ignored
@@ -138,11 +138,11 @@ class Space:
             0.0 if node.is_categorical else float(node.snapped(np.array([0.5]))[0])
             for node in self.nodes
         ]
-        given = [node.parameter.default for node in self.nodes]
+        defaults = [node.parameter.default for node in self.nodes]
         return np.array(
             [
                 at if default is None else max(node.code(default), 0.0)
-                for node, at, default in zip(self.nodes, middle, given, strict=True)
+                for node, at, default in zip(self.nodes, middle, defaults, strict=True)
             ]
         )
 

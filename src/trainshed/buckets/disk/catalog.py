@@ -93,14 +93,14 @@ class BucketCatalog:
 
     def names(self, prefix: str = "") -> list[str]:
         """Returns all buckets whose name begins with ``prefix``, sorted."""
-        found = {table.name for table in self.rules.tables if table.is_remote}
+        names = {table.name for table in self.rules.tables if table.is_remote}
         for path in self._root.iterdir():
             try:
                 if self.exists(path.name):
-                    found.add(path.name)
+                    names.add(path.name)
             except InvalidRequest:
                 continue  # A file or directory in the root whose name is not a bucket's.
-        return sorted(name for name in found if name.startswith(prefix))
+        return sorted(name for name in names if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:
         """Returns whose the bucket is and who may do what with it; None if it does not exist. It is cheap: it
@@ -139,11 +139,11 @@ class BucketCatalog:
     def project_of(self, record: BucketRecord) -> str:
         """Returns the project that a bucket belongs to."""
         table = self.rules.table(record.name)
-        told = table.project if table is not None else ""
+        project = table.project if table is not None else ""
         if record.name == self.rules.default:
             # Also if the service was told another project meanwhile.
-            told = told or self.rules.project
-        return told or record.project or self.rules.project
+            project = project or self.rules.project
+        return project or record.project or self.rules.project
 
     def open(self, bucket: str) -> int:
         """Open the bucket's directory; the caller closes the descriptor. Raises ``NotFound``."""

@@ -86,14 +86,14 @@ class ObjectFiles:
         """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place, and
         ``Held`` if it may not be replaced."""
         try:
-            found = find(base, place_of(validate_object_name(name)))
+            file = find(base, place_of(validate_object_name(name)))
         except FileNotFoundError:
             conditions.check(0, 0)
             return
         try:
-            record = self.records.load(found.fd, found.stat, key_of(bucket, name))
+            record = self.records.load(file.fd, file.stat, key_of(bucket, name))
         finally:
-            os.close(found.fd)
+            os.close(file.fd)
         conditions.check(record.generation, record.metageneration)
         if record.holds:
             raise held(bucket, name, record.holds)
@@ -134,18 +134,18 @@ class ObjectFiles:
         """Unlink an object's file at its place and at its shadow place, durably."""
         while True:
             try:
-                found = find(base, place_of(name))
+                file = find(base, place_of(name))
             except FileNotFoundError:
                 self.records.drop(key_of(bucket, name))
                 return
-            os.close(found.fd)
-            parent = open_directory(base, found.dirs)
+            os.close(file.fd)
+            parent = open_directory(base, file.dirs)
             try:
-                os.unlink(found.leaf, dir_fd=parent)
+                os.unlink(file.leaf, dir_fd=parent)
                 os.fsync(parent)
             finally:
                 os.close(parent)
-            self.records.forget(FileIdentity.of(found.stat))
+            self.records.forget(FileIdentity.of(file.stat))
 
     def save(self, fd: int, key: str, record: ObjectRecord) -> None:
         """Save the changed record of an open file; the caller syncs the file."""
@@ -253,15 +253,15 @@ class ObjectFiles:
             finally:
                 os.close(parent)
 
-    def _drop(self, base: int, found: Found) -> None:
+    def _drop(self, base: int, file: Found) -> None:
         try:
-            parent = open_directory(base, found.dirs)
+            parent = open_directory(base, file.dirs)
         except OSError as error:
             if is_absent(error):
                 return
             raise
         try:
             with suppress(FileNotFoundError):
-                os.unlink(found.leaf, dir_fd=parent)
+                os.unlink(file.leaf, dir_fd=parent)
         finally:
             os.close(parent)

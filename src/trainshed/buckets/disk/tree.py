@@ -215,10 +215,10 @@ def look(base: int, place: Place) -> os.stat_result:
     OSError."""
 
     def status(parent: int) -> os.stat_result:
-        found = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
-        if not stat_module.S_ISREG(found.st_mode):
+        status = os.stat(place.leaf, dir_fd=parent, follow_symlinks=False)
+        if not stat_module.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", place.leaf)
-        return found
+        return status
 
     return _at_either_place(base, place, status)[1]
 
@@ -314,15 +314,15 @@ class Walk:
             if is_absent(error) or is_closed(error):
                 return []
             raise
-        found: dict[bytes, _Member] = {}
+        members: dict[bytes, _Member] = {}
         try:
-            _collect(fd, (), "", found)
+            _collect(fd, (), "", members)
         finally:
             os.close(fd)
-        return [found[key] for key in sorted(found)]
+        return [members[key] for key in sorted(members)]
 
 
-def _collect(fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Member]) -> None:
+def _collect(fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]) -> None:
     """Read one directory's members, with the chunks of over-long segments joined."""
     with os.scandir(fd) as entries:
         listed = [(entry.name, _kind(entry)) for entry in entries]
@@ -330,7 +330,7 @@ def _collect(fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Mem
         if kind is None or not _is_text(component):
             continue
         if component == SHADOW_DIR and kind:
-            _collect_shadows(fd, below, text, found)
+            _collect_shadows(fd, below, text, members)
             continue
         decoded = decode_component(component)
         if decoded is None:
@@ -338,18 +338,18 @@ def _collect(fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Mem
         segment = text + decoded[0]
         if not decoded[1]:
             if kind and len(below) < _MAX_CHUNKS:
-                _collect_below(fd, component, below, segment, found)
+                _collect_below(fd, component, below, segment, members)
             continue
         path = (*below, component)
         if encode_segment(segment) != path:
             continue
         key = segment.encode() + (b"/" if kind else b"")
         place = path if kind else below
-        found[key] = _Member(key, segment, place, component, kind)
+        members[key] = _Member(key, segment, place, component, kind)
 
 
 def _collect_below(
-    fd: int, component: str, below: tuple[str, ...], text: str, found: dict[bytes, _Member]
+    fd: int, component: str, below: tuple[str, ...], text: str, members: dict[bytes, _Member]
 ) -> None:
     try:
         inner = os.open(component, DIRECTORY_FLAGS, dir_fd=fd)
@@ -358,13 +358,13 @@ def _collect_below(
             return
         raise
     try:
-        _collect(inner, (*below, component), text, found)
+        _collect(inner, (*below, component), text, members)
     finally:
         os.close(inner)
 
 
 def _collect_shadows(
-    fd: int, below: tuple[str, ...], text: str, found: dict[bytes, _Member]
+    fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]
 ) -> None:
     try:
         inner = os.open(SHADOW_DIR, DIRECTORY_FLAGS, dir_fd=fd)
@@ -385,7 +385,7 @@ def _collect_shadows(
         if encode_segment(segment) == (*below, leaf):
             key = segment.encode()
             # If the plain file has come back meanwhile, it is the newer one and wins.
-            found.setdefault(key, _Member(key, segment, (*below, SHADOW_DIR), leaf, False))
+            members.setdefault(key, _Member(key, segment, (*below, SHADOW_DIR), leaf, False))
 
 
 def _kind(entry: os.DirEntry[str]) -> bool | None:

@@ -116,7 +116,7 @@ def read_back(
     is empty.
     """
     decode = msgspec.json.Decoder(AccessLine).decode
-    found: list[AccessLine] = []
+    lines: list[AccessLine] = []
     reached, left = since, read_at_most
     with contextlib.ExitStack() as opened:
         files, is_all = _open_newest_first(path, opened)
@@ -128,14 +128,14 @@ def read_back(
                 except msgspec.MsgspecError:
                     continue  # A process was killed while it wrote this line.
                 if line.end < since:
-                    return AccessPage(tuple(reversed(found)), since)
+                    return AccessPage(tuple(reversed(lines)), since)
                 reached = line.end
                 if wanted(line):
-                    found.append(line)
+                    lines.append(line)
             if size > left:
-                return AccessPage(tuple(reversed(found)), reached)
+                return AccessPage(tuple(reversed(lines)), reached)
             left -= size
-    return AccessPage(tuple(reversed(found)), since if is_all else reached)
+    return AccessPage(tuple(reversed(lines)), since if is_all else reached)
 
 
 def _open_newest_first(path: Path, opened: contextlib.ExitStack) -> tuple[list[int], bool]:

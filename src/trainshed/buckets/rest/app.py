@@ -106,8 +106,8 @@ class BucketsApp:
 
     def begin(self, request: Request) -> Call:
         """Returns the call that a request is."""
-        asked: bytes = request.scope.get("raw_path") or request.path.encode()
-        key, path = split_key(asked)
+        raw_path: bytes = request.scope.get("raw_path") or request.path.encode()
+        key, path = split_key(raw_path)
         target, source = parse_target(path), request.headers.get("x-goog-copy-source")
         if source and request.method == "PUT" and target.endpoint is Endpoint.XML:
             target = copied(target, source)
@@ -118,7 +118,7 @@ class BucketsApp:
             self._sessions,
             self._pool,
             listener=listener_of(request.scope.get("state", {})),
-            prefix=asked[: len(asked) - len(path)].decode() if key else "",
+            prefix=raw_path[: len(raw_path) - len(path)].decode() if key else "",
             key=key,
         )
 
@@ -129,8 +129,8 @@ class BucketsApp:
             case Listener.REPLICA:
                 return call.request.scope["state"][CALLER]
             case Listener.GATEWAY:
-                said = headers.get(IDENTITY_HEADER)
-                return decode_caller(said.encode("latin-1")) if said else UNKNOWN
+                identity = headers.get(IDENTITY_HEADER)
+                return decode_caller(identity.encode("latin-1")) if identity else UNKNOWN
             case Listener.PORT:
                 return await self._at_port(headers.get("authorization"), call.key)
 
@@ -148,8 +148,14 @@ class BucketsApp:
         if self._metadata is None or call.listener is not Listener.REPLICA:
             return None
         query, headers = call.request.raw_query, call.request.headers
-        said = self._metadata.answer(call.path, query, headers, call.caller, call.request.method)
-        return answer(said.body, said.status, dict(said.headers)) if said is not None else None
+        metadata = self._metadata.answer(
+            call.path, query, headers, call.caller, call.request.method
+        )
+        return (
+            answer(metadata.body, metadata.status, dict(metadata.headers))
+            if metadata is not None
+            else None
+        )
 
     async def _exchanged(self, call: Call) -> Response:
         """Returns the answer to a client that exchanges a refresh token."""
@@ -167,8 +173,8 @@ class BucketsApp:
             except BucketsError:
                 return False
 
-        status, said = await exchanged(body, is_known)
-        return answer(msgspec.json.encode(said), status, kind="application/json")
+        status, content = await exchanged(body, is_known)
+        return answer(msgspec.json.encode(content), status, kind="application/json")
 
     async def answer(self, call: Call) -> Response:
         """Answer the call. Raises whatever is wrong with it."""
@@ -176,8 +182,8 @@ class BucketsApp:
             return await self._exchanged(call)
         if not call.is_part:
             call.caller = await self._caller(call)
-        if (told := self._told(call)) is not None:
-            return told
+        if (metadata := self._told(call)) is not None:
+            return metadata
         self._admit(call)
         check_request(call.request.headers, call.query)
         return await self._dispatch(call)

@@ -136,14 +136,16 @@ def _names(catalog: BucketCatalog, project: str | None, prefix: str) -> list[str
     if project is None:
         return names
     held = ((name, catalog.holding(name)) for name in names)
-    return [name for name, one in held if one and (one.shared or one.project == project)]
+    return [
+        name for name, holding in held if holding and (holding.shared or holding.project == project)
+    ]
 
 
 def _held(call: Call) -> list[str]:
     """Returns those of the requested permissions that the caller has."""
-    asked = call.request.values.get("permissions", ())
+    permissions = call.request.values.get("permissions", ())
     holding = call.store.catalog.holding(call.target.bucket)
-    return held(call.caller, asked, holding) if holding is not None else []
+    return held(call.caller, permissions, holding) if holding is not None else []
 
 
 def _valid_project(project: str) -> str:

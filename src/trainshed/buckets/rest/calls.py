@@ -104,11 +104,11 @@ class Call:
     def project(self) -> str:
         """The project that a request about all buckets names; if it names none, the caller's or the service's
         own."""
-        asked = self.query.get("project", "")
+        project = self.query.get("project", "")
         own = self.caller.project or self.store.catalog.rules.project
         # google-cloud-storage sends these when it was told no project. A project may also be given by its
         # number.
-        return own if asked in {"", "_", "<none>", str(project_number(own))} else asked
+        return own if project in {"", "_", "<none>", str(project_number(own))} else project
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do blocking work in a worker thread."""

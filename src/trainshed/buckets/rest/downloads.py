@@ -62,9 +62,9 @@ def _answer(call: Call, opened: Opened) -> Response:
         headers["Warning"] = "214 UploadServer gunzipped"
         content = _unpacked(call, opened)
     else:
-        asked = _range(call.request.headers.get("range", ""), record.size)
-        if asked is not None:
-            status, (start, end) = 206, asked
+        span = _range(call.request.headers.get("range", ""), record.size)
+        if span is not None:
+            status, (start, end) = 206, span
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{record.size}"
         headers["Content-Length"] = str(end - start)
         content = _content(call, opened, start, end)

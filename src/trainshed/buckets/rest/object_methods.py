@@ -157,10 +157,10 @@ async def action(call: Call) -> Response:
 
 
 async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
-    given = body.get("sourceObjects")
-    if not isinstance(given, list):
+    entries = body.get("sourceObjects")
+    if not isinstance(entries, list):
         raise InvalidRequest("Required: 'sourceObjects', a list of objects with a 'name'.")
-    sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", given)]
+    sources = [_source(call.target.bucket, entry) for entry in cast("list[Any]", entries)]
     destination = checked_object(require_object(body.get("destination"), "destination"))
     # Ignore checksums in the destination: clients send the first component's, which are not this content's.
     draft = Draft(
@@ -225,8 +225,8 @@ def _change(body: Mapping[str, Any], *, whole: bool) -> Callable[[ObjectRecord],
         fields.update(editable_fields({key: body.get(key) for key in EDITABLE}))
         metadata = dict(record.metadata)
         if "metadata" in body:
-            given = body["metadata"]
-            merged = {} if given is None else {**metadata, **require_object(given, "metadata")}
+            changes = body["metadata"]
+            merged = {} if changes is None else {**metadata, **require_object(changes, "metadata")}
             metadata = custom_metadata({"metadata": merged})
         holds = holds_of(body, record.holds)
         return replace(record, fields=fields, metadata=metadata, holds=holds)

@@ -90,9 +90,9 @@ def _ordered(parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _found(directory: Path, part: Part) -> Path:
-    asked = part.etag.strip().strip('"')
+    etag = part.etag.strip().strip('"')
     for path in _files(directory, part.number):
-        if not asked or path.name == f"{_stem(part.number)}{asked}":
+        if not etag or path.name == f"{_stem(part.number)}{etag}":
             return path
     raise InvalidRequest(
         f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and name its ETag."

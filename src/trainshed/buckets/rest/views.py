@@ -161,8 +161,8 @@ def error_view(error: BucketsError) -> dict[str, Any]:
 
 def hash_header(record: ObjectRecord) -> str:
     """Returns the value of ``X-Goog-Hash``, '' if no checksum is known."""
-    named = {"crc32c": record.crc32c, "md5": record.md5}
-    return ",".join(f"{kind}={value}" for kind, value in named.items() if value)
+    sums = {"crc32c": record.crc32c, "md5": record.md5}
+    return ",".join(f"{kind}={value}" for kind, value in sums.items() if value)
 
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
@@ -172,5 +172,5 @@ def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:
 
 def custom_metadata(resource: Mapping[str, Any]) -> dict[str, str]:
     """Returns the user's own metadata in a client's object resource."""
-    given = require_object(resource.get("metadata"), "metadata")
-    return {str(key): str(value) for key, value in given.items() if value is not None}
+    metadata = require_object(resource.get("metadata"), "metadata")
+    return {str(key): str(value) for key, value in metadata.items() if value is not None}

@@ -70,13 +70,13 @@ async def answer_xml(call: Call) -> Response:
 
 
 async def _list(call: Call) -> Response:
-    bucket, asked = call.target.bucket, call.query
-    after = asked.get("start-after", asked.get("marker", ""))
+    bucket, parameters = call.target.bucket, call.query
+    after = parameters.get("start-after", parameters.get("marker", ""))
     wanted = call.number("max-keys")
     query = Query(
-        prefix=asked.get("prefix", ""),
-        delimiter=asked.get("delimiter", ""),
-        page_token=asked.get("continuation-token", ""),
+        prefix=parameters.get("prefix", ""),
+        delimiter=parameters.get("delimiter", ""),
+        page_token=parameters.get("continuation-token", ""),
         max_results=MAX_RESULTS if wanted is None else wanted,
         start_offset=after,
     )
@@ -91,7 +91,7 @@ async def _list(call: Call) -> Response:
     ]
     if page.next_page_token:
         inner.append(xml_element("NextContinuationToken", page.next_page_token))
-        if objects and "list-type" not in asked:
+        if objects and "list-type" not in parameters:
             inner.append(xml_element("NextMarker", objects[-1][0]))
     inner += [_listed(name, record) for name, record in objects]
     inner += [f"<CommonPrefixes>{xml_element('Prefix', p)}</CommonPrefixes>" for p in page.prefixes]
@@ -229,8 +229,8 @@ def _parts(body: bytes) -> list[parts.Part]:
 
 
 def _part(element: ElementTree.Element) -> parts.Part:
-    said = {_bare(child.tag): (child.text or "").strip() for child in element}
-    return parts.Part(int(said.get("PartNumber", "")), said.get("ETag", ""))
+    fields = {_bare(child.tag): (child.text or "").strip() for child in element}
+    return parts.Part(int(fields.get("PartNumber", "")), fields.get("ETag", ""))
 
 
 def _bare(tag: str) -> str:

@@ -10,7 +10,7 @@ import tempfile
 with tempfile.TemporaryDirectory() as home:
     os.environ.update(HOME=home, BOTO_CONFIG=os.devnull)
     sys.argv = ["gsutil", "version"]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         importlib.import_module("gslib.__main__").main()
-assert said.getvalue().startswith("gsutil version: "), said.getvalue()
+assert output.getvalue().startswith("gsutil version: "), output.getvalue()

@@ -120,7 +120,7 @@ class Commands:
                     process.wait()
                 finally:
                     stop.ended(process)
-                if process.returncode and stop.asked:
+                if process.returncode and stop.is_asked:
                     raise ToolFailed("it was stopped, because no job waits for it any more")
                 self._check(process, late, "\n".join(last), self._long)
 
@@ -130,14 +130,14 @@ class Commands:
             assert process.stdout is not None
             assert process.stderr is not None
             errors = process.stderr
-            said: list[bytes] = []
-            reader = threading.Thread(target=lambda: said.append(errors.read()), daemon=True)
+            errors_read: list[bytes] = []
+            reader = threading.Thread(target=lambda: errors_read.append(errors.read()), daemon=True)
             reader.start()
             while chunk := process.stdout.read(_CHUNK):
                 take(chunk)
             process.wait()
             reader.join()
-            self._check(process, late, b"".join(said).decode(errors="replace"), self._long)
+            self._check(process, late, b"".join(errors_read).decode(errors="replace"), self._long)
 
     @contextmanager
     def _started(
@@ -222,8 +222,8 @@ def essence(errors: str) -> str:
         if not level or level in _ERRORS:
             complaints.append(message)
     telling = [line for line in complaints if line]
-    named = [line for line in telling if line.lower().startswith(("error", "cannot"))]
-    words = (named or telling or [""])[-1]
+    labelled = [line for line in telling if line.lower().startswith(("error", "cannot"))]
+    words = (labelled or telling or [""])[-1]
     for prefix in ("Error: ", "Error response from daemon: ", "error: "):
         words = words.removeprefix(prefix)
     return words.rstrip(".?!")
@@ -254,8 +254,8 @@ class CommandTool:
             if any(sign in str(failure).lower() for sign in _UNKNOWN):
                 return None
             raise
-        found = json.loads(answer)
-        return _config(found[0]) if found else None
+        images = json.loads(answer)
+        return _config(images[0]) if images else None
 
     def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
         """See the port."""
@@ -289,15 +289,15 @@ class CommandTool:
 
 
 def _config(answer: dict[str, Any]) -> ImageConfig:
-    given: dict[str, Any] = answer.get("Config") or {}
-    variables = (entry.partition("=") for entry in given.get("Env") or ())
+    config: dict[str, Any] = answer.get("Config") or {}
+    variables = (entry.partition("=") for entry in config.get("Env") or ())
     return ImageConfig(
         id=str(answer["Id"]).removeprefix("sha256:"),
-        entrypoint=_words(given.get("Entrypoint")),
-        command=_words(given.get("Cmd")),
+        entrypoint=_words(config.get("Entrypoint")),
+        command=_words(config.get("Cmd")),
         environ=tuple((name, value) for name, _, value in variables if name),
-        workdir=given.get("WorkingDir") or "",
-        user=given.get("User") or "",
+        workdir=config.get("WorkingDir") or "",
+        user=config.get("User") or "",
         architecture=answer.get("Architecture") or "",
         system=answer.get("Os") or "",
         size=int(answer.get("Size") or 0),

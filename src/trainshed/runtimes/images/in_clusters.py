@@ -40,11 +40,11 @@ class ClusterImages:
 
     def ready(self, reference: str) -> Image | None:
         """Return what was read of the image recently."""
-        found = self._read.get(reference)
-        if found is None:
+        read = self._read.get(reference)
+        if read is None:
             return None
-        is_final = is_pinned(reference) and not found.image.unread
-        return found.image if is_final or self._now() - found.at < _FRESH else None
+        is_final = is_pinned(reference) and not read.image.unread
+        return read.image if is_final or self._now() - read.at < _FRESH else None
 
     async def prepare(self, reference: str, progress: Progress | None) -> Image:
         """Read from the registry what the image starts. Raises nothing, because jobs with their own command

@@ -137,10 +137,10 @@ class PullProgress:
         layers = self._layers.values()
         here = sum(layer.was_here for layer in layers)
         came = len(layers) - here
-        told = [f"{megabytes(self._bytes())} in {_layers(came)}"] if came else []
+        parts = [f"{megabytes(self._bytes())} in {_layers(came)}"] if came else []
         if here:
-            told.append(f"{_layers(here)} {'was' if here == 1 else 'were'} here already")
-        return f"{self._reference} is pulled: {', '.join([*told, seconds])}."
+            parts.append(f"{_layers(here)} {'was' if here == 1 else 'were'} here already")
+        return f"{self._reference} is pulled: {', '.join([*parts, seconds])}."
 
     def _takes(self, line: str) -> bool:
         """Whether the line says something new."""
@@ -169,25 +169,25 @@ class PullProgress:
         return _STUCK if not self._layers or (waiting and sized) else _LONGEST_SILENCE
 
     def _state(self, now: Nanos, still: int) -> str:
-        told = [f"{(now - self._began) / _SECOND:.0f} s"]
+        parts = [f"{(now - self._began) / _SECOND:.0f} s"]
         if self._layers:
             total = sum(layer.total for layer in self._layers.values())
             waiting = [layer for layer in self._layers.values() if not layer.fetched]
             may_grow = len(waiting) >= _AT_ONCE or not all(layer.total for layer in waiting)
             of = "of at least" if may_grow else "of"
-            told = [
+            parts = [
                 f"{megabytes(self._bytes())} {of} {megabytes(total)}",
                 f"{self._fetched()} {of} {_layers(len(self._layers))}",
-                *told,
+                *parts,
             ]
         came = self._bytes() - self._told_bytes
         if still > _IDLE:
-            told.append(f"nothing has come for {still / _SECOND:.0f} s")
+            parts.append(f"nothing has come for {still / _SECOND:.0f} s")
         elif came > 0:
-            told.append(f"{came * _SECOND / (now - self._told) / 1e6:,.1f} MB/s")
+            parts.append(f"{came * _SECOND / (now - self._told) / 1e6:,.1f} MB/s")
         elif self._layers and self._fetched() == len(self._layers):
-            told.append("being written to the store")
-        return f"Pulling {self._reference}: {', '.join(told)}."
+            parts.append("being written to the store")
+        return f"Pulling {self._reference}: {', '.join(parts)}."
 
     def _bytes(self) -> int:
         return sum(layer.done for layer in self._layers.values())
@@ -261,7 +261,7 @@ class PullPolicy:
             with self._scratch() as scratch:
                 tool.pull(reference, scratch, progress.hear, stop)
         except ToolFailed as failure:
-            if stop.asked:
+            if stop.is_asked:
                 raise
             tell(f"{reference} could not be pulled: {failure}.")
             here = config is not None or can_do_without
@@ -283,7 +283,7 @@ class PullPolicy:
 def _not_pulled(tool: ImageTool, reference: str, failure: ToolFailed) -> Exception:
     words = str(failure).lower()
     # If one cause is the most likely, only its remedy is proposed.
-    advice = next((told for signs, told in _ADVICE if any(sign in words for sign in signs)), "")
+    advice = next((text for signs, text in _ADVICE if any(sign in words for sign in signs)), "")
     advice = advice.format(tool=tool.name, host=host_of(reference)) or _how_to_have_it(tool)
     message = f"The image {reference} could not be pulled with {tool.name}: {failure}. {advice}"
     return PackageFailed(message) if failure.final else BuildFailed(message)

@@ -84,17 +84,17 @@ class Registries:
             manifest = line.manifest(_chosen(manifest))
         if manifest.config is None:
             raise NotRead(f"what {host} has under that name is no image")
-        found = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
-        started = found.config or _Started()
+        configuration = line.get(f"blobs/{manifest.config.digest}", _Configuration, ())
+        started = configuration.config or _Started()
         return ImageConfig(
             id=manifest.config.digest.removeprefix("sha256:"),
             entrypoint=started.entrypoint or (),
             command=started.cmd or (),
-            environ=tuple(_variable(one) for one in started.env or ()),
+            environ=tuple(_variable(variable) for variable in started.env or ()),
             workdir=started.working_dir,
             user=started.user,
-            architecture=found.architecture,
-            system=found.os,
+            architecture=configuration.architecture,
+            system=configuration.os,
         )
 
     def _base(self, host: str) -> str:
@@ -152,14 +152,14 @@ class _Line:
             return f"Basic {self._login}"
         if scheme.lower() != "bearer":
             raise NotRead(f"{self._base} wants a log-in, and there is none for it")
-        asked = _parameters(rest)
-        realm = asked.pop("realm", "")
+        parameters = _parameters(rest)
+        realm = parameters.pop("realm", "")
         if urlsplit(realm).scheme != "https" and not (
             self._base.startswith("http:") and realm.startswith("http:")
         ):
             raise NotRead(f"{self._base} sends log-ins to {realm or 'nowhere'}, which is not https")
-        asked.setdefault("scope", f"repository:{self._path}:pull")
-        url = f"{realm}?{urlencode(asked)}"
+        parameters.setdefault("scope", f"repository:{self._path}:pull")
+        url = f"{realm}?{urlencode(parameters)}"
         try:
             content = _fetched(url, {}, f"Basic {self._login}" if self._login else "")
         except urllib.error.HTTPError as refusal:
@@ -222,14 +222,14 @@ def _path_of(reference: str) -> str:
 def _chosen(index: _Manifest) -> str:
     """Return the digest of the manifest to read, of several. Raises NotRead if there is none."""
     ours = [
-        one
-        for one in index.manifests
-        if one.platform and (one.platform.os, one.platform.architecture) == ("linux", _ARCHITECTURE)
+        descriptor
+        for descriptor in index.manifests
+        if descriptor.platform == _Platform(_ARCHITECTURE, "linux")
     ]
-    found = next(iter((*ours, *index.manifests)), None)
-    if found is None:
+    chosen = next(iter((*ours, *index.manifests)), None)
+    if chosen is None:
         raise NotRead("the registry has no image under that name")
-    return found.digest
+    return chosen.digest
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -239,9 +239,9 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _parameters(text: str) -> dict[str, str]:
     """Return the parameters of a challenge such as `realm="https://…",service="…"`."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name:
-            found[name.lower()] = value.strip('"')
-    return found
+            parameters[name.lower()] = value.strip('"')
+    return parameters

@@ -278,7 +278,7 @@ class Images:
 
             def advance(done: int) -> None:
                 nonlocal last
-                if stop.asked:
+                if stop.is_asked:
                     raise BuildFailed(
                         f"{reference} is not unpacked, because no job waits for it any more."
                     )

@@ -49,7 +49,7 @@ class Podman(CommandTool):
         store, driver = facts["store"], facts["store"]["graphDriverName"]
         if not store.get("graphRoot"):
             raise ToolFailed("it does not say where its images lie")
-        if sum(each["size"] for each in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
+        if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
             # It can give files to one user only, so it could not take images in which others own files. That
             # does not matter here: everything that an ordinary user unpacks is their own.
             commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
@@ -127,9 +127,9 @@ class Tools:
     def close(self) -> None:
         """Kill what the tool does, and a probe that is running; nothing is run after that."""
         self._closed = True
-        for each in (self._asked, self._found):
-            if each is not None:
-                each.close()
+        for tool in (self._asked, self._found):
+            if tool is not None:
+                tool.close()
 
     def _look(self) -> tuple[ImageTool | None, str]:
         names = list(_PROBES) if self._wanted == AUTO else [self._wanted]
@@ -146,14 +146,14 @@ class Tools:
             except ToolFailed as failure:
                 unusable.append(f"{name} is there and says: {failure}.")
         if self._wanted == AUTO:
-            told = " ".join(unusable) or "neither was found on the service's PATH."
+            cause = " ".join(unusable) or "neither was found on the service's PATH."
             needed = "podman or docker, of which there is none that works"
         else:
-            told = " ".join(unusable) or "it was not found on the service's PATH."
+            cause = " ".join(unusable) or "it was not found on the service's PATH."
             needed = f"{self._wanted} (container_tool), which does not work"
         what = "Set that right, or install podman" if unusable else "Install podman"
         return None, (
-            f"Images are fetched by {needed}: {told} {what}, which needs neither root nor a daemon."
+            f"Images are fetched by {needed}: {cause} {what}, which needs neither root nor a daemon."
         )
 
 

@@ -72,10 +72,10 @@ class Unpacking:
         self._listening.join()
         complaints = [line for line in self._said if not any(sign in line for sign in _HARMLESS)]
         if status and (complaints or not self._said):
-            told = "; ".join(complaints[-3:]) or f"it ended with status {status}"
-            if "No space left" in told:
+            cause = "; ".join(complaints[-3:]) or f"it ended with status {status}"
+            if "No space left" in cause:
                 raise DiskFull(f"the disk of {self._root} is full")
-            raise UnpackingFailed(f"tar could not unpack it: {told}")
+            raise UnpackingFailed(f"tar could not unpack it: {cause}")
 
     def abandon(self) -> None:
         """Stop unpacking; what is unpacked already stays."""

@@ -24,10 +24,10 @@ def take_out_unusable(site: Path, *beneath: Path) -> None:
     """Make torchvision and torchaudio in `site` usable with the PyTorch there, or with the first in `beneath`
     (sites that programs see as well). Files are replaced, never written to, because they may be hard links
     into the installer's cache."""
-    found = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
-    if not found or not _is_for_cpus(site, *beneath):
+    extensions = [extension for pattern in _EXTENSIONS for extension in _files(site, pattern)]
+    if not extensions or not _is_for_cpus(site, *beneath):
         return
-    unusable = [extension for extension in found if _names(extension, _NEEDS_GPU)]
+    unusable = [extension for extension in extensions if _names(extension, _NEEDS_GPU)]
     for extension in unusable:
         extension.unlink()
     if any(extension.parent.name == "torchvision" for extension in unusable):
@@ -53,7 +53,9 @@ def _names(extension: Path, name: bytes) -> bool:
 
 
 def _is_for_cpus(*sites: Path) -> bool:
-    libraries = next((each for site in sites if (each := site / "torch/lib").is_dir()), None)
+    libraries = next(
+        (directory for site in sites if (directory := site / "torch/lib").is_dir()), None
+    )
     return libraries is not None and not any(libraries.glob("libtorch_cuda*"))
 
 

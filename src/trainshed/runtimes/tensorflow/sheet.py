@@ -154,18 +154,18 @@ def parts(
     """Return the requirements of the parts, and what is left out. `until`: by part, the highest minor version
     of Python 3 for which it is available, 0 = none; a part that is not listed supports all of `pythons`."""
     lowest, highest = pythons
-    asked: list[str] = []
+    requirements: list[str] = []
     left_out: list[LeftOut] = []
     for part, names in PARTS.items():
         last = (3, until.get(part, highest[1]))
         marker = f"; python_version < '3.{last[1] + 1}'" if last < highest else ""
         if last >= lowest:
-            asked += [name + marker for name in names]
+            requirements += [name + marker for name in names]
         if last < highest:
             reason = f"no release of it goes with TensorFlow {version} on this Python"
             without = (max(lowest, (3, last[1] + 1)), highest)
             left_out += [LeftOut(name, reason, without) for name in names]
-    return tuple(asked), tuple(left_out)
+    return tuple(requirements), tuple(left_out)
 
 
 SHEET = Sheet(

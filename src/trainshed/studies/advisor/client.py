@@ -61,14 +61,14 @@ class ProcessAdvisor:
         while True:
             some = min(_TURN, count - len(points))
             call = SuggestCall(spec, tuple(shown), some, seed)
-            found: Proposals = await self._ask(Kind.SUGGEST, call)
-            points += found.parameters
-            if len(points) >= count or len(found.parameters) < some:
-                return Proposals(tuple(points), found.exhausted)
-            latest = max((one.number for one in shown), default=0)
+            proposals: Proposals = await self._ask(Kind.SUGGEST, call)
+            points += proposals.parameters
+            if len(points) >= count or len(proposals.parameters) < some:
+                return Proposals(tuple(points), proposals.exhausted)
+            latest = max((trial.number for trial in shown), default=0)
             shown += [
                 Seen(latest + ahead, TrialState.REQUESTED, parameters)
-                for ahead, parameters in enumerate(found.parameters, start=1)
+                for ahead, parameters in enumerate(proposals.parameters, start=1)
             ]
 
     async def should_stop(

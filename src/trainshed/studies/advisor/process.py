@@ -87,12 +87,12 @@ def _answer(kind: Kind, body: bytes) -> bytes:
         if kind is Kind.SUGGEST:
             call = _suggest_calls.decode(body)
             algorithm = algorithm_for(call.spec.algorithm)
-            found = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
-            return frame(Kind.PROPOSALS, found)
+            proposals = algorithm.suggest(call.spec, call.trials, call.count, call.seed)
+            return frame(Kind.PROPOSALS, proposals)
         from trainshed.studies.stopping.deciding import decide_all
 
-        asked = _stop_calls.decode(body)
-        return frame(Kind.VERDICTS, decide_all(asked.spec, asked.curves, asked.numbers))
+        stop_call = _stop_calls.decode(body)
+        return frame(Kind.VERDICTS, decide_all(stop_call.spec, stop_call.curves, stop_call.numbers))
     except Exception as failure:
         # Whatever an algorithm raises is reported to the service, and the process goes on.
         import traceback

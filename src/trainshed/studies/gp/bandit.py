@@ -147,31 +147,31 @@ class _Study:
         rng = np.random.default_rng((self._seed, number))
         if number % self._tuning.exploit_every == 0:
             score = self._exploiting(codes, rng)
-            found = self._search(score, codes, rng)
-            point = self._fresh(found)
-            if point is not None and self._is_new(found.codes[:1], codes):
+            best = self._search(score, codes, rng)
+            point = self._fresh(best)
+            if point is not None and self._is_new(best.codes[:1], codes):
                 return point
         explores = len(codes) > 0 and rng.random() < self._tuning.explore_share
         branches = self._space.branches if number % self._tuning.branch_every == 1 else ()
         column = branches[int(rng.integers(len(branches)))] if branches else None
         score = self._score(codes, rng, explores, column)
-        found = self._search(score, codes, rng)
+        best = self._search(score, codes, rng)
         for bolder in _BOLDER:
-            if self._all or self._promises(score, found):
+            if self._all or self._promises(score, best):
                 break
             score = self._score(codes, rng, explores, column, bolder)
-            found = self._search(score, codes, rng)
-        return self._fresh(found) or self._space.decode(found.codes[0])
+            best = self._search(score, codes, rng)
+        return self._fresh(best) or self._space.decode(best.codes[0])
 
     @property
     def _is_plain(self) -> bool:
         """Whether there is one objective, and nothing else."""
         return len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None
 
-    def _promises(self, score: Score, found: Found) -> bool:
+    def _promises(self, score: Score, best: Found) -> bool:
         """Whether the best point that was found is worth more than all that were tried."""
         tried = score.values(self._space.embed(self._done))
-        return bool(found.scores[0] - tried.max() > _NOTHING)
+        return bool(best.scores[0] - tried.max() > _NOTHING)
 
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning
@@ -215,10 +215,10 @@ class _Study:
         seeds = space.genotypes(self._done[best] if aim.metric.safety is None else self._done[:0])
         return Search(space, score, trust, self._effort).maximize(seeds, rng)
 
-    def _fresh(self, found: Found) -> Parameters | None:
+    def _fresh(self, best: Found) -> Parameters | None:
         """Return the best point that was not tried; if all were, one that is not pending; None if there is
         none."""
-        points = [self._space.decode(row) for row in found.codes]
+        points = [self._space.decode(row) for row in best.codes]
         fresh = next((point for point in points if point not in self._tried), None)
         return fresh or next((point for point in points if point not in self._running), None)
 

@@ -73,8 +73,8 @@ def choose(spec: StudySpec, trials: Sequence[Seen]) -> Shown:
 def _values(spec: StudySpec, trial: Seen) -> list[float]:
     if trial.final is None:
         return [np.nan] * len(spec.metrics)
-    found = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
-    return [np.nan if value is None else score(metric, value) for metric, value in found]
+    measured = ((metric, trial.final.value(metric.id)) for metric in spec.metrics)
+    return [np.nan if value is None else score(metric, value) for metric, value in measured]
 
 
 def _rows(values: Array) -> Positions:

@@ -105,8 +105,8 @@ class Success:
 
 def likeliest(points: Array, succeeded: Mask, width: int) -> Shape:
     """Return the shape that explains best which trials succeeded. The same data give the same answer."""
-    found = {shape: Success(points, succeeded, width, shape).evidence for shape in _SHAPES}
-    return max(found, key=lambda shape: found[shape])
+    evidence = {shape: Success(points, succeeded, width, shape).evidence for shape in _SHAPES}
+    return max(evidence, key=lambda shape: evidence[shape])
 
 
 def _mode(covariance: Array, signs: Array) -> tuple[Array, Array, Array, float]:

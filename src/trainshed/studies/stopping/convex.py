@@ -123,8 +123,8 @@ def updated_finals(
     (`update_all_stopped`)."""
     if not rule.update_all_stopped:
         return ()
-    predicted = ((one.number, predicted_final(rule, spec, one, others)) for one in stopped)
-    return tuple((number, found) for number, found in predicted if found is not None)
+    predicted = ((curve.number, predicted_final(rule, spec, curve, others)) for curve in stopped)
+    return tuple((number, final) for number, final in predicted if final is not None)
 
 
 def tangent(own: Line) -> Tangent | None:
@@ -159,8 +159,8 @@ def _lacking(rule: ConvexStopping, plane: Axes, own: Line, finished: Sequence[Li
 
 def _last_step(rule: ConvexStopping, finished: Sequence[Line]) -> float:
     """Return the place to which curves are extrapolated, in steps or ns."""
-    given = rule.max_steps * (NS if rule.use_elapsed else 1)
-    return given or max(line.end for line in finished)
+    last = rule.max_steps * (NS if rule.use_elapsed else 1)
+    return last or max(line.end for line in finished)
 
 
 def _part(own: Line, goal: float, finished: Sequence[Line]) -> float:

@@ -42,9 +42,12 @@ class Axes(Struct, frozen=True):
     def line(self, curve: Curve) -> Line | None:
         """Return the curve as a line; None if the objective was not measured."""
         points = [
-            (one.elapsed if self.use_elapsed else one.step, score(self.metric, value))
-            for one in curve.measurements
-            if (value := one.value(self.metric.id)) is not None
+            (
+                measurement.elapsed if self.use_elapsed else measurement.step,
+                score(self.metric, value),
+            )
+            for measurement in curve.measurements
+            if (value := measurement.value(self.metric.id)) is not None
         ]
         if not points:
             return None
@@ -56,7 +59,9 @@ class Axes(Struct, frozen=True):
 
     def finished(self, curves: Iterable[Curve]) -> list[Line]:
         """Return the lines of the trials that are over."""
-        return [line for one in curves if one.is_over and (line := self.line(one)) is not None]
+        return [
+            line for curve in curves if curve.is_over and (line := self.line(curve)) is not None
+        ]
 
     def where(self, x: float) -> str:
         return f"after {x / NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"

@@ -169,13 +169,13 @@ def _regression(features: Floats, gains: Floats) -> StudentT:
     """Predict the gain for row 0 of `features`; the other rows are the examples."""
     squares = ((features[:, None, :] - features[None, :, :]) ** 2).sum(axis=2)
     products = features @ features.T
-    best, found = -np.inf, StudentT(float(gains.mean()), float(gains.std()), len(gains) - 1)
+    best, prediction = -np.inf, StudentT(float(gains.mean()), float(gains.std()), len(gains) - 1)
     for length, noise, linear in product(LENGTHS, NOISES, LINEAR):
         kernel = np.exp(-squares / (2 * length**2)) + linear * products
         likelihood, predicted = _fit(kernel, noise, gains)
         if likelihood > best:
-            best, found = likelihood, predicted
-    return found
+            best, prediction = likelihood, predicted
+    return prediction
 
 
 def _fit(kernel: Floats, noise: float, gains: Floats) -> tuple[float, StudentT]:

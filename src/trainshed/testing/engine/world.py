@@ -157,10 +157,10 @@ class World:
     ) -> None:
         self._answer()
         sim_slot = self.sim_slot(job_uid, attempt, replica)
-        one = sim_slot.incarnations.get(incarnation) if sim_slot is not None else None
-        if sim_slot is not None and one is not None and one.fate is Fate.RUNNING:
+        run = sim_slot.incarnations.get(incarnation) if sim_slot is not None else None
+        if sim_slot is not None and run is not None and run.fate is Fate.RUNNING:
             signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
-            self._processes.end(sim_slot, one, None, signal, oom=fault is Fault.OOM)
+            self._processes.end(sim_slot, run, None, signal, oom=fault is Fault.OOM)
 
     def drop_reducers(self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]) -> None:
         self._answer()
@@ -195,9 +195,9 @@ class World:
         place = self.places[node]
         if place.alive:
             place.alive = False
-            for sim_slot, one in self._on(node):
-                if one.lives:
-                    self._processes.lose(sim_slot, one, f"node {node} died", tell=False)
+            for sim_slot, run in self._on(node):
+                if run.lives:
+                    self._processes.lose(sim_slot, run, f"node {node} died", tell=False)
             self._nodes.silence(node)
 
     def cut_off(self, node: str) -> None:
@@ -209,10 +209,10 @@ class World:
     def come_back(self, node: str) -> None:
         """Let a dead or cut-off node answer again; it learns what was decided of its replicas meanwhile."""
         self._nodes.come_back(node)
-        for sim_slot, one in self._on(node):
-            self._tell(sim_slot, one)
-            if one.lives and one.to_stop is not None:
-                self._stop(sim_slot, one, one.to_stop)
+        for sim_slot, run in self._on(node):
+            self._tell(sim_slot, run)
+            if run.lives and run.to_stop is not None:
+                self._stop(sim_slot, run, run.to_stop)
 
     def drain(self, node: str, *, draining: bool = True) -> None:
         """Have the engine drain a node, or end that."""
@@ -220,17 +220,17 @@ class World:
 
     def kill_shim(self, sim_slot: SimSlot) -> bool:
         """Kill a replica's shim, and its program with it. Returns False if nothing of it lives."""
-        one = sim_slot.latest
-        if one is None or not one.lives:
+        run = sim_slot.latest
+        if run is None or not run.lives:
             return False
-        self._processes.lose(sim_slot, one, "its shim is gone")
+        self._processes.lose(sim_slot, run, "its shim is gone")
         return True
 
     def end(self, sim_slot: SimSlot, code: int) -> None:
         """Let a running program end by itself, before its script has it."""
-        one = sim_slot.latest
-        assert one is not None and one.fate is Fate.RUNNING
-        self._processes.end(sim_slot, one, code, None)
+        run = sim_slot.latest
+        assert run is not None and run.fate is Fate.RUNNING
+        self._processes.end(sim_slot, run, code, None)
 
     def kill_zygote(self, back_after: int) -> None:
         """Let nothing start for `back_after` ns, until another zygote is there; what runs goes on."""
@@ -279,34 +279,34 @@ class World:
                     "lives"
                 )
         self.starts += 1
-        one = sim_slot.begin(plan, script)
-        one.begun = self.clock.now
-        self.lived.append((sim_slot, one))
-        self._processes.start(sim_slot, one)
+        run = sim_slot.begin(plan, script)
+        run.begun = self.clock.now
+        self.lived.append((sim_slot, run))
+        self._processes.start(sim_slot, run)
 
-    def _stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
-        if one.lives and not self.places[one.node].reachable:
-            one.to_stop = grace  # as soon as it can be reached, if its fence does not come first
+    def _stop(self, sim_slot: SimSlot, run: Incarnation, grace: int) -> None:
+        if run.lives and not self.places[run.node].reachable:
+            run.to_stop = grace  # as soon as it can be reached, if its fence does not come first
         else:
-            self._processes.stop(sim_slot, one, grace)
+            self._processes.stop(sim_slot, run, grace)
 
     def _fenced(self, node: str) -> None:
-        for sim_slot, one in self._on(node):
-            if one.lives:
-                self._processes.lose(sim_slot, one, "its node does not answer", tell=False)
-            self._tell(sim_slot, one, fenced=True)
+        for sim_slot, run in self._on(node):
+            if run.lives:
+                self._processes.lose(sim_slot, run, "its node does not answer", tell=False)
+            self._tell(sim_slot, run, fenced=True)
 
     def _on(self, node: str) -> list[tuple[SimSlot, Incarnation]]:
         """Return all that was ever started there, of slots that were not released."""
-        found = (
-            (sim_slot, one)
+        placed = (
+            (sim_slot, run)
             for sim_slot in self.sim_slots()
-            for one in sim_slot.incarnations.values()
+            for run in sim_slot.incarnations.values()
         )
-        return [(sim_slot, one) for sim_slot, one in found if one.node == node]
+        return [(sim_slot, run) for sim_slot, run in placed if run.node == node]
 
     def _check_room(self, node: str) -> None:
-        takes = [one.takes for _, one in self._on(node) if one.fate is Fate.RUNNING]
+        takes = [run.takes for _, run in self._on(node) if run.fate is Fate.RUNNING]
         if not self.strict or not takes:
             return
         has, used = self.places[node].has, tuple(map(sum, zip(*takes, strict=True)))
@@ -314,23 +314,23 @@ class World:
             self._violated(f"node {node} has {has} and is given {used}")
 
     def _tell(
-        self, sim_slot: SimSlot, one: Incarnation, *, fenced: bool = False, news: bool = False
+        self, sim_slot: SimSlot, run: Incarnation, *, fenced: bool = False, news: bool = False
     ) -> None:
         """Send all events of an incarnation, or only what is `news`; none for one on a silent node until its
         fence has passed."""
-        if one.fate is Fate.RUNNING and news:
-            self._check_room(one.node)
-        if self.places[one.node].reachable or fenced or one.cause == "never started":
-            for event in sim_slot.told(one)[-1:] if news else sim_slot.told(one):
+        if run.fate is Fate.RUNNING and news:
+            self._check_room(run.node)
+        if self.places[run.node].reachable or fenced or run.cause == "never started":
+            for event in sim_slot.told(run)[-1:] if news else sim_slot.told(run):
                 self.bus.tell(event)
 
-    def _printed(self, sim_slot: SimSlot, one: Incarnation, text: str) -> None:
+    def _printed(self, sim_slot: SimSlot, run: Incarnation, text: str) -> None:
         which = (sim_slot.job_uid, sim_slot.attempt, sim_slot.replica)
-        line = self.journals.write(*which, one.number, at=self.clock.wall, text=text)
+        line = self.journals.write(*which, run.number, at=self.clock.wall, text=text)
         self.bus.tell(LinesWritten(*which, line.n + 1))
 
-    def _reported(self, sim_slot: SimSlot, one: Incarnation, report: Reports) -> None:
-        self.notebooks.write(sim_slot.job_uid, one.started, self.clock.wall, report)
+    def _reported(self, sim_slot: SimSlot, run: Incarnation, report: Reports) -> None:
+        self.notebooks.write(sim_slot.job_uid, run.started, self.clock.wall, report)
         self.bus.tell(MetricsWritten(sim_slot.job_uid, sim_slot.attempt, sim_slot.replica))
 
     def _violated(self, what: str) -> None:
