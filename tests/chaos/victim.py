@@ -26,7 +26,7 @@ START: Final = 60.0
 """Seconds within which a service must serve."""
 _MARKS: Final = {
     "zygote": "zygote",
-    "advisor": "studies.advisor",
+    "advisor": "studies.advisor_process",
     "buckets": "trainshed.buckets",
     "preloader": "preloader.program",
 }

@@ -43,8 +43,8 @@ time.sleep(600)
 """
 ADVISED = """
 import asyncio, contextlib
-from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.advisor.process import Kind
+from trainshed.studies.advisor_client import ProcessAdvisor
+from trainshed.studies.advisor_process import Kind
 async def main():
     advisor = ProcessAdvisor()
     with contextlib.suppress(Exception):

@@ -205,7 +205,7 @@ def test_quick_run_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("candidate", "counted", "passed_over"),
     [
-        ("gp-bandit", {"gp/bandit.py", "routines.py"}, {"stopping/convex.py", "advisor/client.py"}),
+        ("gp-bandit", {"gp/bandit.py", "routines.py"}, {"stopping/convex.py", "advisor_client.py"}),
         ("optuna-tpe", {"engines/optuna.py"}, {"routines.py", "stopping/convex.py"}),
         ("random", {"random_search.py"}, {"gp/bandit.py", "engines/optuna.py"}),
     ],

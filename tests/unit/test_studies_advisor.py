@@ -21,9 +21,10 @@ from trainshed.core.study.spec import (
     ParameterType,
     StudySpec,
 )
-from trainshed.studies.advisor import client, process
-from trainshed.studies.advisor.client import ProcessAdvisor
-from trainshed.studies.advisor.process import HEAD, Kind, SuggestCall, frame
+from trainshed.studies import advisor_client as client
+from trainshed.studies import advisor_process as process
+from trainshed.studies.advisor_client import ProcessAdvisor
+from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
@@ -136,7 +137,7 @@ def test_it_ends_with_its_parent_however_that_died() -> None:
         """
         import asyncio, os, sys
         from tests.unit.test_studies_advisor import SEEN, pid_of, spec
-        from trainshed.studies.advisor.client import ProcessAdvisor
+        from trainshed.studies.advisor_client import ProcessAdvisor
 
         async def main():
             advisor = ProcessAdvisor()
@@ -207,14 +208,14 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     whole = textwrap.dedent(
         """
         import os, sys
-        from trainshed.studies.advisor.process import HEAD, Kind, frame
+        from trainshed.studies.advisor_process import HEAD, Kind, frame
         from trainshed.studies.port import Proposals
         """
     ) + textwrap.dedent(script)
     real = asyncio.create_subprocess_exec
 
     async def other(program: str, *arguments: str, **how: Any) -> asyncio.subprocess.Process:
-        assert arguments == ("-P", "-m", "trainshed.studies.advisor.process", str(os.getpid()))
+        assert arguments == ("-P", "-m", "trainshed.studies.advisor_process", str(os.getpid()))
         return await real(program, "-c", whole, **how)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
@@ -332,7 +333,7 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
     talking = textwrap.dedent(
         """
         import os
-        from trainshed.studies.advisor import process
+        from trainshed.studies import advisor_process as process
         plain = process.algorithm_for
 
         def loud(*which):

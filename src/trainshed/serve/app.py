@@ -77,7 +77,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Store
 from trainshed.store.records import OperationKind
-from trainshed.studies.advisor.client import ProcessAdvisor
+from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
 from trainshed.telemetry.spans import SpanSink
 from trainshed.viewers.service import LocalViewers, ViewerPool
@@ -454,8 +454,7 @@ def _images(settings: Settings, engine: Engine) -> ContainerImages:
     access = engine.registry_access if isinstance(engine, BringsImages) else None
     if access is not None:
         # Loads a client of registries, which a service of one machine does not need.
-        from trainshed.runtimes.images.in_clusters import ClusterImages
-        from trainshed.runtimes.images.registry import Registries
+        from trainshed.runtimes.images.registry import ClusterImages, Registries
 
         return ClusterImages(Registries(access.auth, access.insecure), now=clock.now)
 

@@ -10,7 +10,6 @@ from typing import BinaryIO, Final
 
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.callers import Caller, Kind
-from trainshed.buckets.calling import BucketCalls
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import (
@@ -21,6 +20,7 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLine, read_back

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.runtimes.registry import Registry
-from trainshed.runtimes.images.in_clusters import ClusterImages
-from trainshed.runtimes.images.registry import NotRead, Registries
+from trainshed.runtimes.images.registry import ClusterImages, NotRead, Registries
 from trainshed.runtimes.port import Image
 
 STARTED = {"Entrypoint": ["/train"], "Cmd": ["--epochs", "3"], "Env": ["A=1", "B=x=y"]}

@@ -3,20 +3,29 @@
 It is used by TensorFlow's file system (reading), Rust's `object_store`, which is in Polars, Delta Lake and
 Lance, and the uploads in parallel chunks of google-cloud-storage. Preconditions, properties and checksums
 come as headers, answers and errors are XML.
+
+A multipart upload is an `UploadSessions` session with the parts as files beside its data. A part's file name
+has its number and its MD5, which is its ETag. The parts become the session's data when the client says which
+ones make up the object; from then on it is committed as a resumable upload is, and repeating the request
+gives the same answer.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from trainshed.buckets.content import Checksums, parse_goog_hash, verify
-from trainshed.buckets.errors import InvalidRequest, NotSupported
+from msgspec import Struct
+
+from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
+from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported
 from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
-from trainshed.buckets.rest import parts
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
-from trainshed.buckets.rest.uploads import UploadSpec
+from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
 from trainshed.buckets.rest.views import etag_of, hash_header, timestamp, xml_element
 from trainshed.buckets.transfers import Source, copy
 from trainshed.httpd.messages import Response
@@ -183,18 +192,16 @@ async def _initiate(call: Call) -> Response:
 async def _put_part(call: Call) -> Response:
     call.operation = "write"
     number = call.number("partNumber")
-    if number is None or not 1 <= number <= parts.MOST_PARTS:
-        raise InvalidRequest(f"'partNumber' is a number from 1 to {parts.MOST_PARTS}. Correct it.")
-    staged = await call.run(
-        parts.stage_part, call.sessions, call.target.bucket, call.query["uploadId"]
-    )
+    if number is None or not 1 <= number <= MOST_PARTS:
+        raise InvalidRequest(f"'partNumber' is a number from 1 to {MOST_PARTS}. Correct it.")
+    staged = await call.run(stage_part, call.sessions, call.target.bucket, call.query["uploadId"])
     try:
         async for block in call.blocks():
             call.moved += len(block)
             await call.run(staged.write, block)
         verify(staged.sums, _expected(call))
         sums = staged.sums
-        etag = await call.run(parts.keep_part, staged, number)
+        etag = await call.run(keep_part, staged, number)
     finally:
         await call.run(staged.discard)
     return answer(headers={"ETag": etag, "X-Goog-Hash": f"crc32c={sums.crc32c},md5={sums.md5}"})
@@ -205,7 +212,7 @@ async def _complete(call: Call) -> Response:
     body = b"".join([block async for block in call.blocks(limit=_MAX_XML)])
     bucket = call.target.bucket
     name, record = await call.run(
-        parts.complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
+        complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
     )
     call.object = name
     inner = [
@@ -217,7 +224,7 @@ async def _complete(call: Call) -> Response:
     return _xml("CompleteMultipartUploadResult", _UPLOADED, inner, record)
 
 
-def _parts(body: bytes) -> list[parts.Part]:
+def _parts(body: bytes) -> list[Part]:
     if b"<!" in body:
         # No client sends declarations, and an entity may expand without end.
         raise InvalidRequest("The list of parts has a declaration in it. Leave it out.")
@@ -228,9 +235,9 @@ def _parts(body: bytes) -> list[parts.Part]:
         raise InvalidRequest(f"The list of parts cannot be read: {error}. Correct it.") from error
 
 
-def _part(element: ElementTree.Element) -> parts.Part:
+def _part(element: ElementTree.Element) -> Part:
     fields = {_bare(child.tag): (child.text or "").strip() for child in element}
-    return parts.Part(int(fields.get("PartNumber", "")), fields.get("ETag", ""))
+    return Part(int(fields.get("PartNumber", "")), fields.get("ETag", ""))
 
 
 def _bare(tag: str) -> str:
@@ -282,3 +289,104 @@ def _unsupported(call: Call) -> NotSupported:
         f"{call.request.method} at {call.path} is not supported: the XML API is served for the content of "
         "objects, their lists and multipart uploads. Use the JSON API."
     )
+
+
+MOST_PARTS = 10_000
+"""The limit of the public service."""
+
+
+class Part(Struct, frozen=True):
+    """One part, as a client names it when it completes an upload."""
+
+    number: int
+    #: The part's ETag; "" where the client does not say.
+    etag: str = ""
+
+
+def stage_part(sessions: UploadSessions, bucket: str, upload_id: str) -> Staged:
+    """Returns a file for a part, which `keep_part` takes or its owner discards. Raises ``NotFound``."""
+    directory = sessions.directory_of(bucket, upload_id)
+    try:
+        return Staged.create(directory)
+    except FileNotFoundError as error:
+        raise _gone(upload_id) from error
+
+
+def keep_part(staged: Staged, number: int) -> str:
+    """Make a staged file the part of that number, durably, in place of an earlier one. Returns its ETag."""
+    md5 = staged.digest.md5_hex()
+    directory = staged.path.parent
+    earlier = list(_files(directory, number))
+    kept = directory / f"{_stem(number)}{md5}"
+    try:
+        staged.seal()
+        staged.path.rename(kept)
+    except FileNotFoundError as error:
+        raise _gone(directory.name) from error
+    for path in earlier:
+        if path != kept:
+            path.unlink(missing_ok=True)
+    return f'"{md5}"'
+
+
+def complete(
+    sessions: UploadSessions, bucket: str, upload_id: str, parts: Sequence[Part]
+) -> tuple[str, ObjectRecord]:
+    """Make the object; returns its name and record. Raises ``NotFound``, ``InvalidRequest`` for missing
+    parts."""
+    session = sessions.resume(bucket, upload_id)
+    if isinstance(session, Committed):
+        return session.spec.name, session.record
+    try:
+        directory = sessions.directory_of(bucket, upload_id)
+        files = [_found(directory, part) for part in _ordered(parts)]
+        session.restart()
+        for path in files:
+            for block in _blocks(path):
+                session.write(block)
+        record = session.commit(UNKNOWN)
+        for path in directory.glob("part-*"):
+            path.unlink(missing_ok=True)
+        return session.spec.name, record
+    finally:
+        sessions.release(session)
+
+
+def _ordered(parts: Sequence[Part]) -> Sequence[Part]:
+    numbers = [part.number for part in parts]
+    if not numbers or numbers != sorted(set(numbers)):
+        raise InvalidRequest(
+            "The parts of an upload are named in ascending order, each once. Correct them."
+        )
+    return parts
+
+
+def _found(directory: Path, part: Part) -> Path:
+    etag = part.etag.strip().strip('"')
+    for path in _files(directory, part.number):
+        if not etag or path.name == f"{_stem(part.number)}{etag}":
+            return path
+    raise InvalidRequest(
+        f"Part {part.number} with the ETag '{part.etag}' was not uploaded. Upload it, and name its ETag."
+    )
+
+
+def _files(directory: Path, number: int) -> Iterator[Path]:
+    return directory.glob(f"{_stem(number)}*")
+
+
+def _stem(number: int) -> str:
+    return f"part-{number:05d}-"
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        while block := os.read(fd, BLOCK):
+            yield block
+    finally:
+        os.close(fd)
+
+
+def _gone(upload_id: str) -> NoSuchUpload:
+    return NoSuchUpload(f"The upload {upload_id} was cancelled meanwhile. Start the upload again.")

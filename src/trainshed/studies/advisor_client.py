@@ -15,7 +15,7 @@ import msgspec
 
 from trainshed.core.study.records import Parameters, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.studies.advisor.process import HEAD, Kind, StopCall, SuggestCall, frame
+from trainshed.studies.advisor_process import HEAD, Kind, StopCall, SuggestCall, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
@@ -139,7 +139,7 @@ class ProcessAdvisor:
             sys.executable,
             "-P",  # A file in the working directory must not take the place of a library.
             "-m",
-            "trainshed.studies.advisor.process",
+            "trainshed.studies.advisor_process",
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

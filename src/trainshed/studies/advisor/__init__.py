@@ -1,1 +1,0 @@
-"""Runs algorithms in a process of their own, so that numeric libraries neither load nor block the service."""
