@@ -101,6 +101,9 @@ def version(task: Task) -> str:
     return digest.hexdigest()[:12]
 
 
+_DECIDE_NOTHING = ("port.py", "advisor_client.py", "advisor_process.py")
+
+
 def own_code(candidate: str) -> list[Path]:
     """The files of this repository that decide what a candidate proposes."""
     root = Path(next(iter(studies.__path__)))
@@ -110,7 +113,7 @@ def own_code(candidate: str) -> list[Path]:
         files = [*root.glob("*.py"), *root.glob("gp/**/*.py")]
     else:
         files = list((Path(__file__).parent / "engines").glob("*.py"))
-    return sorted(file for file in files if file.name != "port.py")
+    return sorted(file for file in files if file.name not in _DECIDE_NOTHING)
 
 
 def to_json(result: Result) -> str:
