@@ -69,80 +69,13 @@ def _gcloud_vertex(region: str, job: Mapping[str, Any]) -> str:
         ]
         words = ["gcloud ai hp-tuning-jobs create", f"--region={region}"]
         return _with_file([*words, _flag("display-name", name), *counts, *labels], config)
-    spec = _mapping(job.get("jobSpec"))
     words = [
         "gcloud ai custom-jobs create",
         f"--region={region}",
         _flag("display-name", name),
         *labels,
     ]
-    flags = _pool_flags(spec)
-    if flags is None:
-        return _with_file(words, spec)
-    return _command([*words, *flags])
-
-
-def _pool_flags(spec: Mapping[str, Any]) -> list[str] | None:
-    """Return the flags that express a specification; None if a part of it has no flag."""
-    flags: list[str] = []
-    for key, value in spec.items():
-        if key == "serviceAccount":
-            flags.append(_flag("service-account", str(value)))
-        elif key == "enableWebAccess" and value:
-            flags.append("--enable-web-access")
-        elif key != "workerPoolSpecs":
-            return None
-    programs: list[list[str]] = []
-    for value in cast(Sequence[Any], spec.get("workerPoolSpecs") or ()):
-        found = _pool_flag(_mapping(value))
-        if found is None:
-            return None
-        pool, program = found
-        flags.append(_flag("worker-pool-spec", pool))
-        programs.append(program)
-    if not programs or any(program != programs[0] for program in programs):
-        return None
-    return [*flags, *programs[0]]
-
-
-def _pool_flag(pool: dict[str, Any]) -> tuple[str, list[str]] | None:
-    """Return the value of --worker-pool-spec, and the flags of the program, which all pools share; None if a
-    part of the pool has no flag."""
-    machine = _mapping(pool.get("machineSpec"))
-    parts = {
-        "machine-type": machine.get("machineType"),
-        "replica-count": pool.get("replicaCount", 1),
-        "accelerator-type": machine.get("acceleratorType"),
-        "accelerator-count": machine.get("acceleratorCount"),
-    }
-    if pool.keys() - {"machineSpec", "replicaCount", "pythonPackageSpec", "containerSpec"}:
-        return None
-    if machine.keys() - {"machineType", "acceleratorType", "acceleratorCount"}:
-        return None
-    package, container = (
-        _mapping(pool.get("pythonPackageSpec")),
-        _mapping(pool.get("containerSpec")),
-    )
-    if package:
-        known = {"executorImageUri", "packageUris", "pythonModule", "args"}
-        parts |= {
-            "executor-image-uri": package.get("executorImageUri"),
-            "python-module": package.get("pythonModule"),
-        }
-        lists = {"python-package-uris": package.get("packageUris"), "args": package.get("args")}
-    elif container:
-        known = {"imageUri", "command", "args"}
-        parts["container-image-uri"] = container.get("imageUri")
-        lists = {"command": container.get("command"), "args": container.get("args")}
-    else:
-        return None
-    if (package or container).keys() - known:
-        return None
-    values = [f"{key}={value}" for key, value in parts.items() if value is not None]
-    if any("," in value for value in values):
-        return None
-    program = [_list_flag(name, texts) for name, texts in lists.items() if texts]
-    return ",".join(values), program
+    return _with_file(words, _mapping(job.get("jobSpec")))
 
 
 def _gcloud_ml(region: str, job: Mapping[str, Any]) -> str:

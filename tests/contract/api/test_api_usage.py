@@ -77,7 +77,6 @@ async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) 
         "gpus": [],
         "points": [],
     }
-    assert answer["hints"] == []
 
 
 async def test_a_running_job_tells_what_it_uses(house: House) -> None:
@@ -147,18 +146,6 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
         },
     ]
     assert replica["points"][0]["gpus"] == [0.5, None]
-
-
-async def test_who_used_far_less_than_it_asked_for_is_told(house: House) -> None:
-    await created(house)
-    await started(house)
-    write(house, PRIMARY, begun(), look(300, 270.0, 200, last=True))
-    write(house, WORKER, begun(), look(300, 270.0, 9000, last=True))
-    await ended(house)
-    answer = (await house.call("GET", USAGE)).json
-    assert answer["replicas"][0]["over"]
-    (hint,) = answer["hints"]
-    assert hint.startswith("workerpool0: It asked for n1-standard-4 (4 vCPUs, 15.0 GiB)")
 
 
 async def test_earlier_attempts_are_still_known(house: House) -> None:

@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
-from trainshed.core.sizing import Used, hints
 from trainshed.store.logs.reduction import ReplicaReduction
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import usage as records
@@ -63,7 +62,6 @@ async def usage(call: JsonCall) -> records.Usage:
             for pool in job.spec.pools
             for replica in pool.replicas()
         ),
-        hints=tuple(text for pool in job.spec.pools for text in _hints(job, pool, by_replica)),
     )
 
 
@@ -149,33 +147,6 @@ def _mean_busy(look: GpuLook, life: Life) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-def _hints(job: Job, pool: WorkerPool, by_replica: dict[ReplicaId, ReplicaUsage]) -> list[str]:
-    """Return hints on resources that the replicas of a pool did not use while they ran."""
-    used = [by_replica[replica] for replica in pool.replicas() if replica in by_replica]
-    texts = hints(
-        job.name.api,
-        pool.machine,
-        [
-            Used(
-                use.peak,
-                use.most_cpus,
-                use.lives[-1].cpus,
-                use.seconds,
-                tuple(
-                    _mean_busy(look, life)
-                    for life in use.lives
-                    for look in (life.looks[-1].gpus if life.looks else ())
-                ),
-            )
-            for use in used
-        ],
-    )
-    if len(job.spec.pools) == 1:
-        return list(texts)
-    name = log_task_name(job.name.api, ReplicaId(pool.position, 0)).partition("-")[0]
-    return [f"{name}: {text}" for text in texts]
 
 
 _REDUCED, _NATIVE, _LOST = "mode", "native", "lost "

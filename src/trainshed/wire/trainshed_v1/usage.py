@@ -129,5 +129,3 @@ class Usage(Record, frozen=True):
     state: str = ""
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
-    #: Sentences about resources that were asked for and hardly used.
-    hints: tuple[str, ...] = ()
