@@ -51,7 +51,7 @@ DECIDING: Final = (
     Mutant(
         "end after the cancel counts",
         _CORE + "lifecycle/endings.py",
-        "        and found.exit.ended <= decided\n",
+        "        and evidence.exit.ended <= decided\n",
         "",
         "A cancelled job fails or succeeds because its program ended while it was shut down.",
         SIMULATION,

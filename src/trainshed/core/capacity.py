@@ -83,7 +83,7 @@ class Delay(Struct, frozen=True):
     #: When the cluster expects to start it (ns since the epoch); 0 = it does not say.
     expected: int = 0
     #: When it was recorded (ns since the epoch); 0 = it was not.
-    told: int = 0
+    recorded: int = 0
 
     def is_news(self, before: "Delay | None", now: Nanos) -> bool:
         """Whether it is worth recording after `before`, the delay that was recorded last: another reason, or
@@ -94,7 +94,7 @@ class Delay(Struct, frozen=True):
             return True
         if self.expected and not before.expected:
             return True
-        if self.cause is DelayCause.CLUSTER and now - before.told < _MINUTE:
+        if self.cause is DelayCause.CLUSTER and now - before.recorded < _MINUTE:
             return False
         if self.message != before.message:
             return True

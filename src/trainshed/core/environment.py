@@ -142,8 +142,8 @@ def arguments(
         if spec.trial and not start and args[:1] and args[0].startswith("-"):
             start = command
         args = args or command
-    given = (*start, *args)
-    return (*given, "--job-dir", spec.job_dir) if spec.job_dir and spec.api is Api.ML else given
+    words = (*start, *args)
+    return (*words, "--job-dir", spec.job_dir) if spec.job_dir and spec.api is Api.ML else words
 
 
 def expand(text: str, environ: Mapping[str, str], *, names_secrets: bool = False) -> str:
@@ -169,9 +169,9 @@ def _unmarked(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 def _old_ways(program: Program) -> dict[str, str]:
     """Return the variables by which the program's framework does as the older one that was asked for."""
-    said = {name for name, _ in program.env}
+    own_names = {name for name, _ in program.env}
     return {
-        each.variable: each.value for each in program.runtime.old_ways if each.unless not in said
+        way.variable: way.value for way in program.runtime.old_ways if way.unless not in own_names
     }
 
 

@@ -91,20 +91,20 @@ def verdict(
     if not replicas or not all(replicas):
         return None
     until = min(spans[-1].end for spans in replicas)
-    found: list[tuple[Idling, int]] = []
+    idle: list[tuple[Idling, int]] = []
     if policy.gpus and any(span.gpus for spans in replicas for span in spans[-1:]):
         with_gpus = [spans for spans in replicas if spans[-1].gpus]
-        found.append((Idling.GPUS, max(_since(spans, Idling.GPUS) for spans in with_gpus)))
+        idle.append((Idling.GPUS, max(_since(spans, Idling.GPUS) for spans in with_gpus)))
     if policy.jobs:
-        found.append((Idling.JOB, max(_since(spans, Idling.JOB) for spans in replicas)))
-    for idling, since in found:
+        idle.append((Idling.JOB, max(_since(spans, Idling.JOB) for spans in replicas)))
+    for idling, since in idle:
         allowed = policy.gpus if idling is Idling.GPUS else policy.jobs
         if until - since < allowed:
             continue
-        told = [at for at in warned if at > since]
-        if not told:
+        warnings = [at for at in warned if at > since]
+        if not warnings:
             return Verdict(idling, since, until, Action.WARN)
-        if policy.stop and now - min(told) >= policy.stop:
+        if policy.stop and now - min(warnings) >= policy.stop:
             return Verdict(idling, since, until, Action.STOP)
     return None
 
@@ -117,10 +117,10 @@ def _since(spans: Sequence[Span], idling: Idling) -> int:
     return spans[0].begin
 
 
-def warning(found: Verdict, policy: IdlePolicy) -> str:
+def warning(verdict: Verdict, policy: IdlePolicy) -> str:
     """Return the text for the job's timeline."""
-    what = "The GPUs of the job have" if found.idling is Idling.GPUS else "The job has"
-    text = f"{what} done nothing for {_span(found.until - found.since)}."
+    what = "The GPUs of the job have" if verdict.idling is Idling.GPUS else "The job has"
+    text = f"{what} done nothing for {_span(verdict.until - verdict.since)}."
     if not policy.stop:
         return text
     return f"{text} The job is stopped in {_span(policy.stop)} unless it goes to work."

@@ -60,7 +60,7 @@ class Notification(Struct, frozen=True):
     content: str
 
 
-def named(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def targets_of(labels: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Return the names of the targets that a job's label lists."""
     return tuple(filter(None, dict(labels).get(LABEL, "").split("_")))
 
@@ -80,20 +80,20 @@ def notifications(
     occasions = _occasions(work, entries)
     if not occasions:
         return ()
-    asked = named(work.labels)
+    wanted = targets_of(work.labels)
     return tuple(
         Notification(work.uid, target.name, occasion, now, content(work, occasion, now, page))
         for occasion in occasions
         for target in targets
-        if occasion in target.on and (target.every_job or target.name in asked)
+        if occasion in target.on and (target.every_job or target.name in wanted)
     )
 
 
 def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
     stalled = any(entry.details.get("stalled") is True for entry in entries)
-    found = [Occasion.STALLED] if stalled else []
+    occasions = [Occasion.STALLED] if stalled else []
     # No commit follows the step that ends a job, so its end is reported once.
-    return [*found, Occasion(work.state.value.lower())] if work.state.is_final else found
+    return [*occasions, Occasion(work.state.value.lower())] if work.state.is_final else occasions
 
 
 def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
@@ -114,14 +114,14 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
         if work.error
         else None,
     }
-    told = {"type": f"job.{occasion}", "timestamp": _moment(now), "data": data}
-    return json.dumps(told, ensure_ascii=False)
+    event = {"type": f"job.{occasion}", "timestamp": _moment(now), "data": data}
+    return json.dumps(event, ensure_ascii=False)
 
 
-def mail_of(told: Mapping[str, Any]) -> tuple[str, str]:
+def mail_of(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return the subject and the text of a mail, from what `content` has made."""
-    data = told["data"]
-    occasion = str(told["type"]).removeprefix("job.")
+    data = event["data"]
+    occasion = str(event["type"]).removeprefix("job.")
     title = " ".join(str(data["displayName"] or data["name"]).split())
     lines = [
         f"{data['name']} {occasion}.",

@@ -112,17 +112,17 @@ def compile_wildcard(pattern: str) -> Callable[[str], bool]:
 
 def _fault(text: str, error: "re2.error") -> str:
     reason = error.args[0]
-    said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-    if said.startswith(_ABSENT):
+    message = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+    if message.startswith(_ABSENT):
         return (
-            f"{text!r} is no regular expression of RE2: {said}. RE2 has no look-around, no back-references "
-            "and no \\Z (\\z is the end); see github.com/google/re2/wiki/Syntax."
+            f"{text!r} is no regular expression of RE2: {message}. RE2 has no look-around, no "
+            "back-references and no \\Z (\\z is the end); see github.com/google/re2/wiki/Syntax."
         )
-    if "repetition" in said:
-        return f"{text!r} is no regular expression: {said}. Repeat at most 1000 times, all in all."
-    return (
-        f"{text!r} is no regular expression: {said}. Put \\ before signs that are meant literally."
-    )
+    if "repetition" in message:
+        return (
+            f"{text!r} is no regular expression: {message}. Repeat at most 1000 times, all in all."
+        )
+    return f"{text!r} is no regular expression: {message}. Put \\ before signs that are meant literally."
 
 
 def _bytes(text: str) -> bytes:

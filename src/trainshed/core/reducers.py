@@ -52,11 +52,11 @@ class Fleet(Struct, frozen=True):
 
 def bandwidth(machine: Machine) -> float | None:
     """Return the Gbit/s that a machine can send, with its accelerators; None where the facts do not say."""
-    found = machine_types().get(machine.type)
-    if found is None:
+    kind = machine_types().get(machine.type)
+    if kind is None:
         return None
     devices = machine.accelerators
-    return egress_with(found, devices.type, devices.count) if devices else found.egress_gbps
+    return egress_with(kind, devices.type, devices.count) if devices else kind.egress_gbps
 
 
 def enough(workers_gbps: float, reducer_gbps: float) -> int:
@@ -93,13 +93,13 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:
     """Return the machines of pools; None if the bandwidth of one of them is not known."""
-    found: list[Fleet] = []
+    fleets: list[Fleet] = []
     for pool in pools:
         gbps = bandwidth(pool.machine)
         if gbps is None:
             return None
-        found.append(Fleet(pool.replica_count, pool.machine.type, gbps))
-    return found
+        fleets.append(Fleet(pool.replica_count, pool.machine.type, gbps))
+    return fleets
 
 
 def _too_slow(workers: list[Fleet] | None, reducers: list[Fleet] | None) -> str:
@@ -141,11 +141,11 @@ def are_ours(runtime: RuntimeChoice) -> bool:
 
 
 def program(
-    runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, given: bool
+    runtime: RuntimeChoice, image_uri: str, env: tuple[tuple[str, str], ...], *, is_chosen: bool
 ) -> Program:
     """Return the program of a reducer. `given`: the job says what it should run, which a notice says is not
     used: gcloud cannot leave it out."""
-    if given:
+    if is_chosen:
         runtime = replace(runtime, notices=(*runtime.notices, _IGNORED))
     return Program(runtime=runtime, image_uri=image_uri, env=env)
 
@@ -157,8 +157,8 @@ def check_variables(pools: Sequence[Section]) -> None:
     for pool in pools:
         for spec in (pool.section("containerSpec"), pool.section("pythonPackageSpec")):
             env = list(spec.sections("env"))
-            given = {variable.text("name"): variable.text("value") for variable in env}
-            lonely = dict(variables.alone(given))
+            values = {variable.text("name"): variable.text("value") for variable in env}
+            lonely = dict(variables.alone(values))
             for variable in env:
                 name, value = variable.text("name"), variable.text("value")
                 known = "" if _REFERENCE in value else variables.fault(name, value)

@@ -57,13 +57,13 @@ def variables(
     if is_reducer(spec, replica.pool):
         return {LISTEN: str(endpoints[replica])}
     places = ",".join(str(endpoints[reducer]) for reducer in reducers(spec))
-    told = {
+    environ = {
         REDUCERS: places,
         ATTEMPT: str(attempt),
         REPLICA: str(replica),
         LOST_FILE: LOST_REDUCERS,
     }
-    return told | _bandwidths(spec)
+    return environ | _bandwidths(spec)
 
 
 def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str]:

@@ -101,8 +101,8 @@ class Section(Struct, eq=False):
         return float(self.values.get(name) or 0)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        given = cast("Sequence[Any]", self.values.get(name) or ())
-        return tuple(float(item) for item in given)
+        items = cast("Sequence[Any]", self.values.get(name) or ())
+        return tuple(float(item) for item in items)
 
     def flag(self, name: str) -> bool:
         return bool(self.values.get(name, False))
@@ -112,8 +112,8 @@ class Section(Struct, eq=False):
         return len(cast("Sequence[Any]", self.values.get(name) or ()))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        given = cast("Sequence[Any]", self.values.get(name) or ())
-        return tuple(str(item) for item in given)
+        items = cast("Sequence[Any]", self.values.get(name) or ())
+        return tuple(str(item) for item in items)
 
     def duration(self, name: str) -> int | None:
         """Return nanoseconds, or None when unset."""
@@ -131,8 +131,8 @@ class Section(Struct, eq=False):
 
     def sections(self, name: str) -> Iterator["Section"]:
         """Yield the messages of the repeated field `name`, each with its index in its path."""
-        given = cast("Sequence[Any]", self.values.get(name) or ())
-        for index, item in enumerate(given):
+        items = cast("Sequence[Any]", self.values.get(name) or ())
+        for index, item in enumerate(items):
             yield Section(_mapping(item), f"{self.at(name)}[{index}]", self.faults)
 
 

@@ -97,8 +97,8 @@ def jobs_due(newest_first: Iterable[E], before: int, keep: int = 0) -> list[E]:
     """Return those that ended before a moment (ns), in the order of their ends, and with equal ends the older
     first. The first `keep` of the list stay."""
     considered = list(newest_first)[keep:]
-    due = [each for each in reversed(considered) if 0 < each.ended < before]
-    return sorted(due, key=lambda each: each.ended)
+    due = [job for job in reversed(considered) if 0 < job.ended < before]
+    return sorted(due, key=lambda job: job.ended)
 
 
 class KeptLog(Struct, frozen=True):

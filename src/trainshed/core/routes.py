@@ -31,7 +31,7 @@ class Route(Struct, frozen=True):
     def is_for(self, machine: MachineWanted) -> bool:
         if self.accelerators and machine.accelerator not in self.accelerators:
             return False
-        return not self.types or any(fnmatchcase(machine.type, one) for one in self.types)
+        return not self.types or any(fnmatchcase(machine.type, pattern) for pattern in self.types)
 
 
 class Acceptance(Struct, frozen=True):
@@ -55,8 +55,8 @@ class Acceptance(Struct, frozen=True):
 
     def position(self, machine: MachineWanted) -> int:
         """Return the position of the route that a machine takes; -1 = there is none for it."""
-        found = (at for at, route in enumerate(self.routes) if route.is_for(machine))
-        return next(found, -1)
+        positions = (at for at, route in enumerate(self.routes) if route.is_for(machine))
+        return next(positions, -1)
 
     def destination(self, machine: MachineWanted) -> str:
         """Return the destination of a machine, such as "partition gpu"; "" = not known."""

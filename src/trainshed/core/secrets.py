@@ -228,8 +228,8 @@ def resolved(
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return the arguments and the variables of a launch plan with the values in them, and the texts that
     must be kept out of the program's log. Raise KeyError for a secret that is not among `values`."""
-    named = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
-    masked = tuple(dict.fromkeys(values[ref] for ref in named))
+    refs = sorted(ref for ref in named_in(argv, environ) if not ref.is_public)
+    masked = tuple(dict.fromkeys(values[ref] for ref in refs))
     return (
         tuple(reveal(item, values) for item in argv),
         tuple((name, reveal(value, values)) for name, value in environ),

@@ -119,12 +119,12 @@ def own_values(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def differing(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of variables that an import may read, and whose value in a program is unlike that in
     any preloader: a preloader has the service's rights, and a value may name what is to be loaded."""
-    named = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
+    variables = {name for name in (*environ, *ENVIRONMENT) if _READ_AT_IMPORT.match(name)}
     own = {name for name, _ in own_values(environ)}
     return tuple(
         sorted(
             name
-            for name in named - _READ_LATER - own
+            for name in variables - _READ_LATER - own
             if environ.get(name, "") != ENVIRONMENT.get(name, "")
         )
     )

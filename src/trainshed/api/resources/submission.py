@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
-from trainshed.core.notifications import named
+from trainshed.core.notifications import targets_of
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.fallbacks import with_fallbacks
@@ -206,8 +206,8 @@ def _check_tls_label(work: Work) -> None:
 
 def _check_notify_label(work: Work, known: Collection[str]) -> None:
     """Raise InvalidRequest for an unknown notification target."""
-    if (unknown := [name for name in named(work.labels) if name not in known]) or (
-        NOTIFY_LABEL in dict(work.labels) and not named(work.labels)
+    if (unknown := [name for name in targets_of(work.labels) if name not in known]) or (
+        NOTIFY_LABEL in dict(work.labels) and not targets_of(work.labels)
     ):
         there = (
             f"there are {', '.join(sorted(known))}, with one _ between several"

@@ -57,14 +57,14 @@ def _allowed(name: str, api: Api) -> Mapping[str, tuple[int, ...]]:
         device = _TPU_DEVICES.get(name.split("-", maxsplit=1)[0])
         return {device: (data["tpuChipsPerVm"][name],)} if device else {}
     known = set(accelerator_types(api))
-    found = {
+    by_type = {
         accelerator: tuple(counts)
         for accelerator, counts in data["counts"].get(name, {}).items()
         if accelerator in known
     }
     if name in data["k80"]:
-        found[K80] = tuple(data["k80"][name])
-    return found
+        by_type[K80] = tuple(data["k80"][name])
+    return by_type
 
 
 def count_is_allowed(machine: MachineType, accelerator: str, count: int, api: Api) -> bool:

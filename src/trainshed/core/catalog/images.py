@@ -62,11 +62,11 @@ class PrebuiltImage(Struct, frozen=True):
 @functools.cache
 def _listed() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the Pythons of the listed images by (framework, `major.minor`), in the order of the table."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    releases: dict[tuple[str, str], tuple[str, ...]] = {}
     for framework, version, python in table("images")["images"].values():
         key = (framework, ".".join(version.split(".")[:2]))
-        found[key] = tuple(dict.fromkeys((*found.get(key, ()), python)))
-    return found
+        releases[key] = tuple(dict.fromkeys((*releases.get(key, ()), python)))
+    return releases
 
 
 @functools.cache
@@ -155,9 +155,9 @@ def nearest_prebuilt(uri: str) -> str:
     if match is None or not spelled:
         return closest(name, listed_images())
     framework = _FRAMEWORKS[spelled[0]]
-    asked = _place(f"{match['major']}.{match['minor']}")
+    wanted = _place(f"{match['major']}.{match['minor']}")
     versions = (version for known, version in _listed() if known == framework)
-    near = min(versions, key=lambda version: abs(_place(version) - asked))
+    near = min(versions, key=lambda version: abs(_place(version) - wanted))
     pythons = [python.replace(".", "") for python in _listed()[framework, near]]
     python = match["python"]
     suffix = f".py{python if python in pythons else pythons[-1]}" if python else ""

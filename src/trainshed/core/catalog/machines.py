@@ -72,11 +72,11 @@ def memory_limit(memory_bytes: int) -> int:
 def machine_types() -> dict[str, MachineType]:
     """Return every known type by name, in the order of the table."""
     data = table("machines")
-    found: dict[str, MachineType] = {}
+    types: dict[str, MachineType] = {}
     for section in ("computeEngine", "tierOnly"):
         for name, (vcpus, gib, needs, in_ml, egress) in data[section].items():
             apis = (Api.VERTEX, Api.ML) if in_ml else (Api.VERTEX,)
-            found[name] = MachineType(
+            types[name] = MachineType(
                 name=name,
                 vcpus=vcpus or 0,
                 memory_bytes=round((gib or 0) * GIB),
@@ -85,7 +85,7 @@ def machine_types() -> dict[str, MachineType]:
                 egress_gbps=egress,
             )
     for name, (_, vcpus, gib, accelerator, count) in data["legacy"].items():
-        found[name] = MachineType(
+        types[name] = MachineType(
             name=name,
             vcpus=vcpus or 0,
             memory_bytes=round((gib or 0) * GIB),
@@ -95,7 +95,7 @@ def machine_types() -> dict[str, MachineType]:
             accelerator_type=accelerator or "",
             accelerator_count=count,
         )
-    return found
+    return types
 
 
 def egress_with(machine: MachineType, accelerator: str = "", count: int = 0) -> float | None:
@@ -131,8 +131,8 @@ def closest(name: str, known: Iterable[str]) -> str:
     words = difflib.get_close_matches(_NUMBER.sub("#", name), by_words, n=1)
     if not words:
         return ""
-    asked = _numbers(name)
-    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), asked))
+    wanted = _numbers(name)
+    near = min(by_words[words[0]], key=lambda candidate: _apart(_numbers(candidate), wanted))
     return f" Did you mean {near}?"
 
 
@@ -140,10 +140,10 @@ def _numbers(name: str) -> tuple[int, ...]:
     return tuple(map(int, _NUMBER.findall(name)))
 
 
-def _apart(numbers: tuple[int, ...], asked: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
+def _apart(numbers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[tuple[int, bool], ...]:
     """Return how far numbers are from those asked for, the first number first; of two that are equally far,
     the larger one is nearer, since it suffices."""
-    return tuple((abs(n - a), n < a) for n, a in zip(numbers, asked, strict=False))
+    return tuple((abs(n - a), n < a) for n, a in zip(numbers, wanted, strict=False))
 
 
 CUSTOM_TIER = "CUSTOM"

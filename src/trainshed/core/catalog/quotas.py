@@ -42,8 +42,8 @@ def usage_of(
     sums: dict[str, float] = {}
     prefix = PREEMPTIBLE if strategy is not Strategy.STANDARD else ""
     for machine, disk, count in pools:
-        for metric, each in _each(api, prefix, machine, disk):
-            sums[metric] = sums.get(metric, 0) + each * count
+        for metric, amount in _each(api, prefix, machine, disk):
+            sums[metric] = sums.get(metric, 0) + amount * count
     return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
 
 
@@ -84,11 +84,11 @@ def _each(api: Api, prefix: str, machine: Machine, disk: Disk) -> list[tuple[str
     """Return what one replica of a pool takes."""
     ml = ML if api is Api.ML else ""
     cpus = f"{ML}cpus" if ml else prefix + _family(machine.type)
-    found = [(cpus, machine.vcpus), (f"{ml}{_disk(disk.type)}", float(disk.size_gb))]
+    demands = [(cpus, machine.vcpus), (f"{ml}{_disk(disk.type)}", float(disk.size_gb))]
     if machine.accelerators:
         device = _device(machine.accelerators.type, machine.accelerators.count)
-        found.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
-    return found
+        demands.append((f"{ml or prefix}{device}", float(machine.accelerators.count)))
+    return demands
 
 
 def _family(machine_type: str) -> str:

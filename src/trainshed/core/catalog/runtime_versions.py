@@ -10,8 +10,8 @@ from trainshed.core.catalog.tables import table
 def runtime_versions() -> dict[str, tuple[str, ...]]:
     """Return the Pythons of each runtime version, oldest first; both ascending."""
     return {
-        version: tuple(found)
-        for version, found in table("runtime_versions")["pythonVersions"].items()
+        version: tuple(pythons)
+        for version, pythons in table("runtime_versions")["pythonVersions"].items()
     }
 
 
@@ -39,8 +39,8 @@ def pair_fault(runtime_version: str, python_version: str) -> str:
     if pythons is None:
         hint = f"Known versions: {', '.join(known)}."
     else:
-        named = f"Runtime version {runtime_version}" if runtime_version else "The default runtime"
-        hint = f"{named} goes with Python {' or '.join(pythons)}."
+        subject = f"Runtime version {runtime_version}" if runtime_version else "The default runtime"
+        hint = f"{subject} goes with Python {' or '.join(pythons)}."
     return (
         f"The specified runtime version '{runtime_version}' with the Python version "
         f"'{python_version}' is not supported or is deprecated.  Please specify a different "

@@ -60,7 +60,7 @@ _SAID: Final = {
 }
 
 
-def said(text: str) -> Split | None:
+def labelled(text: str) -> Split | None:
     """Return the split that a column, an ML_USE or a label names; None if it names none."""
     return _SAID.get(text.strip().lower())
 

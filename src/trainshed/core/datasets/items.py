@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core.datasets.assignment import Places, chosen, said
+from trainshed.core.datasets.assignment import Places, chosen, labelled
 from trainshed.core.datasets.lines import BadData, Record, lines, records
 from trainshed.core.datasets.plans import Split, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind
@@ -52,9 +52,9 @@ class Item(Struct, frozen=True):
 
 def items(file: ItemFile) -> Iterator[Item]:
     """Yield the items of a file. Raise BadData if it is not of its format."""
-    found = _of_csv(file) if file.is_csv else _of_json(file)
+    parsed = _of_csv(file) if file.is_csv else _of_json(file)
     own = dict(file.files.labels)
-    for public, raw in found:
+    for public, raw in parsed:
         labels: dict[str, str] = {**own, **(public.get(_LABELS) or {})}
         if raw is not None and not own:
             line = raw
@@ -72,7 +72,7 @@ def assigned(
     """Yield each item with its split. An item's own ML use comes before the fractions."""
     for file in files:
         for item in items(file):
-            own = said(item.labels.get(ML_USE, ""))
+            own = labelled(item.labels.get(ML_USE, ""))
             place = Places(dataset, item.content)(0) if own is None else 0.0
             yield item.raw, own or chosen(place, rule.fractions)
 
@@ -110,7 +110,7 @@ def _of_csv(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:
         use, content, rest = _parts(file, record, place)
         public = _public(file.format, content, rest, place)
         if use and use != "UNASSIGNED":
-            split = said(use)
+            split = labelled(use)
             public[_LABELS] = {ML_USE: split.value if split else use.lower()}
         if item and content == last and _joined(item, public):
             continue
@@ -144,16 +144,16 @@ def _public(form: ImportFormat, content: str, rest: Sequence[str], place: str) -
     else:
         name = _CONTENT[form.kind][0]
     public: dict[str, Any] = {name: content}
-    given = [text for text in rest if text]
-    if not given:
+    splits = [text for text in rest if text]
+    if not splits:
         return public
     match form.name:
         case "image_classification_single_label" | "text_classification_single_label":
-            if len(given) > 1:
-                raise BadData(f"{place}: it has {len(given)} labels, and an item has one here.")
-            public["classificationAnnotation"] = {"displayName": given[0]}
+            if len(splits) > 1:
+                raise BadData(f"{place}: it has {len(splits)} labels, and an item has one here.")
+            public["classificationAnnotation"] = {"displayName": splits[0]}
         case "image_classification_multi_label" | "text_classification_multi_label":
-            public["classificationAnnotations"] = [{"displayName": label} for label in given]
+            public["classificationAnnotations"] = [{"displayName": label} for label in splits]
         case _:
             public[_BOXES] = [_box(rest, place)]
     return public

@@ -38,10 +38,10 @@ def lines(blocks: Iterable[bytes], uri: str) -> Iterator[bytes]:
     a compressed file or too long a line."""
     rest, number = b"", 0
     for block in _unmarked(blocks, uri):
-        found = (rest + block).split(b"\n")
-        rest = found.pop()
-        number += len(found)
-        yield from found
+        pieces = (rest + block).split(b"\n")
+        rest = pieces.pop()
+        number += len(pieces)
+        yield from pieces
         if len(rest) > MAX_RECORD:
             raise BadData(f"{uri}, line {number + 1}: it has more than {MAX_RECORD >> 20} MiB.")
     if rest:

@@ -97,18 +97,18 @@ class DataExport(Struct, frozen=True):
     email: str
 
 
-def completed(given: Sequence[float]) -> tuple[float, float, float]:
+def completed(parts: Sequence[float]) -> tuple[float, float, float]:
     """Return fractions that add up to 1; if all are zero, the default. What a smaller sum leaves goes to the
     splits that have none, in the proportions of the default, or to training if all three have one."""
-    if not any(given):
+    if not any(parts):
         return DEFAULT
-    left = max(1 - sum(given), 0.0)
-    open_ = [0.0 if fraction else usual for fraction, usual in zip(given, DEFAULT, strict=True)]
+    left = max(1 - sum(parts), 0.0)
+    open_ = [0.0 if fraction else usual for fraction, usual in zip(parts, DEFAULT, strict=True)]
     if not any(open_):
         open_ = [1.0, 0.0, 0.0]
     whole = sum(open_)
     training, validation, test = (
-        fraction + left * share / whole for fraction, share in zip(given, open_, strict=True)
+        fraction + left * share / whole for fraction, share in zip(parts, open_, strict=True)
     )
     return training, validation, test
 

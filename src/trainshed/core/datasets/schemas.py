@@ -28,8 +28,8 @@ class ImportFormat(Struct, frozen=True):
 
 _IMAGE, _TEXT = DatasetKind.IMAGE, DatasetKind.TEXT
 FORMATS: Final = {
-    each.uri: each
-    for each in (
+    entry.uri: entry
+    for entry in (
         ImportFormat("image_classification_single_label", _IMAGE, "image_classification"),
         ImportFormat("image_classification_multi_label", _IMAGE, "image_classification"),
         ImportFormat("image_bounding_box", _IMAGE, "image_bounding_box"),
@@ -48,7 +48,7 @@ OTHERWISE: Final = (
 def annotation_of(uri: str) -> str:
     """Return the name of an annotation schema; "" if there is none with this URI."""
     name = uri.removeprefix(f"{_ROOT}/annotation/").removesuffix(_ANNOTATION_END)
-    known = any(each.annotation == name for each in FORMATS.values())
+    known = any(entry.annotation == name for entry in FORMATS.values())
     return name if known and uri == annotation_uri(name) else ""
 
 
@@ -58,4 +58,6 @@ def annotation_uri(name: str) -> str:
 
 def annotations_of(kind: DatasetKind) -> tuple[str, ...]:
     """Return the annotations that a dataset of this kind can have, each once."""
-    return tuple(dict.fromkeys(each.annotation for each in FORMATS.values() if each.kind is kind))
+    return tuple(
+        dict.fromkeys(entry.annotation for entry in FORMATS.values() if entry.kind is kind)
+    )

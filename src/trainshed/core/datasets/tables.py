@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
-from trainshed.core.datasets.assignment import Places, bounds, names, said
+from trainshed.core.datasets.assignment import Places, bounds, labelled, names
 from trainshed.core.datasets.lines import BadData, Record, records
 from trainshed.core.datasets.plans import SPLITS, Split, SplitMethod, SplitRule
 
@@ -89,7 +89,7 @@ def assigned(table: Table, rule: SplitRule, dataset: str) -> Iterator[tuple[byte
         case SplitMethod.PREDEFINED:
             at = table.position(rule.key)
             for _, record in table.rows():
-                yield record.raw, said(record.fields[at])
+                yield record.raw, labelled(record.fields[at])
         case _:
             # Local names, since it takes time to look up the members of an enum.
             is_training, is_validation, is_test = SPLITS

@@ -11,8 +11,8 @@ _WILD: Final = re.compile(r"\*\*+|\*|\?")
 
 def fixed_part(pattern: str) -> str:
     """Return the part with which all names that match begin."""
-    found = _WILD.search(pattern)
-    return pattern if found is None else pattern[: found.start()]
+    wildcard = _WILD.search(pattern)
+    return pattern if wildcard is None else pattern[: wildcard.start()]
 
 
 def count(pattern: str) -> int:
@@ -43,10 +43,10 @@ def matches(pattern: str, name: str) -> bool:
 def _tokens(pattern: str) -> list[str]:
     tokens: list[str] = []
     at = 0
-    for found in _WILD.finditer(pattern):
-        tokens += pattern[at : found.start()]
-        tokens.append(found[0][:2])
-        at = found.end()
+    for wildcard in _WILD.finditer(pattern):
+        tokens += pattern[at : wildcard.start()]
+        tokens.append(wildcard[0][:2])
+        at = wildcard.end()
     return [*tokens, *pattern[at:]]
 
 

@@ -191,7 +191,7 @@ class JobSpec(Struct, frozen=True):
     def substitutions(self) -> tuple[str, ...]:
         """Those of the `runtime_notices` that say that another version or Python is given."""
         choices = (pool.program.runtime for pool in self.pools)
-        return tuple(dict.fromkeys(each.notices[0] for each in choices if not each.is_exact))
+        return tuple(dict.fromkeys(choice.notices[0] for choice in choices if not choice.is_exact))
 
     def pool(self, position: int) -> WorkerPool:
         """Return the pool at `position`. Raise KeyError if the job has none there."""

@@ -53,23 +53,23 @@ def evidence(
 
 
 def judge_end(
-    transition: Transition, found: Evidence, replica: Replica | None = None, *, drill: int = 0
+    transition: Transition, evidence: Evidence, replica: Replica | None = None, *, drill: int = 0
 ) -> None:
     """Ask the failure table for a verdict, record it and carry it out. Once the end of the attempt is
     decided, only the outcome of a primary that had ended before still counts (spec/lifecycle#cancel)."""
     spent = _spent(transition, replica)
-    verdict = judge(found, spent, transition.policy.rules)
+    verdict = judge(evidence, spent, transition.policy.rules)
     job = transition.job
     if job.outcome is not None or job.retry is not None:
         decided = job.outcome.at if job.outcome else job.retry.at if job.retry else 0
         may_turn = job.outcome is None or job.outcome.state is JobState.CANCELLED
         if job.retry is not None and retry_budget(verdict.rule, spent):
             may_turn = False  # the retry that is under way is for this end, too, and was counted
-        if may_turn and _ended_the_job_before(found, verdict, decided):
-            _decide_by(transition, found, verdict)
+        if may_turn and _ended_the_job_before(evidence, verdict, decided):
+            _decide_by(transition, evidence, verdict)
         settle(transition)
         return
-    transition.record(timeline.verdict(transition.job, found, verdict, transition.now, drill))
+    transition.record(timeline.verdict(transition.job, evidence, verdict, transition.now, drill))
     match verdict.effect:
         case Effect.REPLICA_DONE:
             mark_running_if_all_up(transition)
@@ -79,7 +79,7 @@ def judge_end(
         case Effect.JOB_RETRIES:
             _retry(transition, verdict)
         case Effect.JOB_SUCCEEDS | Effect.JOB_FAILS | Effect.JOB_CANCELLED:
-            _decide_by(transition, found, verdict)
+            _decide_by(transition, evidence, verdict)
         case _:
             assert_never(verdict.effect)
     settle(transition)
@@ -162,22 +162,22 @@ def _spent(transition: Transition, replica: Replica | None) -> Spent:
     )
 
 
-def _ended_the_job_before(found: Evidence, verdict: Verdict, decided: int) -> bool:
+def _ended_the_job_before(evidence: Evidence, verdict: Verdict, decided: int) -> bool:
     """Whether a primary had ended, by itself and for good, before a cancel or a retry was decided. It then
     keeps its own outcome, though its end is reported later (spec/lifecycle#cancel)."""
     return (
-        found.replica is not None
-        and found.replica.is_primary
-        and found.exit is not None
-        and not found.exit.stopped
-        and found.exit.ended <= decided
+        evidence.replica is not None
+        and evidence.replica.is_primary
+        and evidence.exit is not None
+        and not evidence.exit.stopped
+        and evidence.exit.ended <= decided
         and verdict.effect in (Effect.JOB_SUCCEEDS, Effect.JOB_FAILS)
     )
 
 
-def _decide_by(transition: Transition, found: Evidence, verdict: Verdict) -> None:
+def _decide_by(transition: Transition, evidence: Evidence, verdict: Verdict) -> None:
     if verdict.effect is Effect.JOB_SUCCEEDS:
-        at = found.exit.ended if found.exit else transition.now
+        at = evidence.exit.ended if evidence.exit else transition.now
         transition.change(started=transition.job.started or at)
         decide(transition, Outcome(JobState.SUCCEEDED, verdict.rule.name, at=transition.now))
     else:

@@ -163,7 +163,7 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
-    found = [
+    due = [
         *reminders.reminder_deadlines(job),
         *_drill_deadlines(job),
         *notes.note_deadlines(job),
@@ -171,11 +171,11 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
     ]
     if job.started:
         end = job.started + scheduling.timeout
-        found.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
+        due.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
     elif scheduling.max_wait is not None:
         end = job.created + scheduling.max_wait
-        found.append((end, CancelRequested(CancelCause.MAX_WAIT, end)))
-    return tuple(Deadline(at, event) for at, event in found)
+        due.append((end, CancelRequested(CancelCause.MAX_WAIT, end)))
+    return tuple(Deadline(at, event) for at, event in due)
 
 
 def _admitted(transition: Transition, event: JobAdmitted) -> None:
@@ -303,17 +303,17 @@ def _replica_exited(transition: Transition, replica: Replica, event: ReplicaExit
 
 
 def _replica_lost(transition: Transition, replica: Replica, event: ReplicaLost) -> None:
-    asked = replica.state is ReplicaState.STOPPING
+    was_asked = replica.state is ReplicaState.STOPPING
     lost = transition.fire_replica(replica.id, ReplicaTrigger.LOST)
     if lost is None:
         return
     transition.record(timeline.lost(transition.job, lost, event, transition.now))
     is_unbegun = event.cause == NEVER_STARTED and event.loss is Loss.UNKNOWN and not replica.started
-    if asked and is_unbegun and begin_elsewhere(transition, lost):
+    if was_asked and is_unbegun and begin_elsewhere(transition, lost):
         return
     # Programs on a failing node are asked to leave as well, so a loss that the engine can explain is the
     # better cause.
-    if asked and event.loss is Loss.UNKNOWN:
+    if was_asked and event.loss is Loss.UNKNOWN:
         cause, text = Cause.LEFT, replica.leaving
     else:
         cause, text = (Cause.SERVICE if event.by_service else Cause(event.loss)), event.cause
@@ -423,7 +423,7 @@ def _tell_delay(transition: Transition, delay: Delay) -> None:
         replica.state is ReplicaState.WAITING for replica in job.replicas
     )
     if waits and delay.is_news(job.delay, transition.now):
-        transition.change(delay=replace(delay, told=transition.now))
+        transition.change(delay=replace(delay, recorded=transition.now))
         transition.record(timeline.start_delayed(job, delay, transition.now))
 
 
@@ -530,8 +530,8 @@ def _fire_drill(transition: Transition, drill: Drill) -> None:
             )
         case DrillKind.PREEMPT | DrillKind.STOCKOUT | DrillKind.INTERNAL:
             text = f"drill {drill.number} says so"
-            found = evidence(transition, _ATTEMPT_CAUSES[drill.kind], text=text)
-            judge_end(transition, found, drill=drill.number)
+            proof = evidence(transition, _ATTEMPT_CAUSES[drill.kind], text=text)
+            judge_end(transition, proof, drill=drill.number)
         case _:
             assert_never(drill.kind)
     _set_drill(transition, replace(fired, done=True))
@@ -585,9 +585,9 @@ def _is_nowhere(job: Job, replica: Replica, event: Event) -> bool:
     """Whether nobody will report the replica's end (again): it has no node, or the event reports its end."""
     if replica.state.is_over:
         return False
-    told = isinstance(event, ReplicaExited | ReplicaLost) and (
+    ends_here = isinstance(event, ReplicaExited | ReplicaLost) and (
         event.attempt,
         event.replica,
         event.incarnation,
     ) == (job.attempt, replica.id, replica.incarnation)
-    return told or not replica.node
+    return ends_here or not replica.node

@@ -69,13 +69,13 @@ def _gathered_entry(job: Job, notes: list[Note]) -> TimelineEntry:
         if len(who) == 1
         else {"replicas": who}
     )
-    said = {"note": first.name, "severity": first.severity, "text": first.text}
+    details = {"note": first.name, "severity": first.severity, "text": first.text}
     message = f"{_gathered_subject(job, notes, len(who))}: {first.text}"
     return TimelineEntry(
         first.at,
         kinds[first.severity != "INFO"],
         message,
-        {"attempt": job.attempt, **which, **said},
+        {"attempt": job.attempt, **which, **details},
     )
 
 

@@ -80,10 +80,10 @@ class Table(Generic[State, Trigger]):
         `timeline` in its message, if the trigger can never come here."""
         cell = self.cells[state, trigger]
         if isinstance(cell, Illegal):
-            told = "".join(f"\n  {line}" for line in timeline)
+            story = "".join(f"\n  {line}" for line in timeline)
             raise IllegalTransition(
                 f"{self.name} in state {state}: {trigger!r} can never come here: {cell.why}. "
-                f"What happened until then:{told or ' nothing'}"
+                f"What happened until then:{story or ' nothing'}"
             )
         return cell.state if isinstance(cell, Next) else None
 

@@ -189,29 +189,37 @@ def lost(job: Job, replica: Replica, event: ReplicaLost, now: Nanos) -> Timeline
     )
 
 
-def verdict(job: Job, found: Evidence, verdict: Verdict, now: Nanos, drill: int) -> TimelineEntry:
+def verdict(
+    job: Job, evidence: Evidence, verdict: Verdict, now: Nanos, drill: int
+) -> TimelineEntry:
     """Return the entry of a verdict: what the failure table decided, by which row and on what evidence
     (spec/failures#rules)."""
     details: dict[str, object] = {
         "rule": verdict.rule.name,
         "effect": verdict.effect.value,
-        "cause": found.cause.value,
+        "cause": evidence.cause.value,
         "attempt": job.attempt,
     }
-    if found.replica is not None:
-        details["replica"] = str(found.replica)
-    if found.exit is not None:
-        details |= {"exit_code": found.exit_code, "signal": found.signal, "status": found.status}
-    if found.text:
-        details["reason"] = found.text
+    if evidence.replica is not None:
+        details["replica"] = str(evidence.replica)
+    if evidence.exit is not None:
+        details |= {
+            "exit_code": evidence.exit_code,
+            "signal": evidence.signal,
+            "status": evidence.status,
+        }
+    if evidence.text:
+        details["reason"] = evidence.text
     if verdict.budget:
         details |= {"count": verdict.count, "budget": verdict.budget}
     if drill:
         details["drill"] = drill
-    subject = found.public_name if found.replica else "the attempt"
-    reason = f" ({found.text})" if found.text else ""
+    subject = evidence.public_name if evidence.replica else "the attempt"
+    reason = f" ({evidence.text})" if evidence.text else ""
     spent = f" {verdict.spent};" if verdict.spent else ""
-    message = f"Rule {verdict.rule.name} for {subject}{reason}:{spent} {_follows(found, verdict)}."
+    message = (
+        f"Rule {verdict.rule.name} for {subject}{reason}:{spent} {_follows(evidence, verdict)}."
+    )
     return TimelineEntry(now, "verdict", message, details)
 
 
@@ -348,7 +356,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
-def _follows(found: Evidence, verdict: Verdict) -> str:
+def _follows(evidence: Evidence, verdict: Verdict) -> str:
     """Return what a verdict leads to, in words."""
     which = f"{verdict.count} of {verdict.budget}"
     match verdict.effect:
@@ -357,7 +365,9 @@ def _follows(found: Evidence, verdict: Verdict) -> str:
         case Effect.JOB_RETRIES:
             return f"the job is retried{_after(verdict)} ({which})"
         case Effect.REPLICA_DONE:
-            return "the replica is done" if found.exit_code == 0 else "the job goes on without it"
+            return (
+                "the replica is done" if evidence.exit_code == 0 else "the job goes on without it"
+            )
         case Effect.JOB_SUCCEEDS:
             return "the job succeeds"
         case Effect.JOB_FAILS:

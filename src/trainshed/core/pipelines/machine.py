@@ -66,8 +66,8 @@ def observed(
             changed = _goes(pipeline, PipelineTrigger.JOB_RUNNING)
             if changed.state is pipeline.state:
                 return changed, ()
-            told = TimelineEntry(now, "running", f"{backing.name} is running.")
-            return replace(changed, updated=_at(pipeline, now)), (told,)
+            entry = TimelineEntry(now, "running", f"{backing.name} is running.")
+            return replace(changed, updated=_at(pipeline, now)), (entry,)
         case JobState.PREPARING if backing.started:
             changed = _goes(pipeline, PipelineTrigger.JOB_RETRIED)
             return (
@@ -103,11 +103,13 @@ def succeeded(
 ) -> tuple[Pipeline, Told]:
     """End the pipeline because its job succeeded; its model, if one was asked for, is registered in the same
     commit. `best_job`: the job of the best trial of a tuning task, 0 = it was none."""
-    named = f"{version.name}@{version.version}" if version else ""
-    done = replace(pipeline, model=named, best_job=best_job)
+    version_name = f"{version.name}@{version.version}" if version else ""
+    done = replace(pipeline, model=version_name, best_job=best_job)
     ended = _goes(done, PipelineTrigger.JOB_SUCCEEDED)
-    left = f" It left the model {named}." if named else ""
-    entry = TimelineEntry(now, "succeeded", f"The pipeline succeeded.{left}", {"model": named})
+    left = f" It left the model {version_name}." if version_name else ""
+    entry = TimelineEntry(
+        now, "succeeded", f"The pipeline succeeded.{left}", {"model": version_name}
+    )
     at = _at(pipeline, now)
     return replace(ended, ended=at, updated=at, started=ended.started or at), (entry,)
 
@@ -155,7 +157,7 @@ def model_version(
     draft = pipeline.spec.model
     assert draft is not None
     name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
-    given = json.loads(draft.public_json)
+    draft_json = json.loads(draft.public_json)
     aliases = draft.aliases
     if not versions and "default" not in aliases:
         aliases = ("default", *aliases)
@@ -163,7 +165,7 @@ def model_version(
         name=name,
         version=versions[0].version + 1 if versions else 1,
         display_name=draft.display_name,
-        public_json=json.dumps(given | {"artifactUri": uri}, ensure_ascii=False),
+        public_json=json.dumps(draft_json | {"artifactUri": uri}, ensure_ascii=False),
         artifact_uri=uri,
         created=now,
         updated=now,
@@ -183,8 +185,8 @@ def given_up(pipeline: Pipeline, cause: str, now: Nanos) -> tuple[Pipeline, Told
         error = JobError(INTERNAL, INTERNAL_ERROR_MESSAGE, cause=Cause.SERVICE.value, reason=cause)
     at = _at(pipeline, now)
     ended = replace(pipeline, state=state, error=error, ended=at, updated=at)
-    told = TimelineEntry(now, state.value.lower(), error.message)
-    return ended, (job_timeline.refused_event("Pipeline", cause, now), told)
+    entry = TimelineEntry(now, state.value.lower(), error.message)
+    return ended, (job_timeline.refused_event("Pipeline", cause, now), entry)
 
 
 def _at(pipeline: Pipeline, now: Nanos) -> Nanos:

@@ -134,20 +134,27 @@ def counts(text: str) -> tuple[Count, ...]:
     """Return all that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
     if not may_count(text):
         return ()
-    found = _words(text)
+    worded = _words(text)
     inner = _bars(text)
-    if inner and not found and (match := _PAIRED.search(text)) and _PAIR.match(text, match.start()):
+    if (
+        inner
+        and not worded
+        and (match := _PAIRED.search(text))
+        and _PAIR.match(text, match.start())
+    ):
         done, total = int(match[1]), int(match[2])
-        found = [Count(Level.EPOCH, "epoch", done, total)] if total >= max(done, 1) else []
+        worded = [Count(Level.EPOCH, "epoch", done, total)] if total >= max(done, 1) else []
     if inner:
         # The numbers behind the epoch are the bar's: they do not say that the epoch is over.
-        found = [
-            Count(each.level, each.what, each.done, each.total) for each in found if each.level
+        worded = [
+            Count(count.level, count.what, count.done, count.total)
+            for count in worded
+            if count.level
         ]
-        if found:
-            inner = [replace(each, is_within=True) for each in inner]
-    found += inner
-    return tuple(sorted(found, key=lambda each: -each.level))
+        if worded:
+            inner = [replace(bar, is_within=True) for bar in inner]
+    worded += inner
+    return tuple(sorted(worded, key=lambda count: -count.level))
 
 
 def last_state(text: str) -> str:
@@ -159,13 +166,13 @@ def last_state(text: str) -> str:
 
 
 def _words(text: str) -> list[Count]:
-    found: list[Count] = []
+    words: list[Count] = []
     known: set[str] = set()
     for match in reversed(list(_COUNTED.finditer(text))):
         word, done, total = match[1].lower(), int(match[2]), int(match[3])
         if 0 < total >= done and word not in known:
             known.add(word)
-            found.append(Count(LEVELS[word], word, done, total, _says_more(text, match.end())))
+            words.append(Count(LEVELS[word], word, done, total, _says_more(text, match.end())))
     alls = {match[1].lower(): int(match[2]) for match in _ALL.finditer(text)}
     for match in reversed(list(_NAMED.finditer(text))):
         word = match[1].lower()
@@ -173,16 +180,16 @@ def _words(text: str) -> list[Count]:
             known.add(word)
             total = alls.get(word, 0)
             if total >= max(float(match[2]), 1):
-                found.append(Count(LEVELS[word], word, float(match[2]), total))
+                words.append(Count(LEVELS[word], word, float(match[2]), total))
                 continue
             more = _says_more(text, match.end()) or _says_more(text[: match.start()], 0)
-            found.append(Count(LEVELS[word], word, float(match[2]), 0, more))
-    if not found and (match := _ROUND.match(text)):
+            words.append(Count(LEVELS[word], word, float(match[2]), 0, more))
+    if not words and (match := _ROUND.match(text)):
         return [Count(Level.EPOCH, "round", float(match[1]), 0, True)]
-    if any(each.level is Level.STEP and each.total for each in found):
+    if any(count.level is Level.STEP and count.total for count in words):
         # The line is about a step: its further numbers do not say that the epoch is over.
-        return [Count(each.level, each.what, each.done, each.total) for each in found]
-    return found
+        return [Count(count.level, count.what, count.done, count.total) for count in words]
+    return words
 
 
 def _says_more(text: str, start: int) -> bool:
@@ -221,7 +228,7 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
     """Return the totals that a program is given on its command line (`--epochs 10`, `--max_steps=500`), also
     as settings (`trainer.max_epochs=10`, `SOLVER.MAX_ITER 400`), by what is counted. They are for lines that
     count without a total."""
-    found: dict[str, float] = {}
+    by_word: dict[str, float] = {}
     for place, argument in enumerate(arguments):
         match = _ARGUMENT.fullmatch(argument)
         if match is None or not (argument.startswith("-") or "." in argument or match[2]):
@@ -229,5 +236,5 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
         value = match[2] or (arguments[place + 1] if place + 1 < len(arguments) else "")
         if re.fullmatch(r"\d{1,9}(?:\.0)?", value) and float(value):
             word = match[1].lower()
-            found[_SAME.get(word, word)] = float(value)
-    return found
+            by_word[_SAME.get(word, word)] = float(value)
+    return by_word

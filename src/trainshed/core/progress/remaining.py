@@ -13,8 +13,8 @@ def remaining_text(remaining: float | None, margin: float | None = None) -> str:
         return ""
     if remaining < 1:
         return "nearly done"
-    told = f"about {_rounded(remaining)} left"
-    return f"{told} (± {_rounded(margin)})" if margin and margin >= 1 else told
+    about = f"about {_rounded(remaining)} left"
+    return f"{about} (± {_rounded(margin)})" if margin and margin >= 1 else about
 
 
 def _rounded(seconds: float) -> str:

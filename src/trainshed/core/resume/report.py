@@ -187,8 +187,8 @@ def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, ove
         # The gap may show although nothing was lost, if a program logs only each tenth step.
         lost = max(0, progress.before.number - progress.after.number + 1)
     unseen = traffic.unseen
-    found = Finding(hit, progress, first_line, kept, taken, unseen, outcome, lost, why, "")
-    return replace(found, advice=_advice(found, then))
+    result = Finding(hit, progress, first_line, kept, taken, unseen, outcome, lost, why, "")
+    return replace(result, advice=_advice(result, then))
 
 
 def result(findings: tuple[Finding, ...]) -> Result:

@@ -105,21 +105,21 @@ def learned(lines: Iterable[Line]) -> Series | None:
 
 def _told(line: Line) -> list[tuple[Series, Step]]:
     """Return each number in the line that may be a step, the finest first."""
-    found = [*_in_payload(line), *_in_text(line)]
-    return sorted(found, key=lambda pair: _FINEST_FIRST.index(pair[0].word))
+    pairs = [*_in_payload(line), *_in_text(line)]
+    return sorted(pairs, key=lambda pair: _FINEST_FIRST.index(pair[0].word))
 
 
 def _in_payload(line: Line) -> list[tuple[Series, Step]]:
-    found: list[tuple[Series, Step]] = []
+    pairs: list[tuple[Series, Step]] = []
     for key, value in (line.payload or {}).items():
         word = _WORDS.get(re.sub(r"[\W_]", "", key.lower()))
         if word and isinstance(value, int) and not isinstance(value, bool):
-            found.append((Series(word, "{}"), Step(value, line.at)))
-    return found
+            pairs.append((Series(word, "{}"), Step(value, line.at)))
+    return pairs
 
 
 def _in_text(line: Line) -> list[tuple[Series, Step]]:
-    found: list[tuple[Series, Step]] = []
+    pairs: list[tuple[Series, Step]] = []
     text = line.text[:MOST_READ]
     for match in _STEP.finditer(text):
         word = _WORDS[re.sub(r"[\W_]", "", match[1].lower())]
@@ -127,8 +127,8 @@ def _in_text(line: Line) -> list[tuple[Series, Step]]:
         words = text[max(0, match.start() - _NEAR) : match.start()].split()
         # Names and times before a number may hold digits that change from line to line.
         before = _DIGITS.sub("#", words[-1]) if words else ""
-        found.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
-    return found
+        pairs.append((Series(word, before), Step(int(match[2].replace(",", "")), line.at)))
+    return pairs
 
 
 def _own(pattern: Regex, text: str) -> int | None:

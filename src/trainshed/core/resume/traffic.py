@@ -45,48 +45,48 @@ class FileSeen(Struct, frozen=True):
 
 def folders(job: Job) -> tuple[str, ...]:
     """Return the gs:// URIs, each with a slash at its end, below which the job keeps what it writes."""
-    named = (job.spec.job_dir, job.spec.base_output_directory)
-    return tuple(dict.fromkeys(uri.rstrip("/") + "/" for uri in named if uri))
+    uris = (job.spec.job_dir, job.spec.base_output_directory)
+    return tuple(dict.fromkeys(uri.rstrip("/") + "/" for uri in uris if uri))
 
 
 def prefixes(job: Job) -> tuple[str, ...]:
     """Return the prefixes that the URIs of the job's checkpoints may have: its folders, and the URIs that its
     arguments and variables name."""
-    named = [
+    uris = [
         uri.rstrip("/.")
         for pool in job.spec.pools
         for text in (*pool.program.command, *pool.program.args, *(v for _, v in pool.program.env))
         for uri in _URI.findall(text)
     ]
     known = folders(job)
-    others = [uri for uri in named if not f"{uri}/".startswith(known)] if known else named
+    others = [uri for uri in uris if not f"{uri}/".startswith(known)] if known else uris
     return tuple(dict.fromkeys((*known, *others)))[:_MOST_PREFIXES]
 
 
 def written(accesses: Iterable[Access], before: int) -> tuple[FileSeen, ...]:
     """Return the files whose writing was finished by `before`, the newest first."""
-    found: dict[str, FileSeen] = {}
+    by_uri: dict[str, FileSeen] = {}
     for access in sorted(accesses, key=lambda access: access.ended):
         if access.write and access.ended <= before:
-            found.pop(access.uri, None)
-            found[access.uri] = FileSeen(access.uri, access.ended, access.bytes)
-    return tuple(reversed(found.values()))
+            by_uri.pop(access.uri, None)
+            by_uri[access.uri] = FileSeen(access.uri, access.ended, access.bytes)
+    return tuple(reversed(by_uri.values()))
 
 
 def read(accesses: Iterable[Access], start: int, end: int, among: set[str]) -> tuple[FileSeen, ...]:
     """Return the files of `among` that were read from `start` to `end` (0 = no end), the earliest first."""
-    found: dict[str, FileSeen] = {}
+    by_uri: dict[str, FileSeen] = {}
     for access in sorted(accesses, key=lambda access: access.at):
         inside = start <= access.at and (not end or access.at <= end)
         if access.write or not inside or access.uri not in among:
             continue
-        seen = found.get(access.uri)
-        found[access.uri] = (
+        seen = by_uri.get(access.uri)
+        by_uri[access.uri] = (
             FileSeen(access.uri, seen.at, seen.bytes + access.bytes)
             if seen
             else FileSeen(access.uri, access.at, access.bytes)
         )
-    return tuple(found.values())
+    return tuple(by_uri.values())
 
 
 def traffic(
@@ -99,19 +99,19 @@ def traffic(
         return Traffic(unseen=NO_PLACE)
     # The files of a dataset's splits are no checkpoints: the service writes them and programs read them.
     of_data = [access for access in accesses if _is_of_data(job, access)]
-    found = tuple(access for access in accesses if not _is_of_data(job, access))
+    others = tuple(access for access in accesses if not _is_of_data(job, access))
     split = max((access.ended for access in of_data if access.write), default=0)
     if since > job.created:
         return Traffic(
-            found, "the buckets' access log does not go back to the beginning of the job"
+            others, "the buckets' access log does not go back to the beginning of the job"
         )
     as_files = files_written is None or files_written >= max(job.created, split)
-    if as_files and not any(access.write for access in found):
+    if as_files and not any(access.write for access in others):
         return Traffic(
-            found,
+            others,
             "the job's folder was written to as files (/gcs), and who reads and writes files is not recorded",
         )
-    return Traffic(found)
+    return Traffic(others)
 
 
 def _is_of_data(job: Job, access: Access) -> bool:

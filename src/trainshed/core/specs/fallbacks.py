@@ -32,22 +32,22 @@ _SECOND: Final = 10**9
 def with_fallbacks(spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
     """Return the spec with the choices that a job's labels give it. Raise InvalidRequest with everything that
     is wrong with those labels."""
-    given = dict(labels)
-    if given.keys().isdisjoint((REGIONS, MACHINE_TYPES, AFTER)):
+    values = dict(labels)
+    if values.keys().isdisjoint((REGIONS, MACHINE_TYPES, AFTER)):
         return spec
     faults = Faults()
-    places = [spec.region, *_regions(spec, given, faults)]
+    places = [spec.region, *_regions(spec, values, faults)]
     machines = [
         tuple(pool.machine for pool in spec.pools),
-        *_machines(spec, given, faults),
+        *_machines(spec, values, faults),
     ]
-    after = given.get(AFTER, str(DEFAULT_AFTER))
+    after = values.get(AFTER, str(DEFAULT_AFTER))
     if not (after.isascii() and after.isdecimal() and len(after) <= len("31536000")):
         faults.add(
             f"labels.{AFTER}",
             f"{after!r} is not a whole number of seconds, such as {DEFAULT_AFTER}.",
         )
-    elif AFTER in given and REGIONS not in given and MACHINE_TYPES not in given:
+    elif AFTER in values and REGIONS not in values and MACHINE_TYPES not in values:
         faults.add(
             f"labels.{AFTER}", f"It says nothing without the label {REGIONS} or {MACHINE_TYPES}."
         )
@@ -58,14 +58,14 @@ def with_fallbacks(spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
     return replace(spec, choices=choices, patience=int(after) * _SECOND)
 
 
-def _named(given: Mapping[str, str], label: str) -> list[str]:
-    text = given.get(label)
+def _named(values: Mapping[str, str], label: str) -> list[str]:
+    text = values.get(label)
     return text.split("_") if text is not None else []
 
 
-def _regions(spec: JobSpec, given: Mapping[str, str], faults: Faults) -> Iterator[str]:
+def _regions(spec: JobSpec, values: Mapping[str, str], faults: Faults) -> Iterator[str]:
     known = regions(spec.api)
-    names = _named(given, REGIONS)
+    names = _named(values, REGIONS)
     for name in names:
         if name not in known:
             text = f"There is no region {name!r}.{closest(name, known)} Put one _ between regions."
@@ -79,11 +79,11 @@ def _regions(spec: JobSpec, given: Mapping[str, str], faults: Faults) -> Iterato
 
 
 def _machines(
-    spec: JobSpec, given: Mapping[str, str], faults: Faults
+    spec: JobSpec, values: Mapping[str, str], faults: Faults
 ) -> Iterator[tuple[Machine, ...]]:
     """Yield, for each named machine type, the machines of all pools: the pools that have the first pool's
     type get the named one."""
-    names = _named(given, MACHINE_TYPES)
+    names = _named(values, MACHINE_TYPES)
     first = spec.pools[0].machine.type
     for name in names:
         machine = machine_named(name, spec.api)
@@ -95,24 +95,24 @@ def _machines(
             text = f"The machine type {name} is named twice, or is the first pool's own."
             faults.add(f"labels.{MACHINE_TYPES}", text)
             continue
-        found: list[Machine] = []
+        pool_machines: list[Machine] = []
         for pool in spec.pools:
             if pool.machine.type != first:
-                found.append(pool.machine)
+                pool_machines.append(pool.machine)
                 continue
             devices, fault = _devices(machine, pool.machine, spec)
             if fault:
                 faults.add(f"labels.{MACHINE_TYPES}", fault)
-            found.append(resolve(machine, devices))
-        yield tuple(found)
+            pool_machines.append(resolve(machine, devices))
+        yield tuple(pool_machines)
 
 
 def _devices(
-    machine: MachineType, asked: Machine, spec: JobSpec
+    machine: MachineType, wanted: Machine, spec: JobSpec
 ) -> tuple[Accelerators | None, str]:
     """Return a pool's accelerators on another machine, and what is wrong with them. They are the pool's own;
     where those do not go with the machine, the machine's, if it comes with one kind and number only."""
-    own = None if machine_types()[asked.type].is_legacy else asked.accelerators
+    own = None if machine_types()[wanted.type].is_legacy else wanted.accelerators
     wrong = accelerator_faults(machine, own.type if own else "", own.count if own else 0, spec.api)
     if not any(wrong):
         return own, ""

@@ -152,14 +152,14 @@ def _read_annotation(config: Section, dataset: Dataset | None) -> str:
 
 
 def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
-    given = [name for name in _METHODS if config.has(name)]
-    if len(given) > 1:
+    methods = [name for name in _METHODS if config.has(name)]
+    if len(methods) > 1:
         config.fault(
-            given[1], f"Only one split can be set, and {config.at(given[0])} is set as well."
+            methods[1], f"Only one split can be set, and {config.at(methods[0])} is set as well."
         )
-    if not given:
+    if not methods:
         return SplitRule()
-    (name, *_) = given
+    (name, *_) = methods
     split = config.section(name)
     if name == "predefinedSplit":
         if dataset is not None and not dataset.kind.is_table:
@@ -175,7 +175,9 @@ def _read_rule(config: Section, dataset: Dataset | None) -> SplitRule:
 
 
 def _read_fractions(split: Section) -> tuple[float, float, float]:
-    fractions = {f"{each}Fraction": split.number(f"{each}Fraction") for each in SPLITS}
+    fractions = {
+        f"{split_name}Fraction": split.number(f"{split_name}Fraction") for split_name in SPLITS
+    }
     for name, fraction in fractions.items():
         if not 0 <= fraction <= 1:
             split.fault(name, f"The fraction must be from 0 to 1, not {fraction:g}.")

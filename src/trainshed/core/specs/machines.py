@@ -29,8 +29,8 @@ def unknown_machine(name: str, api: Api) -> str:
 
 def machine_named(name: str, api: Api) -> MachineType | None:
     """Return the machine type of that name if a request to `api` may name it."""
-    found = machines.machine_types().get(name)
-    return found if found is not None and api in found.apis else None
+    kind = machines.machine_types().get(name)
+    return kind if kind is not None and api in kind.apis else None
 
 
 def resolve(machine: MachineType, devices: Accelerators | None = None) -> Machine:

@@ -174,13 +174,13 @@ def _check_rest(training: Section) -> None:
 
 def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ...]:
     """Return warnings about fields that have no effect."""
-    found = [
+    hyperparameters = [
         f"{training.at(name)} is not served here: {instead}."
         for name, instead in WITHOUT_EFFECT.items()
         if training.is_set(name)
     ]
     if training.flag("useChiefInTfConfig") and training.text("runtimeVersion"):
-        found.append(
+        hyperparameters.append(
             "use_chief_in_tf_config has no effect with a runtime version, which says what TF_CONFIG calls "
             "the primary: chief from 2.1 on, master before."
         )
@@ -188,17 +188,17 @@ def _ignored(training: Section, hardware: tuple[Hardware, ...]) -> tuple[str, ..
     for role in ROLES:
         config = training.section(role.config_field)
         if config.is_set("tpuTfVersion"):
-            found.append(
+            hyperparameters.append(
                 f"{config.at('tpuTfVersion')} is not served here: there are no TPUs, and programs have the "
                 "TensorFlow of their runtime or image."
             )
         unused = [name for name in (role.config_field, role.type_field) if training.is_set(name)]
         if unused and role.position not in running and not _is_tpu(training, role):
             names = " and ".join(map(training.at, unused))
-            found.append(
+            hyperparameters.append(
                 f"{names} has no effect: the job has no {ML_ROLES[role.position]} replicas."
             )
-    return tuple(found)
+    return tuple(hyperparameters)
 
 
 def _is_tpu(training: Section, role: Role) -> bool:
@@ -212,34 +212,34 @@ DEFAULT_TAG = "training/hptuning/metric"
 def read_study(training: Section) -> StudySpec:
     """Read what is searched and measured. What is wrong is reported to the section's faults; the study of a
     faulty request is of no use."""
-    given = training.section("hyperparameters")
-    goal = given.enum("goal") or Goal.MAXIMIZE
+    search = training.section("hyperparameters")
+    goal = search.enum("goal") or Goal.MAXIMIZE
     if goal not in tuple(Goal):
-        given.fault("goal", f"{goal!r} is not one of {', '.join(Goal)}.")
+        search.fault("goal", f"{goal!r} is not one of {', '.join(Goal)}.")
         goal = Goal.MAXIMIZE
-    tag = given.text("hyperparameterMetricTag") or DEFAULT_TAG
+    tag = search.text("hyperparameterMetricTag") or DEFAULT_TAG
     if fault := tag_fault(tag) or syntax.string_fault(tag):
-        given.fault("hyperparameterMetricTag", fault)
-    parameters = read_parameters(given, "params", ML_JOB)
+        search.fault("hyperparameterMetricTag", fault)
+    parameters = read_parameters(search, "params", ML_JOB)
     return StudySpec(
         parameters=parameters,
         metrics=(Metric(tag, Goal(goal)),),
-        algorithm=read_algorithm(given, parameters),
-        median_stopping=MedianStopping() if given.flag("enableTrialEarlyStopping") else None,
+        algorithm=read_algorithm(search, parameters),
+        median_stopping=MedianStopping() if search.flag("enableTrialEarlyStopping") else None,
     )
 
 
 def read_counts(training: Section, *, max_trials: int) -> Counts:
     """Read how many trials there are. Left out, there is 1 in all and 1 at a time, and the service decides
     how many may fail."""
-    given = training.section("hyperparameters")
+    section = training.section("hyperparameters")
     counts = Counts(
-        most=given.integer("maxTrials") or 1,
-        parallel=given.integer("maxParallelTrials") or 1,
-        failed=given.integer("maxFailedTrials"),
+        most=section.integer("maxTrials") or 1,
+        parallel=section.integer("maxParallelTrials") or 1,
+        failed=section.integer("maxFailedTrials"),
     )
     check_counts(
-        given,
+        section,
         counts,
         ("maxTrials", "maxParallelTrials", "maxFailedTrials"),
         max_trials=max_trials,
@@ -250,14 +250,14 @@ def read_counts(training: Section, *, max_trials: int) -> Counts:
 def read_resumed(training: Section, job_id: str) -> str:
     """Read the id of the job whose trials this one continues from, "" for none. Whether that job exists is
     for the API to say."""
-    given = training.section("hyperparameters")
-    resumed = given.text("resumePreviousJobId")
+    section = training.section("hyperparameters")
+    resumed = section.text("resumePreviousJobId")
     if not resumed:
         return ""
     if fault := syntax.job_id_fault(resumed):
-        given.fault("resumePreviousJobId", fault)
+        section.fault("resumePreviousJobId", fault)
     elif resumed == job_id:
-        given.fault("resumePreviousJobId", "A job cannot go on from itself; name an earlier one.")
+        section.fault("resumePreviousJobId", "A job cannot go on from itself; name an earlier one.")
     return resumed
 
 

@@ -101,7 +101,7 @@ def _refuse_explicit(training: Section, tier: str) -> None:
 
 
 def _custom(training: Section) -> tuple[Hardware, ...]:
-    found: list[Hardware] = []
+    hardware: list[Hardware] = []
     types: dict[str, MachineType] = {}
     for role in ROLES:
         count = _count(training, role)
@@ -111,10 +111,10 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
                 training.fault(
                     "masterType", "The master's machine type is needed with scale tier CUSTOM."
                 )
-            elif (asked := training.integer(role.count_field)) > 0:
+            elif (how_many := training.integer(role.count_field)) > 0:
                 training.fault(
                     role.type_field,
-                    f"{training.at(role.count_field)} is {asked}, so its type is needed.",
+                    f"{training.at(role.count_field)} is {how_many}, so its type is needed.",
                 )
             continue
         machine = machines.machine_named(name, Api.ML)
@@ -129,9 +129,9 @@ def _custom(training: Section) -> tuple[Hardware, ...]:
         types[role.type_field] = machine
         config = training.section(role.config_field)
         devices = _accelerators(config, machine)
-        found.append(Hardware(role, count, machines.resolve(machine, devices), _disk(config)))
+        hardware.append(Hardware(role, count, machines.resolve(machine, devices), _disk(config)))
     _check_category(training, types)
-    return tuple(found)
+    return tuple(hardware)
 
 
 def _count(training: Section, role: Role) -> int:
@@ -162,8 +162,8 @@ def _check_category(training: Section, types: Mapping[str, MachineType]) -> None
 
 
 def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
-    given = config.section("acceleratorConfig")
-    kind, count = given.enum("type"), given.integer("count")
+    section = config.section("acceleratorConfig")
+    kind, count = section.enum("type"), section.integer("count")
     if machine.is_legacy and machine.name != CLOUD_TPU and (kind or count):
         config.fault(
             "acceleratorConfig",
@@ -175,9 +175,9 @@ def _accelerators(config: Section, machine: MachineType) -> Accelerators | None:
         return None
     type_fault, count_fault = machines.accelerator_faults(machine, kind, count, Api.ML)
     if type_fault:
-        given.fault("type", type_fault)
+        section.fault("type", type_fault)
     if count_fault:
-        given.fault("count", count_fault)
+        section.fault("count", count_fault)
     return Accelerators(kind, count) if kind else None
 
 
@@ -185,17 +185,17 @@ def _disk(config: Section) -> Disk:
     return machines.read_disk(config.section("diskConfig"), Api.ML)
 
 
-def _merge_tpu(found: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
+def _merge_tpu(kinds: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
     """Turn a cloud_tpu worker into a device of the master: it is no machine that runs the program
     (facts/program#tf_config)."""
-    tpu = next((hardware for hardware in found if hardware.machine.type == CLOUD_TPU), None)
+    tpu = next((hardware for hardware in kinds if hardware.machine.type == CLOUD_TPU), None)
     if tpu is None:
-        return found
+        return kinds
     return tuple(
         Hardware(hw.role, hw.count, _with_devices(hw.machine, tpu.machine.accelerators), hw.disk)
         if hw.role.position == 0
         else hw
-        for hw in found
+        for hw in kinds
         if hw is not tpu
     )
 
@@ -271,18 +271,18 @@ def _containers(
         training.fault(
             "pythonVersion", "A Python version goes with a runtime version, not with an image."
         )
-    found: dict[int, Program] = {}
+    programs: dict[int, Program] = {}
     for role in roles:
         config = training.section(role.config_field)
         # Roles without an image of their own run the master's (facts/program#arguments).
         image = config.text("imageUri") or master_image
         if images.is_reduction_server(image) and role.position != PS_POOL:
             config.fault("imageUri", reducers.ELSEWHERE)
-            found[role.position] = Program(_UNKNOWN_RUNTIME, image)
+            programs[role.position] = Program(_UNKNOWN_RUNTIME, image)
         else:
-            found[role.position] = _container(training, config, image, runtimes)
+            programs[role.position] = _container(training, config, image, runtimes)
     _check_tpu_version(training)
-    return found
+    return programs
 
 
 def _container(training: Section, config: Section, image: str, runtimes: RuntimeCatalog) -> Program:
@@ -302,7 +302,7 @@ def _container(training: Section, config: Section, image: str, runtimes: Runtime
         field = "containerArgs" if container_args else "containerCommand"
         config.fault(field, "container_command and container_args cannot be combined with args.")
     if reducers.are_ours(runtime):
-        return reducers.program(runtime, image, (), given=bool(command or container_args))
+        return reducers.program(runtime, image, (), is_chosen=bool(command or container_args))
     program = Program(
         runtime=runtime, image_uri=image, command=command, args=container_args or args
     )

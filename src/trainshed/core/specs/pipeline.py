@@ -68,14 +68,14 @@ def parse_pipeline(
     labels = syntax.read_labels(pipeline)
     task = _read_task(pipeline)
     data = read_data(pipeline, dataset, at)
-    given = Section(inputs, "training_task_inputs", pipeline.faults)
+    section = Section(inputs, "training_task_inputs", pipeline.faults)
     job: JobSpec | None = None
     tuning = None
     if task is Task.TUNING:
-        tuning = read_tuning_spec(given, region=region, runtimes=runtimes, max_trials=max_trials)
+        tuning = read_tuning_spec(section, region=region, runtimes=runtimes, max_trials=max_trials)
         job = tuning.trial
     elif task is Task.CUSTOM:
-        job = read_job_spec(given, region, runtimes)
+        job = read_job_spec(section, region, runtimes)
     output = job.base_output_directory if job is not None else ""
     model = _read_model(pipeline, region, new_id, is_placed=bool(output) or task is None)
     pipeline.faults.refuse()
@@ -100,10 +100,10 @@ def _read_task(pipeline: Section) -> Task | None:
     uri = pipeline.text("trainingTaskDefinition")
     task = DEFINITIONS.get(uri.rpartition("/")[2])
     if task is None:
-        said = f"The task {uri!r} is not served" if uri else "The task must be set"
+        problem = f"The task {uri!r} is not served" if uri else "The task must be set"
         pipeline.fault(
             "trainingTaskDefinition",
-            f"{said}; choose {' or '.join(_DIRECTORY + name for name in DEFINITIONS)}. AutoML and other "
+            f"{problem}; choose {' or '.join(_DIRECTORY + name for name in DEFINITIONS)}. AutoML and other "
             "tasks of the public service are not there.",
         )
     return task
@@ -168,12 +168,12 @@ def _read_model(
 
 def _read_model_id(pipeline: Section, region: str, new_id: str) -> tuple[str, bool]:
     """Read the id of the model, and whether a new version of an existing model is asked for."""
-    given, parent = pipeline.text("modelId"), pipeline.text("parentModel")
-    if given and (fault := syntax.model_id_fault(given)):
+    own_id, parent = pipeline.text("modelId"), pipeline.text("parentModel")
+    if own_id and (fault := syntax.model_id_fault(own_id)):
         pipeline.fault("modelId", fault)
     if not parent:
-        return given or new_id, False
-    if given:
+        return own_id or new_id, False
+    if own_id:
         pipeline.fault(
             "modelId", "A new version has the id of its parent_model; leave model_id out."
         )

@@ -88,24 +88,24 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
 def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
     """Read the repeated field `metrics`: ids without white space, each once; at least one that is no safety
     metric."""
-    found: list[Metric] = []
+    aims: list[Metric] = []
     for section in study.sections("metrics"):
         name = section.text(id_field)
-        if fault := _metric_fault(name, found):
+        if fault := _metric_fault(name, aims):
             section.fault(id_field, fault)
         goal = section.enum("goal") or Goal.MAXIMIZE  # the public default
         if goal not in tuple(Goal):
             section.fault("goal", f"The goal must be set: {', '.join(Goal)}.")
             goal = Goal.MAXIMIZE
-        found.append(_with_safety(section, Metric(name, Goal(goal))))
-    if not found:
+        aims.append(_with_safety(section, Metric(name, Goal(goal))))
+    if not aims:
         study.fault("metrics", "At least one metric must be given.")
-    elif all(metric.safety is not None for metric in found):
+    elif all(metric.safety is not None for metric in aims):
         study.fault(
             "metrics",
             "Every metric is a safety metric; give one more, without a safety_config, as the objective.",
         )
-    return tuple(found)
+    return tuple(aims)
 
 
 def read_algorithm(section: Section, parameters: tuple[Parameter, ...]) -> Algorithm:
@@ -140,9 +140,9 @@ def _check_objective(section: Section, metrics: tuple[Metric, ...]) -> None:
             "A tuning job has exactly one metric, its objective; for several, or for safety metrics, "
             "use a study.",
         )
-    for metric, given in zip(metrics, section.sections("metrics"), strict=True):
+    for metric, section_of_metric in zip(metrics, section.sections("metrics"), strict=True):
         if fault := tag_fault(metric.id):
-            given.fault("metricId", fault)
+            section_of_metric.fault("metricId", fault)
 
 
 def _metric_fault(name: str, before: list[Metric]) -> str:
@@ -171,11 +171,11 @@ def _with_safety(section: Section, metric: Metric) -> Metric:
 
 
 def _choose(section: Section, name: str, choices: Mapping[str, T], default: T) -> T:
-    given = section.enum(name)
-    if given not in choices:
+    value = section.enum(name)
+    if value not in choices:
         known = ", ".join(filter(None, choices))
-        section.fault(name, f"{given!r} is not one of {known}.")
-    return choices.get(given, default)
+        section.fault(name, f"{value!r} is not one of {known}.")
+    return choices.get(value, default)
 
 
 _RULES = (
@@ -206,13 +206,13 @@ def read_ml_stopping(config: Section) -> Stopping | None:
 
 
 def _only(section: Section, names: tuple[str, ...]) -> str:
-    given = [name for name in names if section.has(name)]
-    if len(given) > 1:
+    present = [name for name in names if section.has(name)]
+    if len(present) > 1:
         section.fault(
-            given[1],
-            f"Only one early stopping rule can be set, and {section.at(given[0])} is set as well.",
+            present[1],
+            f"Only one early stopping rule can be set, and {section.at(present[0])} is set as well.",
         )
-    return given[0] if given else ""
+    return present[0] if present else ""
 
 
 def _plain(rule: str, use_elapsed: bool) -> Stopping | None:

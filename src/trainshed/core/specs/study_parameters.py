@@ -179,9 +179,9 @@ def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
     if parent is None:
         return ()
     wanted = CONDITIONS[parent.type]
-    given = [name for name in CONDITIONS.values() if item.has(name)]
-    if given != [wanted]:
-        wrong = next((name for name in given if name != wanted), wanted)
+    conditions = [name for name in CONDITIONS.values() if item.has(name)]
+    if conditions != [wanted]:
+        wrong = next((name for name in conditions if name != wanted), wanted)
         item.fault(
             wrong, f"The parent is {parent.type}: its values go into {item.at(wanted)} alone."
         )
@@ -190,7 +190,7 @@ def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
     texts = condition.texts("values")
     if not texts:
         condition.fault("values", "At least one value of the parent must be given.")
-    found: dict[Value, None] = {}
+    distinct: dict[Value, None] = {}
     for index, text in enumerate(texts):
         value = _parent_value(parent, text)
         if value is None:
@@ -198,8 +198,8 @@ def read_condition(item: Section, parent: Space | None) -> tuple[Value, ...]:
                 f"{condition.at('values')}[{index}]", f"{text} is not a value of the parent."
             )
         else:
-            found[value] = None
-    return tuple(found)
+            distinct[value] = None
+    return tuple(distinct)
 
 
 def _parent_value(parent: Space, text: str) -> Value | None:
@@ -322,10 +322,10 @@ class _TreeReader:
 
     def _lineage(self, position: int) -> list[int]:
         """Return the node's ancestors from the root down, itself last."""
-        found = [position]
-        while (parent := self.parameters[found[-1]].parent) != -1:
-            found.append(parent)
-        return found[::-1]
+        path = [position]
+        while (parent := self.parameters[path[-1]].parent) != -1:
+            path.append(parent)
+        return path[::-1]
 
 
 def _parameter(
@@ -382,26 +382,26 @@ def _read_space(section: Section, words: Words) -> Space | None:
 
 
 def _read_type(section: Section, words: Words) -> ParameterType | None:
-    given = [kind for kind, name in _NESTED.items() if section.has(name)] if words.nested else []
+    present = [kind for kind, name in _NESTED.items() if section.has(name)] if words.nested else []
     if words.typed:
-        named = section.enum("type")
-        if named not in tuple(ParameterType):
+        kind_name = section.enum("type")
+        if kind_name not in tuple(ParameterType):
             section.fault("type", f"The type must be set: {', '.join(ParameterType)}.")
             return None
-        kind = ParameterType(named)
-        if words.nested and given != [kind]:
+        kind = ParameterType(kind_name)
+        if words.nested and present != [kind]:
             section.fault(
                 _NESTED[kind], f"A {kind} parameter needs exactly this message, and no other."
             )
             return None
         return kind
-    if len(given) != 1:
+    if len(present) != 1:
         section.fault(
-            "" if not given else _NESTED[given[1]],
+            "" if not present else _NESTED[present[1]],
             f"Exactly one of {', '.join(map(section.at, _NESTED.values()))} must be set.",
         )
         return None
-    return given[0]
+    return present[0]
 
 
 def _refuse_bounds(flat: Section) -> None:

@@ -119,11 +119,13 @@ def read_display_name(section: Section) -> str:
 
 def read_labels(request: Section) -> tuple[tuple[str, str], ...]:
     """Read the request's labels; each faulty one is reported under its own key (facts/limits#labels)."""
-    given = cast("Mapping[str, Any]", request.values.get("labels") or {})
-    if len(given) > MAX_LABELS:
-        request.fault("labels", f"{len(given)} labels are given; at most {MAX_LABELS} are allowed.")
+    entries = cast("Mapping[str, Any]", request.values.get("labels") or {})
+    if len(entries) > MAX_LABELS:
+        request.fault(
+            "labels", f"{len(entries)} labels are given; at most {MAX_LABELS} are allowed."
+        )
         return ()
-    labels = tuple((key, str(value)) for key, value in given.items())
+    labels = tuple((key, str(value)) for key, value in entries.items())
     for key, value in labels:
         if fault := _label_fault(key, "key") or _label_fault(value, "value"):
             request.faults.add(f"{request.at('labels')}.{key}", fault)
@@ -181,19 +183,19 @@ def read_arguments(section: Section, name: str, *, expanded: bool = False) -> tu
     """Read a list of program arguments: no zero byte, at most 100,000 characters in all (facts/limits#sizes).
     `expanded`: `$(VAR)` is replaced in them, so `$(secret:NAME)`, which somebody may expect to be replaced as
     well, is refused."""
-    given = section.texts(name)
-    if sum(map(len, given)) > MAX_ARGS_CHARS:
+    texts = section.texts(name)
+    if sum(map(len, texts)) > MAX_ARGS_CHARS:
         section.fault(
             name,
-            f"The arguments have {sum(map(len, given))} characters in all; at most {MAX_ARGS_CHARS} "
+            f"The arguments have {sum(map(len, texts))} characters in all; at most {MAX_ARGS_CHARS} "
             "are allowed. Put long values into a file of the bucket.",
         )
         return ()
-    for index, item in enumerate(given):
+    for index, item in enumerate(texts):
         fault = string_fault(item) or (secrets.argument_fault(item) if expanded else "")
         if fault:
             section.faults.add(f"{section.at(name)}[{index}]", fault)
-    return given
+    return texts
 
 
 def read_packages(section: Section) -> tuple[str, ...]:

@@ -210,19 +210,19 @@ def _without_logs(spec: Section, read: JobSpec) -> tuple[str, ...]:
 
 def _ignored(spec: Section) -> tuple[str, ...]:
     """Return warnings about fields that have no effect."""
-    found = [
+    scopes = [
         f"{spec.at(name)} is not served here: {instead}."
         for name, instead in WITHOUT_EFFECT.items()
         if spec.is_set(name)
     ]
     for pool in islice(spec.sections("workerPoolSpecs"), MAX_POOLS):
         machine = pool.section("machineSpec")
-        found.extend(
+        scopes.extend(
             f"{machine.at(name)} is not served here: the job runs on what the host has."
             for name in ("reservationAffinity", "gpuPartitionSize")
             if machine.is_set(name)
         )
-    return tuple(found)
+    return tuple(scopes)
 
 
 MAX_POOLS = 4
@@ -241,8 +241,8 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
     """Read the pools that have replicas. What is wrong is reported to the section's faults; the pools of a
     faulty request are of no use."""
     count = job_spec.count("workerPoolSpecs")
-    given = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
-    if not given:
+    sections = list(islice(job_spec.sections("workerPoolSpecs"), MAX_POOLS))
+    if not sections:
         job_spec.fault("workerPoolSpecs", "At least one worker pool must be given.")
     if count > MAX_POOLS:
         job_spec.fault(
@@ -251,7 +251,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
             "parameter servers or reducers, evaluators.",
         )
     pools: list[WorkerPool] = []
-    for position, pool in enumerate(given):
+    for position, pool in enumerate(sections):
         if is_blank(pool.values):
             if position == 0:
                 pool.fault(
@@ -260,7 +260,7 @@ def read_pools(job_spec: Section, runtimes: RuntimeCatalog) -> tuple[WorkerPool,
             continue
         pools.append(_PoolReader(pool, position, runtimes).read())
     if reducers_of(pools) is not None:
-        reducers.check_variables(given[: REDUCER_POOL + 1])
+        reducers.check_variables(sections[: REDUCER_POOL + 1])
     return tuple(pools)
 
 
@@ -303,10 +303,10 @@ class _PoolReader:
         has_container = self._pool.has("containerSpec")
         has_package = self._pool.has("pythonPackageSpec")
         if has_container == has_package:
-            said = "both are" if has_container else "neither is"
+            how_many = "both are" if has_container else "neither is"
             self._pool.fault(
                 "containerSpec",
-                f"Exactly one of container_spec and python_package_spec must be set; {said}.",
+                f"Exactly one of container_spec and python_package_spec must be set; {how_many}.",
             )
         if has_package:
             return self._package(self._pool.section("pythonPackageSpec"))
@@ -369,7 +369,7 @@ class _PoolReader:
                 "known; give a command, for example python3 -m trainer.task, or use python_package_spec.",
             )
         if reducers.are_ours(runtime):
-            return reducers.program(runtime, uri, env, given=bool(command or args))
+            return reducers.program(runtime, uri, env, is_chosen=bool(command or args))
         return program
 
     def _runtime(self, spec: Section, field: str, uri: str) -> RuntimeChoice:
@@ -386,40 +386,40 @@ def read_machine(spec: Section, *, is_reducer: bool = False) -> Machine:
     if not name:
         spec.fault("machineType", "The machine type must be set, for example n1-standard-4.")
         return _NO_MACHINE
-    found = machines.machine_named(name, Api.VERTEX)
-    if found is None:
+    machine_kind = machines.machine_named(name, Api.VERTEX)
+    if machine_kind is None:
         spec.fault("machineType", machines.unknown_machine(name, Api.VERTEX))
         return _NO_MACHINE
-    _check_topology(spec, found)
+    _check_topology(spec, machine_kind)
     kind, count = spec.enum("acceleratorType"), spec.integer("acceleratorCount")
-    if is_reducer and (kind or count or found.needs_accelerators):
+    if is_reducer and (kind or count or machine_kind.needs_accelerators):
         spec.fault(
             "acceleratorType" if kind else "acceleratorCount" if count else "machineType",
             "Reducers do not use accelerators; give the pool of the reduction server CPU machines, "
             "for example n1-highcpu-16.",
         )
-        return machines.resolve(found)
-    type_fault, count_fault = machines.accelerator_faults(found, kind, count, Api.VERTEX)
+        return machines.resolve(machine_kind)
+    type_fault, count_fault = machines.accelerator_faults(machine_kind, kind, count, Api.VERTEX)
     if type_fault:
         # A count without a type is the count's fault.
         spec.fault("acceleratorCount" if count and not kind else "acceleratorType", type_fault)
     if count_fault:
         spec.fault("acceleratorCount", count_fault)
-    return machines.resolve(found, Accelerators(kind, count) if kind else None)
+    return machines.resolve(machine_kind, Accelerators(kind, count) if kind else None)
 
 
 def _check_topology(spec: Section, machine: MachineType) -> None:
     topologies = accelerators.tpu_topologies(machine)
-    given = spec.text("tpuTopology")
-    if given and not topologies:
+    shape = spec.text("tpuTopology")
+    if shape and not topologies:
         spec.fault("tpuTopology", f"Machine type {machine.name} has no TPU topology; leave it out.")
-    elif topologies and given not in topologies:
-        asked = (
-            f"TPU topology {given!r} is not supported for"
-            if given
+    elif topologies and shape not in topologies:
+        wanted = (
+            f"TPU topology {shape!r} is not supported for"
+            if shape
             else "A TPU topology is needed for"
         )
         spec.fault(
             "tpuTopology",
-            f"{asked} machine type {machine.name}; choose {', '.join(topologies)}.",
+            f"{wanted} machine type {machine.name}; choose {', '.join(topologies)}.",
         )

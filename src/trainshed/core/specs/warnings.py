@@ -17,48 +17,48 @@ _HAS_PARAMETER_SERVERS = frozenset({"tensorflow", CONTAINER})
 
 def pool_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     """Return the warnings about the pools of a job."""
-    found: list[str] = []
+    texts: list[str] = []
     reducers = reducers_of(pools)
     for pool in pools:
         family = pool.program.runtime.family
         if pool.position == 1 and family not in _TRAINS_ACROSS_REPLICAS:
-            found.append(_idle("workers", family))
+            texts.append(_idle("workers", family))
         if pool.position == 2 and pool is not reducers and family not in _HAS_PARAMETER_SERVERS:
-            found.append(_idle("parameter servers", family))
+            texts.append(_idle("parameter servers", family))
         if pool.position == 3 and pool.replica_count > 1:
-            found.append(
+            texts.append(
                 f"The job has {pool.replica_count} evaluators; programs expect one, and the others "
                 "repeat its work."
             )
-    found += reducer_warnings(pools)
-    found += dict.fromkeys(_nearly_secrets(pools))
+    texts += reducer_warnings(pools)
+    texts += dict.fromkeys(_nearly_secrets(pools))
     if any(_is_retired(pool) for pool in pools):
-        asked = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
-        found.append(
-            f"The public services have no {asked} any more; the job is taken all the same, and {asked} "
+        gpus = ", ".join(sorted({_devices(pool) for pool in pools if _is_retired(pool)}))
+        texts.append(
+            f"The public services have no {gpus} any more; the job is taken all the same, and {gpus} "
             "counts as a request for GPUs like any other."
         )
-    found += dict.fromkeys(
+    texts += dict.fromkeys(
         _other_disk(pool.disk) for pool in pools if pool.disk != default_disk(pool.machine.type)
     )
     tpus = [pool for pool in pools if _asks_for_tpu(pool)]
     if tpus:
-        asked = ", ".join(sorted({_devices(pool) for pool in tpus}))
-        found.append(
-            f"The job asks for TPUs ({asked}); this service has none, so its programs run on the CPUs of "
+        gpus = ", ".join(sorted({_devices(pool) for pool in tpus}))
+        texts.append(
+            f"The job asks for TPUs ({gpus}); this service has none, so its programs run on the CPUs of "
             "the host."
         )
-    return tuple(found)
+    return tuple(texts)
 
 
 def without_gpus(pools: tuple[WorkerPool, ...], there: Collection[str]) -> str:
     """Return the warning about a job that asks for GPUs while no node has any; "" = there is no cause for it
     (spec/queue#capacity). `there`: the types of accelerators that nodes have."""
-    asked = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
-    if not asked or any(kind.startswith("NVIDIA") or not kind for kind in there):
+    devices = sorted({_devices(pool) for pool in pools if _asks_for_gpu(pool)})
+    if not devices or any(kind.startswith("NVIDIA") or not kind for kind in there):
         return ""
     return (
-        f"The job asks for GPUs ({', '.join(asked)}) and no node here has any: its programs run without "
+        f"The job asks for GPUs ({', '.join(devices)}) and no node here has any: its programs run without "
         "them, and CUDA_VISIBLE_DEVICES is empty."
     )
 

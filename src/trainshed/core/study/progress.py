@@ -28,13 +28,13 @@ def final_measurement(spec: StudySpec, measurements: Iterable[Measurement]) -> M
     LAST: the last one that has all. BEST: the one with the best value of the objective, the earliest of equal
     ones. The public API does not say what is best among several objectives: then it is the last one, too.
     """
-    complete = [one for one in measurements if _has_all(spec, one)]
+    complete = [item for item in measurements if _has_all(spec, item)]
     aims = objectives(spec)
     if not complete:
         return None
     if spec.selection is Selection.LAST or len(aims) != 1:
         return complete[-1]
-    return max(complete, key=lambda one: score(aims[0], one.value(aims[0].id) or 0.0))
+    return max(complete, key=lambda item: score(aims[0], item.value(aims[0].id) or 0.0))
 
 
 def _has_all(spec: StudySpec, measurement: Measurement) -> bool:
@@ -62,16 +62,16 @@ def moments(spec: StudySpec, trials: Sequence[Trial], created: Nanos) -> tuple[i
     """Return the moments (ns), also past ones, at which the answer of `limit_reached` may change with time
     alone."""
     limits = spec.limits
-    found = [
+    finals = [
         created + duration for duration in (limits.min_duration, limits.max_duration) if duration
     ]
     if limits.end_at is not None:
-        found.append(limits.end_at)
+        finals.append(limits.end_at)
     if limits.max_duration_without_progress is not None:
         _, at = _progress(spec, trials)
         if at:
-            found.append(at + limits.max_duration_without_progress)
-    return tuple(found)
+            finals.append(at + limits.max_duration_without_progress)
+    return tuple(finals)
 
 
 def _without_progress(limits: Limits, spec: StudySpec, trials: Sequence[Trial], now: Nanos) -> str:

@@ -54,14 +54,14 @@ class GivenMeasurement(Struct, frozen=True):
 
 
 def read_parameters(
-    spec: StudySpec, given: Sequence[GivenParameter], faults: Faults, *, at: str
+    spec: StudySpec, entries: Sequence[GivenParameter], faults: Faults, *, at: str
 ) -> Parameters:
     """Return the parameters of a trial in the order of the tree: each active one once, and no others.
 
     Every fault is reported to `faults` (a missing parameter on `at`), and then the result is not to be used.
     """
     by_id: dict[str, GivenParameter] = {}
-    for entry in given:
+    for entry in entries:
         if entry.id in by_id:
             faults.add(
                 f"{entry.path}.{entry.id_field}",
@@ -89,7 +89,7 @@ def read_parameters(
 
 
 def read_measurement(
-    spec: StudySpec, given: GivenMeasurement, faults: Faults, *, final: bool
+    spec: StudySpec, sent: GivenMeasurement, faults: Faults, *, final: bool
 ) -> Measurement:
     """Return a measurement of known metrics with finite values; a final one has all metrics of the study.
 
@@ -97,36 +97,36 @@ def read_measurement(
     measurements. Every fault is reported to `faults`, and then the result is not to be used.
     """
     known = {metric.id: None for metric in spec.metrics}
-    found: dict[str, float] = {}
-    for metric in given.metrics:
+    by_metric: dict[str, float] = {}
+    for metric in sent.metrics:
         field = f"{metric.path}.{metric.id_field}"
         if metric.id not in known:
             faults.add(
                 field, f"{metric.id!r} is no metric of the study, which has {_listed(known)}."
             )
-        elif metric.id in found:
+        elif metric.id in by_metric:
             faults.add(field, f"{metric.id!r} is given twice; give each metric once.")
         if not math.isfinite(metric.value):
             faults.add(
                 f"{metric.path}.value",
                 f"{metric.value} is not a finite number; complete a trial that diverged as infeasible.",
             )
-        found.setdefault(metric.id, metric.value)
-    missing = {name: None for name in known if name not in found}
-    if not given.metrics:
-        faults.add(f"{given.path}.metrics", f"No metric is given; the study has {_listed(known)}.")
+        by_metric.setdefault(metric.id, metric.value)
+    missing = {name: None for name in known if name not in by_metric}
+    if not sent.metrics:
+        faults.add(f"{sent.path}.metrics", f"No metric is given; the study has {_listed(known)}.")
     elif final and missing:
         faults.add(
-            f"{given.path}.metrics",
+            f"{sent.path}.metrics",
             f"A final measurement has every metric of the study; missing: {_listed(missing)}.",
         )
-    if given.step < 0:
-        faults.add(f"{given.path}.step_count", f"{given.step} is negative; steps count from 0.")
-    if given.elapsed < 0:
+    if sent.step < 0:
+        faults.add(f"{sent.path}.step_count", f"{sent.step} is negative; steps count from 0.")
+    if sent.elapsed < 0:
         faults.add(
-            f"{given.path}.{given.elapsed_field}", "The time is negative; it counts from the start."
+            f"{sent.path}.{sent.elapsed_field}", "The time is negative; it counts from the start."
         )
-    return Measurement(tuple(found.items()), given.step, given.elapsed)
+    return Measurement(tuple(by_metric.items()), sent.step, sent.elapsed)
 
 
 def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
@@ -136,10 +136,10 @@ def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
     return parent is not None and any(_same(parent, value) for value in node.when)
 
 
-def _same(one: Value, other: Value) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return abs(one - other) <= _SAME
+def _same(value: Value, other: Value) -> bool:
+    if isinstance(value, str) or isinstance(other, str):
+        return value == other
+    return abs(value - other) <= _SAME
 
 
 def _read_value(
@@ -150,38 +150,39 @@ def _read_value(
         return None
     value = _value(node, entry.value)
     if value is None:
-        given = "Neither a number nor a text" if entry.value is None else repr(entry.value)
+        content = "Neither a number nor a text" if entry.value is None else repr(entry.value)
         faults.add(
-            f"{entry.path}.value", f"{given} is no value of {node.id!r}, which has {_legal(node)}."
+            f"{entry.path}.value",
+            f"{content} is no value of {node.id!r}, which has {_legal(node)}.",
         )
     return value
 
 
-def _value(node: Parameter, given: float | int | str | None) -> Value | None:
+def _value(node: Parameter, raw: float | int | str | None) -> Value | None:
     """Return the legal value that is meant, in the type that the specification gives; None if there is
     none."""
     if node.type is ParameterType.CATEGORICAL:
-        return given if isinstance(given, str) and given in node.categories else None
-    if given is None or isinstance(given, str) or not math.isfinite(given):
+        return raw if isinstance(raw, str) and raw in node.categories else None
+    if raw is None or isinstance(raw, str) or not math.isfinite(raw):
         return None
     match node.type:
         case ParameterType.DOUBLE:
-            return float(given) if node.low <= given <= node.high else None
+            return float(raw) if node.low <= raw <= node.high else None
         case ParameterType.INTEGER:
-            whole = int(given)
-            return whole if whole == given and node.low <= whole <= node.high else None
+            whole = int(raw)
+            return whole if whole == raw and node.low <= whole <= node.high else None
         case ParameterType.DISCRETE:
-            return next((each for each in node.values if abs(each - given) <= _SAME), None)
+            return next((value for value in node.values if abs(value - raw) <= _SAME), None)
         case _:
             assert_never(node.type)
 
 
 def _report_others(
-    spec: StudySpec, given: Mapping[str, GivenParameter], settled: set[str], faults: Faults
+    spec: StudySpec, by_name: Mapping[str, GivenParameter], settled: set[str], faults: Faults
 ) -> None:
     """Report the parameters that are not of the study, or not active with the others that were given."""
     ids = {node.id: None for node in spec.parameters}
-    for name, entry in given.items():
+    for name, entry in by_name.items():
         if name in settled:
             continue
         if name not in ids:
@@ -245,7 +246,7 @@ class GivenTrial(Struct, frozen=True):
 
 
 def parse_trial(
-    spec: StudySpec, study: StudyUid, given: GivenTrial, now: Nanos
+    spec: StudySpec, study: StudyUid, sent: GivenTrial, now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
     """Return the trial, without a number, and its measurements, ascending by (step, elapsed) and each pair
     once.
@@ -254,23 +255,23 @@ def parse_trial(
     suggestions. Raise InvalidRequest, which lists every violation, if there is one.
     """
     faults = Faults()
-    parameters = read_parameters(spec, given.parameters, faults, at=f"{given.path}.parameters")
+    parameters = read_parameters(spec, sent.parameters, faults, at=f"{sent.path}.parameters")
     read = [
         read_measurement(spec, measurement, faults, final=False)
-        for measurement in given.measurements
+        for measurement in sent.measurements
     ]
     by_place = {(measurement.step, measurement.elapsed): measurement for measurement in read}
     measurements = tuple(by_place[place] for place in sorted(by_place))
     trial = Trial(study, 0, TrialState.REQUESTED, parameters, created=now)
-    is_infeasible = given.claim is Claim.INFEASIBLE
+    is_infeasible = sent.claim is Claim.INFEASIBLE
     final = None
-    if not is_infeasible and given.final is not None:
-        final = read_measurement(spec, given.final, faults, final=True)
-    elif given.claim is Claim.SUCCEEDED:
+    if not is_infeasible and sent.final is not None:
+        final = read_measurement(spec, sent.final, faults, final=True)
+    elif sent.claim is Claim.SUCCEEDED:
         final = final_measurement(spec, measurements)
         if final is None:
             faults.add(
-                f"{given.path}.final_measurement",
+                f"{sent.path}.final_measurement",
                 "A trial that SUCCEEDED has a final measurement: give it, or a measurement with every metric "
                 "of the study.",
             )
@@ -285,8 +286,8 @@ def parse_trial(
         created=now,
         started=now,
         ended=now,
-        client=given.client,
+        client=sent.client,
         final=final,
-        infeasible_reason=given.reason if is_infeasible else "",
+        infeasible_reason=sent.reason if is_infeasible else "",
     )
     return over, measurements

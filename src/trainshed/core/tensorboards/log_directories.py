@@ -23,9 +23,9 @@ def log_directory(spec: JobSpec) -> str:
     """
     if spec.api is Api.ML:
         return spec.job_dir.rstrip("/")
-    given = dict(spec.pools[0].program.env).get(VARIABLE)
-    if given is not None:
-        return _in_bucket(given)
+    value = dict(spec.pools[0].program.env).get(VARIABLE)
+    if value is not None:
+        return _in_bucket(value)
     base = spec.base_output_directory.removesuffix("/")
     return f"{base}/logs" if base else ""
 

@@ -49,7 +49,7 @@ class BoardName(Struct, frozen=True, order=True):
         """The name of the resource above it: a location, or one of these."""
         place = f"projects/{self.project_id}/locations/{self.location}"
         above = zip(LEVELS, self.ids[:-1], strict=False)
-        return "/".join((place, *(f"{level}/{each}" for level, each in above)))
+        return "/".join((place, *(f"{level}/{identifier}" for level, identifier in above)))
 
     def __str__(self) -> str:
         return f"{self.parent}/{self.level}/{self.own_id}"
@@ -68,7 +68,9 @@ class BoardName(Struct, frozen=True, order=True):
         ids = tuple(filter(None, match.groups()[2:])) if match is not None else ()
         if match is None or LEVELS[len(ids) - 1] is not level:
             levels = LEVELS[: LEVELS.index(level) + 1]
-            form = "/".join(f"{each}/{each.upper().removesuffix('S')}" for each in levels)
+            form = "/".join(
+                f"{collection}/{collection.upper().removesuffix('S')}" for collection in levels
+            )
             text = f"{name!r} is not a name of the form projects/PROJECT/locations/LOCATION/{form}."
             raise InvalidRequest((Violation(of, text),))
         return BoardName(match[1], match[2], ids)

@@ -57,8 +57,8 @@ class Sight(Struct, frozen=True):
     def news(self) -> tuple[Measurement, ...]:
         """The measurements that are not stored yet. The same value at the same step is not new: the program
         reported another metric there, or a retried attempt came by once more."""
-        known = {(one.step, one.metrics) for one in self.stored}
-        return tuple(one for one in self.measurements if (one.step, one.metrics) not in known)
+        known = {(stored.step, stored.metrics) for stored in self.stored}
+        return tuple(m for m in self.measurements if (m.step, m.metrics) not in known)
 
 
 def observe(transition: Transition, sights: Sequence[Sight]) -> None:

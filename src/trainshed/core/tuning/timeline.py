@@ -101,14 +101,14 @@ def no_metric(
     written = summaries.tags if summaries is not None else ()
     if wanted in (*reported, *written):
         return f"its program measured no finite value of the metric {wanted!r}, only such as nan."
-    found: list[str] = []
+    texts: list[str] = []
     if reported:
-        found.append(f"its program reported {_listed(reported)}")
+        texts.append(f"its program reported {_listed(reported)}")
     if summaries is not None and written:
-        found.append(f"summaries under {summaries.uri} have the tags {_listed(written)}")
-    if found:
+        texts.append(f"summaries under {summaries.uri} have the tags {_listed(written)}")
+    if texts:
         return (
-            f"{'; '.join(found)}; {field} says {wanted!r}. Report the metric under that name "
+            f"{'; '.join(texts)}; {field} says {wanted!r}. Report the metric under that name "
             "(hyperparameter_metric_tag of cloudml-hypertune) or write it so, or name the other one in "
             "the tuning job."
         )

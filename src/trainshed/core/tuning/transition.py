@@ -70,12 +70,12 @@ class Transition:
 
     def running(self, number: int) -> RunningTrial | None:
         """Return the running trial of that number; None if it is over."""
-        return next((each for each in self.job.running if each.number == number), None)
+        return next((other for other in self.job.running if other.number == number), None)
 
     def change_running(self, running: RunningTrial) -> None:
         self.change(
             running=tuple(
-                running if each.number == running.number else each for each in self.job.running
+                running if trial.number == running.number else trial for trial in self.job.running
             )
         )
 
@@ -90,7 +90,9 @@ class Transition:
     def over(self, trial: Trial) -> None:
         """Store a trial that has ended, and take it from the running ones."""
         self.store(trial)
-        self.change(running=tuple(each for each in self.job.running if each.number != trial.number))
+        self.change(
+            running=tuple(other for other in self.job.running if other.number != trial.number)
+        )
 
     def measure(self, number: int, measurement: Measurement) -> None:
         """Add a measurement of a trial that is not stored yet."""

@@ -66,8 +66,8 @@ def begin(
             exhausted=False,
         )
         transition.record(timeline.began(job, trial, str(work.name), transition.now))
-        told = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
-        made.append(BegunTrial(trial, work, TimelineEntry(transition.now, "created", told)))
+        text = f"{work.name} evaluates trial {number} of {job.name}: {timeline.assignment(parameters)}."
+        made.append(BegunTrial(trial, work, TimelineEntry(transition.now, "created", text)))
     if exhausted:
         transition.change(exhausted=True)
         transition.record(timeline.exhausted(transition.job, transition.now))
@@ -153,20 +153,20 @@ def _below(directory: str, number: int) -> str:
 
 def public_json(spec: JobSpec, *, display_name: str, job_id: str) -> str:
     """Return the input fields of the resource in public JSON, from the trial's own `spec` (`trial_spec`)."""
-    given: dict[str, Any] = json.loads(spec.job_json)
+    job: dict[str, Any] = json.loads(spec.job_json)
     if spec.api is Api.ML:
-        given.pop("hyperparameters", None)
-        given["args"] = list(spec.pool(0).program.args)
+        job.pop("hyperparameters", None)
+        job["args"] = list(spec.pool(0).program.args)
         if spec.job_dir:
-            given["jobDir"] = spec.job_dir
-        resource: dict[str, Any] = {"jobId": job_id, "trainingInput": given}
+            job["jobDir"] = spec.job_dir
+        resource: dict[str, Any] = {"jobId": job_id, "trainingInput": job}
     else:
         for pool in spec.pools:
-            program = given["workerPoolSpecs"][pool.position]
+            program = job["workerPoolSpecs"][pool.position]
             part = program.get("containerSpec") or program.get("pythonPackageSpec")
             if part is not None and pool.program.args:
                 part["args"] = list(pool.program.args)
         if spec.base_output_directory:
-            given["baseOutputDirectory"] = {"outputUriPrefix": spec.base_output_directory}
-        resource = {"displayName": display_name, "jobSpec": given}
+            job["baseOutputDirectory"] = {"outputUriPrefix": spec.base_output_directory}
+        resource = {"displayName": display_name, "jobSpec": job}
     return json.dumps(resource, ensure_ascii=False, separators=(",", ":"))
