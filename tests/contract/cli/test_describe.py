@@ -40,13 +40,12 @@ def used(name: str = "workerpool0-0", **more: Any) -> dict[str, Any]:
     return found | more
 
 
-def answer(*replicas: dict[str, Any], state: str = "RUNNING", hints: Any = ()) -> dict[str, Any]:
+def answer(*replicas: dict[str, Any], state: str = "RUNNING") -> dict[str, Any]:
     return {
         "name": "projects/p/locations/us-central1/customJobs/7",
         "state": state,
         "attempt": 1,
         "replicas": list(replicas),
-        "hints": list(hints),
     }
 
 
@@ -62,19 +61,15 @@ def gpu(busy: float | None = 0.97, used: int | None = 5 * GIB) -> dict[str, Any]
     }
 
 
-def test_describe_ends_with_what_was_used_and_what_would_save_money(
-    trainshed: Invoke, service: FakeService
-) -> None:
+def test_describe_ends_with_what_was_used(trainshed: Invoke, service: FakeService) -> None:
     ran = replica("workerpool0-0", "EXITED", exit=exited(0))
     service.on("GET", f"{JOBS}/7", job("7", "SUCCEEDED", replicas=[ran]))
-    hint = "It asked for n1-standard-8 and used next to nothing."
-    service.on("GET", USAGE, answer(used(over=True, gpus=[gpu()]), hints=[hint]))
+    service.on("GET", USAGE, answer(used(over=True, gpus=[gpu()])))
     lines = trainshed("jobs", "describe", "7").stdout.splitlines()
-    header, row, _, told = lines[-4:]
+    header, row = lines[-2:]
     assert header.split("  ")[0] == "USED BY"
     assert "1.00 of 8" in row and "2.0 GiB of 27.0 GiB" in row
     assert "97%" in row and "6.0 GiB of 16.0 GiB" in row
-    assert told == hint
     assert service.asked[-1].query["points"] == "0"
 
 

@@ -366,14 +366,7 @@ def usage_lines(usage: Usage) -> list[str]:
         Field("MEAN GPU", None, busy, optional=True),
         Field("PEAK GPU MEMORY", "gpus", memory, right=True, optional=True),
     )
-    hints = [click.style(hint, fg="yellow") for hint in usage.hints]
-    return [
-        "",
-        *table_of(fields, replicas),
-        *_reduction_lines(usage.replicas),
-        *([""] if hints else []),
-        *hints,
-    ]
+    return ["", *table_of(fields, replicas), *_reduction_lines(usage.replicas)]
 
 
 def _reduction_lines(replicas: Sequence[ReplicaUsage]) -> list[str]:
