@@ -176,10 +176,6 @@ COMMANDS: dict[str, Elsewhere] = {
     r'export PATH="\$PWD/\.venv/bin': Elsewhere(
         "the test's PATH has the command", "tests/docs/test_commands.py"
     ),
-    r"systemctl\b": Elsewhere(
-        "needs systemd as process 1",
-        "tests/contract/cli/test_status.py::test_systemd_understands_its_unit",
-    ),
     r".*\bssh elsewhere\b": Elsewhere(
         "needs another machine",
         "tests/e2e/test_backup.py::test_a_backup_under_load_is_restored_beside_the_original",

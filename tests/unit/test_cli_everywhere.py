@@ -13,7 +13,6 @@ _NO_FORMAT = {
     "completion": "prints the script of a shell",
     "demo": "shows a story to a person",
     "jobs shell": "is a shell in this terminal",
-    "systemd-unit": "prints a unit",
 }
 """Commands without --format, and why."""
 _WITHOUT_SERVICE = (
@@ -27,7 +26,6 @@ _WITHOUT_SERVICE = (
     "runtimes gc",
     "runtimes list",
     "runtimes warm",
-    "systemd-unit",
     "up",
 )
 """Commands that speak with no service, and say so where one is named."""

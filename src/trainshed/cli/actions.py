@@ -27,18 +27,18 @@ class Actions:
         kind: str,
         name: str,
         outcome: str,
-        told: str = "",
+        sentence: str = "",
         *,
         record: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         why: str = "",
     ) -> None:
         """Report one thing that was done. `kind`: what it was done to, such as "job". `name`: its id.
-        `outcome`: what became of it, such as "deleted". `told`: the sentence; "" = none. `record`: its state
-        now, or a function that returns it, which is called only for the list. `why`: why the outcome is not
-        the one that was asked for."""
+        `outcome`: what became of it, such as "deleted". `sentence`: for people; "" = none. `record`: its
+        state now, or a function that returns it, which is called only for the list. `why`: why the outcome is
+        not the one that was asked for."""
         if not self.as_data:
-            if told:
-                click.echo(told)
+            if sentence:
+                click.echo(sentence)
             return
         done: dict[str, Any] = {"kind": kind, "id": name, "outcome": outcome}
         if why:
@@ -47,9 +47,9 @@ class Actions:
             done["record"] = dict(record() if callable(record) else record)
         self._done.append(done)
 
-    def say(self, told: str = "") -> None:
+    def say(self, sentence: str = "") -> None:
         """Print something else. If the list was asked for, it goes to standard error."""
-        click.echo(told, err=self.as_data)
+        click.echo(sentence, err=self.as_data)
 
     def close(self, *, failed: bool) -> None:
         """Print the list if it was asked for. `failed`: do not print an empty one, which would mean that

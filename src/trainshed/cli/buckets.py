@@ -86,11 +86,11 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
         *((f"{_SCHEME}{at.bucket}/{name}", "", "") for name in below),
         *(
             (
-                f"{_SCHEME}{at.bucket}/{each['name']}",
-                _size(int(each.get("size", 0))),
-                local_moment(parse_moment(str(each.get("updated", "")))),
+                f"{_SCHEME}{at.bucket}/{record['name']}",
+                _size(int(record.get("size", 0))),
+                local_moment(parse_moment(str(record.get("updated", "")))),
             )
-            for each in objects
+            for record in objects
         ),
     ]
     columns = (Column("NAME"), Column("SIZE", right=True), Column("CHANGED"))
@@ -147,7 +147,7 @@ def rm(endpoint: Endpoint, *, actions: Actions, places: tuple[str, ...], recursi
             raise click.UsageError(f"{at} is a directory; give -r to delete all that lies in it.")
         names = [at.name]
         if recursive:
-            names = [str(each["name"]) for each in _found(storage, at)]
+            names = [str(record["name"]) for record in _found(storage, at)]
             if not names:
                 raise click.ClickException(f"There is nothing at {at}.")
         for name in names:
@@ -172,16 +172,16 @@ def _listed(
         below += page.get("prefixes", ())
     if at.name and not at.name.endswith("/") and at.directory in below:
         return _listed(storage, Place(at.bucket, at.directory), recursive=False)
-    exact = [each for each in objects if each["name"] == at.name]
+    exact = [record for record in objects if record["name"] == at.name]
     return (exact, []) if exact else (objects, below)
 
 
 def _found(storage: Client, at: Place) -> Iterator[dict[str, Any]]:
     """Yield every object at or below a name."""
     for page in _pages(storage, _bucket_path(at), prefix=at.name or None):
-        for each in page.get("items", ()):
-            if not at.name or each["name"] == at.name or each["name"].startswith(at.directory):
-                yield each
+        for record in page.get("items", ()):
+            if not at.name or record["name"] == at.name or record["name"].startswith(at.directory):
+                yield record
 
 
 def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str, Any]]:
@@ -217,7 +217,7 @@ def _from_bucket(
     """Copy from a bucket, and yield (source, copy) of each object when it is copied. `keeps_name`: a
     directory becomes one below the target."""
     if recursive:
-        names = [str(each["name"]) for each in _found(storage, source)]
+        names = [str(record["name"]) for record in _found(storage, source)]
         if not target.startswith(_SCHEME):
             # Some tools write such objects to stand for empty directories.
             names = [name for name in names if not name.endswith("/")]
@@ -300,11 +300,11 @@ def _to_bucket(
     kept = f"{path.resolve().name}/" if keeps_name else ""
     for parent, _, files in os.walk(path):
         for file in sorted(files):
-            each = Path(parent) / file
-            inner = kept + each.relative_to(path).as_posix()
+            below = Path(parent) / file
+            inner = kept + below.relative_to(path).as_posix()
             copy = Place(target.bucket, target.directory + inner)
-            _upload(storage, each, copy)
-            yield str(each), str(copy)
+            _upload(storage, below, copy)
+            yield str(below), str(copy)
 
 
 def _upload(storage: Client, path: Path, at: Place) -> None:

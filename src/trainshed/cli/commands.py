@@ -55,7 +55,6 @@ _COMMANDS = (
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
-    ("systemd-unit", "trainshed.cli.systemd", "Print a unit that keeps the service running."),
     ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),
 )
 """(name, module, description); the module's `command` is the click command, unless another is named."""

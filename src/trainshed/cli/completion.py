@@ -98,8 +98,8 @@ def names(path: str, key: str, field: str = "name") -> Completer:
             place = {"project": endpoint.project or None, "region": endpoint.region or None}
             return client.get(path, **place)[key]
 
-        found = [str(each.get(field, "")).rpartition("/")[2] for each in _asked(context, ask)]
-        return [CompletionItem(name) for name in found if name.startswith(typed)]
+        known = [str(record.get(field, "")).rpartition("/")[2] for record in _asked(context, ask)]
+        return [CompletionItem(name) for name in known if name.startswith(typed)]
 
     return complete
 
@@ -110,9 +110,11 @@ nodes = names("/trainshed/v1/nodes", "nodes")
 def _asked(
     context: click.Context, ask: Callable[[Client, Endpoint], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    given = context.params
+    options = context.params
     try:
-        endpoint = find(given.get("url"), given.get("token"), given.get("data"), given.get("ca"))
+        endpoint = find(
+            options.get("url"), options.get("token"), options.get("data"), options.get("ca")
+        )
         return ask(endpoint.client(patience=_PATIENCE), endpoint)[:_OFFERED]
     except (click.ClickException, OSError, ValueError, KeyError, TypeError):
         # An error must not be printed into the line that the user types.

@@ -74,8 +74,8 @@ class Endpoint:
 
 def data_directory(directory: Path | None) -> Path:
     """Return the data directory: the given one, else $TRAINSHED_DATA, else `~/.trainshed`."""
-    named = directory or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
-    return Path(named).expanduser().absolute()
+    place = directory or os.environ.get("TRAINSHED_DATA") or Path.home() / ".trainshed"
+    return Path(place).expanduser().absolute()
 
 
 def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
@@ -83,9 +83,9 @@ def find(url: str | None, token: str | None, data: Path | None, ca: str | None =
 
     Raises Unreachable if none is named and none runs with the data directory. Does not call the service.
     """
-    if url is None and data is None and (named := os.environ.get("TRAINSHED_ENDPOINT")):
+    if url is None and data is None and (address := os.environ.get("TRAINSHED_ENDPOINT")):
         return remote(
-            named,
+            address,
             token,
             f"The address is from TRAINSHED_ENDPOINT, which this shell was given. {_START}; then, for"
             ' the address of today: eval "$(trainshed env)"',
@@ -204,7 +204,7 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
 
 def takes_address(command: Callable[..., R]) -> Callable[..., R]:
     """Add --url, --token, --ca and --data to a command, and pass it their values."""
-    named = click.option(
+    takes_url = click.option(
         "--url", metavar="URL", help="Address of the service, such as http://host:8080."
     )
     known = click.option(
@@ -213,7 +213,7 @@ def takes_address(command: Callable[..., R]) -> Callable[..., R]:
     trusted = click.option(
         "--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA."
     )
-    return named(known(trusted(takes_data(command))))
+    return takes_url(known(trusted(takes_data(command))))
 
 
 def on_this_machine(endpoint: Endpoint, url: str, command: str) -> None:
@@ -262,11 +262,11 @@ def answering(endpoint: Endpoint, project: str | None = None) -> Endpoint:
 
     Raises Refused, Unreachable.
     """
-    named = project or endpoint.project or None
-    status = read(endpoint.client().get("/trainshed/v1/status", project=named), Status)
+    whose = project or endpoint.project or None
+    status = read(endpoint.client().get("/trainshed/v1/status", project=whose), Status)
     return replace(
         endpoint,
-        project=named or status.project,
+        project=whose or status.project,
         region=endpoint.region or status.region,
         bucket=status.bucket or endpoint.bucket,
     )
@@ -278,8 +278,8 @@ def takes_place(what: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
 
     def take(command: Callable[..., R]) -> Callable[..., R]:
         for name in ("region", "project"):
-            told = f"{name.capitalize()} of the {what}. Default: the service's."
-            command = click.option(f"--{name}", metavar=name.upper(), help=told)(command)
+            text = f"{name.capitalize()} of the {what}. Default: the service's."
+            command = click.option(f"--{name}", metavar=name.upper(), help=text)(command)
         return command
 
     return take

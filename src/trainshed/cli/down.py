@@ -97,10 +97,13 @@ def command(
 
 def _require_nothing_held(data: Path) -> None:
     """Raise click.ClickException with the allocations that a service which has ended may still hold."""
-    left = [one for file in held.files(data) for one in _read(file)]
+    left = [leftover for file in held.files(data) for leftover in _read(file)]
     if not left:
         return
-    lines = [f"  {one.name}: {one.why}\n    {shlex.join(one.command)}" for one in left[:_NAMED]]
+    lines = [
+        f"  {leftover.name}: {leftover.why}\n    {shlex.join(leftover.command)}"
+        for leftover in left[:_NAMED]
+    ]
     if len(left) > _NAMED:
         lines.append(f"  and {len(left) - _NAMED} more")
     many = "1 allocation" if len(left) == 1 else f"{len(left)} allocations"
@@ -115,17 +118,17 @@ def _require_nothing_held(data: Path) -> None:
 def _release(data: Path, actions: Actions) -> None:
     """Give back what is written down as held, as far as the cluster takes it."""
     for file in held.files(data):
-        left = [one for one in _read(file) if not _is_given_back(one, actions)]
+        left = [leftover for leftover in _read(file) if not _is_given_back(leftover, actions)]
         if left:
             durable.write(str(file), held.text(left))
         else:
             file.unlink(missing_ok=True)
 
 
-def _is_given_back(one: held.Leftover, actions: Actions) -> bool:
+def _is_given_back(leftover: held.Leftover, actions: Actions) -> bool:
     try:
         subprocess.run(
-            one.command,
+            leftover.command,
             check=True,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -133,7 +136,7 @@ def _is_given_back(one: held.Leftover, actions: Actions) -> bool:
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    actions.did("allocation", one.name, "given back", f"{one.name} was given back.")
+    actions.did("allocation", leftover.name, "given back", f"{leftover.name} was given back.")
     return True
 
 
@@ -147,10 +150,10 @@ def _read(file: Path) -> tuple[held.Leftover, ...]:
 def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
     """Raise click.ClickException if the shell's TRAINSHED_ENDPOINT names another service than the one that
     would be stopped, and no option or variable chose that one."""
-    named = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
-    if named and named != endpoint.rest and not chosen:
+    address = os.environ.get("TRAINSHED_ENDPOINT", "").rstrip("/")
+    if address and address != endpoint.rest and not chosen:
         raise click.ClickException(
-            f"This shell was pointed at {named} (TRAINSHED_ENDPOINT), and the service with its data in "
+            f"This shell was pointed at {address} (TRAINSHED_ENDPOINT), and the service with its data in "
             f"{endpoint.data} is at {endpoint.rest}. Say which one is meant: trainshed down --data "
             "DIRECTORY"
         )
@@ -197,11 +200,11 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
     late = [job for job in live if job.uid not in over]
     # Some jobs may not have been watched at all.
     if late and (late := _still_live(client, late)):
-        named = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
+        listed = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
         if len(late) > _NAMED:
-            named += f"\n  and {len(late) - _NAMED} more"
+            listed += f"\n  and {len(late) - _NAMED} more"
         raise click.ClickException(
-            f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{named}"
+            f"{len(late)} of {len(jobs)} jobs are not over yet, so the service was left running:{listed}"
             "\nTheir programs may need longer to end; try again with a longer --timeout."
         )
 

@@ -74,12 +74,12 @@ class Group(click.Group):
 
     def _groups_with(self, name: str) -> list[str]:
         """Return the names of the groups in this one that have a command of that name. Imports them."""
-        found: list[str] = []
+        groups: list[str] = []
         for group, command in self.commands.items():
             loaded = command.load() if isinstance(command, LazyCommand) else command
             if isinstance(loaded, click.Group) and name in loaded.commands:
-                found.append(group)
-        return found
+                groups.append(group)
+        return groups
 
 
 class ListGroup(Group):

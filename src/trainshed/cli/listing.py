@@ -63,11 +63,11 @@ class _KindName(click.ParamType[Kind]):
 
 def _names(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete a name by listing what there is."""
-    given = context.params
-    kind: Kind = given["kind"]
+    options = context.params
+    kind: Kind = options["kind"]
     if kind.of_job:
         return completing("jobs")(context, parameter, typed)
-    where: Any = {name: given.get(name) for name in _Where.__annotations__}
+    where: Any = {name: options.get(name) for name in _Where.__annotations__}
     try:
         place = None if kind.local else _place(kind, where, raw=False, patience=_SOON)
         records = place.records(kind, every=True) if place else kind.made()
@@ -123,7 +123,7 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
     logged as summaries) and usage (what its replicas use and have used).
     """
     if kind.local:
-        record = next((each for each in kind.made() if each[kind.id] == name), None)
+        record = next((made for made in kind.made() if made[kind.id] == name), None)
         if record is None:
             raise click.ClickException(
                 f"There is no {name!r} among the {kind.name}; all of them: trainshed list {kind.name}"
@@ -156,9 +156,9 @@ def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpa
     """
     place = _place(kind, where, raw=actions.as_data)
     singular = f"{kind.name.removesuffix('ies')}y" if kind.name.endswith("ies") else kind.name[:-1]
-    for each in name:
-        place.delete(kind, each)
-        actions.did(singular, each, "deleted", f"{each}  is deleted")
+    for target in name:
+        place.delete(kind, target)
+        actions.did(singular, target, "deleted", f"{target}  is deleted")
 
 
 def _endpoint(where: _Where) -> Endpoint:

@@ -78,7 +78,7 @@ def drain(endpoint: Endpoint, *, actions: Actions, node: str, reason: str, wait:
 
     def now() -> dict[str, Any]:
         nodes: list[dict[str, Any]] = client.get(_NODES)["nodes"]
-        return next((each for each in nodes if each["name"] == node), {"name": node})
+        return next((record for record in nodes if record["name"] == node), {"name": node})
 
     actions.did("node", node, "free", f"{node}  is free", record=now)
 
@@ -91,11 +91,11 @@ def undrain(endpoint: Endpoint, *, actions: Actions, node: str) -> None:
     """Let NODE take work again."""
     answer = endpoint.client(raw=actions.as_data).post(_path(node, ":undrain"), {})
     undrained = read(answer, capacity.Node)
-    why, told = "", f"{node}  takes work again"
+    why, sentence = "", f"{node}  takes work again"
     if undrained.condition != NodeCondition.READY:
         why = undrained.cause or "it is not there now"
-        told = f"{node}  is not drained any more, and takes no work yet: {why}"
-    actions.did("node", node, "undrained", told, record=answer, why=why)
+        sentence = f"{node}  is not drained any more, and takes no work yet: {why}"
+    actions.did("node", node, "undrained", sentence, record=answer, why=why)
 
 
 def leaving(client: Client, node: NodeView) -> Iterator[str]:
@@ -109,7 +109,7 @@ def leaving(client: Client, node: NodeView) -> Iterator[str]:
     while replicas:
         time.sleep(_LOOK_AGAIN)
         nodes = map(NodeView.parse, client.get(_NODES)["nodes"])
-        current = next((each for each in nodes if each.name == node.name), None)
+        current = next((view for view in nodes if view.name == node.name), None)
         if current is not None and current.condition is NodeCondition.READY:
             raise click.ClickException(
                 f"{node.name} was let take work again meanwhile; what has not left stays there."

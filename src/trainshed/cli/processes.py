@@ -145,14 +145,14 @@ def started_by(words: Sequence[str], data: Path) -> StartedService:
 
 def _first_line(descriptor: int) -> bytes:
     """Return the line that the service writes when it is ready; b"" if it ended or took too long."""
-    said = b""
-    while not said.endswith(b"\n"):
+    message = b""
+    while not message.endswith(b"\n"):
         readable, _, _ = select.select([descriptor], [], [], _READY_SECONDS)
         part = os.read(descriptor, 65536) if readable else b""
         if not part:
             return b""
-        said += part
-    return said
+        message += part
+    return message
 
 
 def _tail(file: Path) -> str:

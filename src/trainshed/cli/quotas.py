@@ -65,18 +65,18 @@ def set_(
 ) -> None:
     """Let jobs use at most LIMIT of METRIC at a time: a number, `unlimited`, or `default`, which goes back to
     what holds without a limit."""
-    asked: dict[str, Any] = {**place_of(endpoint, project, region), "metric": metric}
+    body: dict[str, Any] = {**place_of(endpoint, project, region), "metric": metric}
     verb, outcome = ("clear", "cleared") if limit == _DEFAULT else ("set", "set")
     if limit != _DEFAULT:
-        asked["limit"] = limit
-    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:{verb}", asked)
+        body["limit"] = limit
+    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:{verb}", body)
     quota = read(answer, PlacedQuota)
     default = "" if quota.source == "set" else " (the default)"
-    told = (
+    sentence = (
         f"{quota.metric}  {_number(quota.limit)}{default} for {quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
-    actions.did("quota", quota.metric, outcome, told, record=answer)
+    actions.did("quota", quota.metric, outcome, sentence, record=answer)
 
 
 def _number(value: float | str) -> str:

@@ -216,10 +216,10 @@ def _known(
 ) -> float:
     if gbps is not None:
         return gbps
-    named = machine.name + (f" with {devices.count} × {devices.type}" if devices else "")
+    machine_text = machine.name + (f" with {devices.count} × {devices.type}" if devices else "")
     flag = "'--machine'" if role == "worker" else "'--reducer-machine'"
     raise click.BadParameter(
-        f"The bandwidth of {named} is not in the machine table; give it with --{role}-gbps.",
+        f"The bandwidth of {machine_text} is not in the machine table; give it with --{role}-gbps.",
         param_hint=flag,
     )
 

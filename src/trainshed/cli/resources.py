@@ -41,7 +41,7 @@ class Kind:
     #: The field by which a record is named; of a resource's name the last part counts.
     id: str = "name"
     #: Path of one record, with `{id}` as well; "" = it is looked up in the list.
-    one: str = ""
+    path: str = ""
     #: Further parts of a described record: field to (HTTP method, path below the record's own, field there).
     parts: Mapping[str, tuple[str, str, str]] | None = None
     #: The field of a described record with what lies below it, and the filter of `listed` that finds that;
@@ -101,19 +101,19 @@ class Place:
     def describe(self, kind: Kind, name: str) -> Json:
         """Return the record that `name` means: an id, a full name, or a display name. Raises
         click.ClickException if there is none; Refused, Unreachable."""
-        place, named, _ = self.of_name(kind, name)
+        place, ident, _ = self.of_name(kind, name)
         record: Json | None = None
-        if kind.one:
+        if kind.path:
             try:
-                record = place.one(kind, named)
+                record = place.one(kind, ident)
             except Refused as refused:
                 # A display name may not have the form of an id.
-                if refused.status not in (400, 404) or not kind.one.startswith(_PUBLIC):
+                if refused.status not in (400, 404) or not kind.path.startswith(_PUBLIC):
                     raise
         if record is None:
             records = place.records(kind, every=True)
-            by_id = (each for each in records if short(str(each.get(kind.id))) == named)
-            by_title = (each for each in records if each.get("displayName") == named)
+            by_id = (entry for entry in records if short(str(entry.get(kind.id))) == ident)
+            by_title = (entry for entry in records if entry.get("displayName") == ident)
             record = next(by_id, None) or next(by_title, None)
         if record is None:
             raise click.ClickException(
@@ -135,7 +135,7 @@ class Place:
     def one(self, kind: Kind, name: str) -> Json:
         """Return the record with this id, with the lists in it whole. Raises Refused, Unreachable."""
         record: Json = {}
-        path = self.filled(kind.one, name)
+        path = self.filled(kind.path, name)
         for answer in self._answers(path, self._query(kind, path)):
             for key, value in answer.items():
                 if isinstance(value, list) and key in record:
@@ -148,21 +148,21 @@ class Place:
     def delete(self, kind: Kind, name: str) -> None:
         """Delete what `name` means: an id or a full name, with `@` and the version if only that is meant.
         Raises Refused, Unreachable."""
-        place, named, version = self.of_name(kind, name)
+        place, ident, version = self.of_name(kind, name)
         template = kind.version_deleted if version else kind.deleted
         query = place._query(kind, template)
         if version and "{version}" not in template:
             query["version"] = version
-        place.client.delete(place.filled(template, named, version), **query)
+        place.client.delete(place.filled(template, ident, version), **query)
 
     def of_name(self, kind: Kind, name: str) -> tuple["Place", str, str]:
         """Split a name into its place, its id and its version; "" = none."""
         whole, _, version = name.partition("@") if kind.version_deleted else (name, "", "")
         match whole.split("/"):
-            case ["projects", project, "locations", region, collection, named] if (
+            case ["projects", project, "locations", region, collection, ident] if (
                 collection == kind.name
             ):
-                return replace(self, project=project, region=region), named, version
+                return replace(self, project=project, region=region), ident, version
             case _:
                 return self, whole, version
 
@@ -230,27 +230,32 @@ def _others(node: Json) -> str:
     return ", ".join(
         parts
         + [
-            f"{each['usedByOthers']} {each.get('type') or 'GPU'}"
-            for each in node.get("accelerators") or ()
-            if each.get("usedByOthers")
+            f"{accelerator['usedByOthers']} {accelerator.get('type') or 'GPU'}"
+            for accelerator in node.get("accelerators") or ()
+            if accelerator.get("usedByOthers")
         ]
     )
 
 
 def _node_accelerators(kinds: Sequence[Json]) -> str:
-    return ", ".join(f"{each['used']}/{each['count']} {each['type']}" for each in kinds)
+    return ", ".join(
+        f"{accelerator['used']}/{accelerator['count']} {accelerator['type']}"
+        for accelerator in kinds
+    )
 
 
 def _metrics(metrics: Sequence[Json]) -> str:
-    return ", ".join(f"{each['goal'].lower()} {each['metricId']}" for each in metrics)
+    return ", ".join(f"{metric['goal'].lower()} {metric['metricId']}" for metric in metrics)
 
 
 def _versions(versions: Sequence[Json]) -> str:
-    return ", ".join(str(each["version"]) for each in versions)
+    return ", ".join(str(version["version"]) for version in versions)
 
 
 def _newest(field: str) -> Callable[[Sequence[Json]], str]:
-    return lambda versions: _moment(max((each.get(field) or "" for each in versions), default=""))
+    return lambda versions: _moment(
+        max((version.get(field) or "" for version in versions), default="")
+    )
 
 
 def _counts(accelerators: Mapping[str, Sequence[int]]) -> str:
@@ -309,7 +314,7 @@ KINDS: Final = {
         Kind(
             "curves",
             (),
-            one=f"{_OWN}/jobs/{{id}}/curves",
+            path=f"{_OWN}/jobs/{{id}}/curves",
             of_job=lambda job: job.uid,
         ),
         Kind(
@@ -321,7 +326,7 @@ KINDS: Final = {
                 _CREATED,
             ),
             listed=f"{_PUBLIC}/datasets",
-            one=f"{_PUBLIC}/datasets/{{id}}",
+            path=f"{_PUBLIC}/datasets/{{id}}",
             deleted=f"{_PUBLIC}/datasets/{{id}}",
             none="How to make one: docs/datasets.md",
         ),
@@ -335,7 +340,7 @@ KINDS: Final = {
             listed=f"{_PUBLIC}/metadataStores/default/contexts",
             key="contexts",
             listing={"filter": _EXPERIMENTS, "orderBy": "create_time desc"},
-            one=f"{_PUBLIC}/metadataStores/default/contexts/{{id}}",
+            path=f"{_PUBLIC}/metadataStores/default/contexts/{{id}}",
             children=("runs", _RUNS),
             none="How to log one: docs/experiments.md",
         ),
@@ -362,7 +367,7 @@ KINDS: Final = {
                 Field("ARTIFACTS", "artifactUri"),
             ),
             listed=f"{_PUBLIC}/models",
-            one=f"{_OWN}/models/{{id}}",
+            path=f"{_OWN}/models/{{id}}",
             query=_IN_PLACE,
             parts={"evaluations": ("GET", "/evaluations", "modelEvaluations")},
             deleted=f"{_PUBLIC}/models/{{id}}",
@@ -437,7 +442,7 @@ KINDS: Final = {
                 _CREATED,
             ),
             listed=f"{_PUBLIC}/studies",
-            one=f"{_PUBLIC}/studies/{{id}}",
+            path=f"{_PUBLIC}/studies/{{id}}",
             parts={
                 "optimalTrials": ("POST", "/trials:listOptimalTrials", "optimalTrials"),
                 "trials": ("GET", "/trials", "trials"),
@@ -447,7 +452,7 @@ KINDS: Final = {
         Kind(
             "usage",
             (),
-            one=f"{_OWN}/jobs/{{id}}/usage",
+            path=f"{_OWN}/jobs/{{id}}/usage",
             of_job=lambda job: job.program.uid,
         ),
     )

@@ -71,18 +71,18 @@ def set_(
         )
     if file is not None and variable is not None:
         raise click.UsageError("Give --from-file or --from-env, not both.")
-    asked = {
+    body = {
         "name": name,
         "value": _without_line_end(_value(name, file, variable)),
         "project": _whose(endpoint, project),
     }
-    answer = endpoint.client(raw=actions.as_data).post(_SECRETS, asked)
+    answer = endpoint.client(raw=actions.as_data).post(_SECRETS, body)
     stored = read(answer, StoredSecret)
-    told = (
+    sentence = (
         f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
     )
-    actions.did("secret", name, "stored", told, record=answer)
+    actions.did("secret", name, "stored", sentence, record=answer)
 
 
 @command.command("rotate-key", short_help="Seal all secrets with a new key.")
@@ -97,12 +97,12 @@ def rotate_key(endpoint: Endpoint, actions: Actions) -> None:
     answer = endpoint.client(raw=actions.as_data).post(f"{_SECRETS}:rotateKey", {})
     rotation = read(answer, KeyRotation)
     values = "value is" if rotation.sealed == 1 else "values are"
-    told = f"{rotation.sealed} {values} sealed with the new key {rotation.key}"
-    actions.did("key", rotation.key, "rotated", told, record=answer)
+    sentence = f"{rotation.sealed} {values} sealed with the new key {rotation.key}"
+    actions.did("key", rotation.key, "rotated", sentence, record=answer)
     if rotation.left:
-        named = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
+        kept = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
         click.echo(
-            f"Not opened by any key that is here, and left as they were: {named}. Set or delete them.",
+            f"Not opened by any key that is here, and left as they were: {kept}. Set or delete them.",
             err=True,
         )
 

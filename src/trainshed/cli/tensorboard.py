@@ -40,8 +40,8 @@ def command(
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
     if waits:
         _wait(client, link)
-    found = {"directories": list(link.directories), "hasFiles": link.has_files}
-    actions.did("link", link.uri, "made", link.uri, record=found)
+    record = {"directories": list(link.directories), "hasFiles": link.has_files}
+    actions.did("link", link.uri, "made", link.uri, record=record)
     if opens and not webbrowser.open(link.uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")
 
@@ -49,8 +49,8 @@ def command(
 def _wait(client: Client, link: ViewLink) -> None:
     """Print the progress until TensorBoard serves. Raises Refused if it cannot be opened."""
     with client.told("/tensorboard/open", {"view": link.view, "key": link.key}) as answer:
-        for said in answer:
-            if "error" in said:
-                raise Refused(0, said["error"])
-            if "line" in said:
-                click.echo(said["line"], err=True)
+        for progress in answer:
+            if "error" in progress:
+                raise Refused(0, progress["error"])
+            if "line" in progress:
+                click.echo(progress["line"], err=True)

@@ -57,15 +57,15 @@ def pieces(text: str) -> list[tuple[str, str]]:
     parts = _SGR.split(text)
     if len(parts) == 1:
         return []
-    style, found = _PLAIN, [(parts[0], "")]
-    for codes, said in zip(parts[1::2], parts[2::2], strict=True):
+    style, spans = _PLAIN, [(parts[0], "")]
+    for codes, stretch in zip(parts[1::2], parts[2::2], strict=True):
         style = _after(style, codes)
-        found.append((said, style.classes))
-    return [piece for piece in found if piece[0]]
+        spans.append((stretch, style.classes))
+    return [piece for piece in spans if piece[0]]
 
 
 def _after(style: Style, codes: str) -> Style:
-    numbers = iter(int(each[:4] or 0) for each in codes.replace(":", ";").split(";"))
+    numbers = iter(int(code[:4] or 0) for code in codes.replace(":", ";").split(";"))
     for number in numbers:
         if number == 0:
             style = _PLAIN

@@ -240,8 +240,8 @@ class ConsoleApplication:
     def _guarded(
         self, response: Response, more: list[tuple[bytes, bytes]] | None = None
     ) -> Response:
-        named = {name for name, _ in response.headers}
-        response.headers += [guard for guard in _GUARDS if guard[0] not in named]
+        names = {name for name, _ in response.headers}
+        response.headers += [guard for guard in _GUARDS if guard[0] not in names]
         response.headers += more or []
         return response
 
@@ -393,11 +393,11 @@ class ConsoleApplication:
         """Whether a page of this address belongs to this console. Where TLS is used, a page over plain HTTP
         does not: somebody on the network may have written it. A page over https does even if the service
         uses no TLS, because a proxy may."""
-        asked, ours = urlsplit(address), urlsplit(self._facts.address)
+        theirs, ours = urlsplit(address), urlsplit(self._facts.address)
         host, own = call.headers.get("host", "").lower(), ours.netloc.lower()
         spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
         known = ((ours.scheme, own), (spoken, host), ("https", host))
-        return bool(asked.netloc) and (asked.scheme, asked.netloc.lower()) in known
+        return bool(theirs.netloc) and (theirs.scheme, theirs.netloc.lower()) in known
 
 
 def _local(following: str) -> str:

@@ -37,20 +37,20 @@ class Asset(Struct, frozen=True):
 @cache
 def _all() -> dict[str, Asset]:
     """Return the files by their names below `static`, such as `vendor/htmx.min.js`."""
-    found: dict[str, Asset] = {}
+    files: dict[str, Asset] = {}
     for folder in ("", "vendor"):
         for entry in _HERE.joinpath("static", folder).iterdir():
             stem, _, suffix = entry.name.rpartition(".")
             if suffix in _KINDS and entry.is_file():
                 content = entry.read_bytes()
                 digest = hashlib.sha256(content).hexdigest()[:12]
-                found[f"{folder}/{entry.name}".lstrip("/")] = Asset(
+                files[f"{folder}/{entry.name}".lstrip("/")] = Asset(
                     f"{PREFIX}{stem}.{digest}.{suffix}",
                     content,
                     gzip.compress(content, 9, mtime=0),
                     _KINDS[suffix],
                 )
-    return found
+    return files
 
 
 @cache

@@ -73,7 +73,7 @@ class _Reader:
 def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
     """Return the lines that were not seen yet, and whether lines of a replica are missing before one of
     them. Records the lines in `seen`."""
-    found: list[Line] = []
+    fresh_lines: list[Line] = []
     skipped = False
     for line in lines:
         place = (int(line["attempt"]), int(line["n"]))
@@ -82,8 +82,8 @@ def fresh(lines: Sequence[Line], seen: Places) -> tuple[list[Line], bool]:
             continue
         skipped = skipped or (last is not None and last[0] == place[0] and place[1] > last[1] + 1)
         seen[line["replica"]] = place
-        found.append(line)
-    return found, skipped
+        fresh_lines.append(line)
+    return fresh_lines, skipped
 
 
 class _Feed(Struct, eq=False):
@@ -123,10 +123,10 @@ class _Feed(Struct, eq=False):
             is_behind = False
             async with aclosing(_windows(source)) as windows:
                 async for texts in windows:
-                    found, skipped = fresh(_last(texts), self.seen)
-                    is_behind = len(found) >= BURST
-                    few = found[-_OF_A_FLOOD:] if is_behind else found
-                    await self._take(few, skipped or len(few) < len(found))
+                    recent, skipped = fresh(_last(texts), self.seen)
+                    is_behind = len(recent) >= BURST
+                    few = recent[-_OF_A_FLOOD:] if is_behind else recent
+                    await self._take(few, skipped or len(few) < len(recent))
                     if is_behind:
                         break
             if not is_behind:
@@ -137,8 +137,8 @@ class _Feed(Struct, eq=False):
     async def _take(self, lines: list[Line], skipped: bool) -> None:
         self.recent.extend(lines)
         self.has_begun = True
-        told = {"lines": list(map(self.row, lines)), "skipped": skipped}
-        await self._tell(Window(tuple(lines), skipped, event("lines", told) if lines else b""))
+        data = {"lines": list(map(self.row, lines)), "skipped": skipped}
+        await self._tell(Window(tuple(lines), skipped, event("lines", data) if lines else b""))
 
 
 class Feeds:
@@ -170,9 +170,9 @@ class Feeds:
         try:
             if feed.has_begun:
                 # The lines after those that the browser has, and before the next window.
-                found, skipped = fresh(tuple(feed.recent), seen)
-                if told := _told(found, skipped, row, passes):
-                    yield told
+                recent, skipped = fresh(tuple(feed.recent), seen)
+                if data := _told(recent, skipped, row, passes):
+                    yield data
             has_caught_up = feed.has_begun
             while True:
                 try:
@@ -188,12 +188,12 @@ class Feeds:
                 if has_caught_up and passes is None and not reader.has_missed:
                     yield window.whole or QUIET
                     continue
-                found, skipped = (
+                recent, skipped = (
                     fresh(window.lines, seen) if not has_caught_up else (list(window.lines), False)
                 )
                 skipped, has_caught_up = skipped or reader.has_missed or window.skipped, True
                 reader.has_missed = False
-                yield _told(found, skipped, row, passes) or QUIET
+                yield _told(recent, skipped, row, passes) or QUIET
         finally:
             feed.readers.remove(reader)
             if not feed.readers:
@@ -221,27 +221,27 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
     try:
         while True:
             await asyncio.wait((coming,))
-            found: list[bytes] = []
+            texts: list[bytes] = []
             size, until = 0, loop.time() + _PAUSE
             while coming.done():
                 piece = coming.result()
                 if piece is None:
-                    if found:
-                        yield found
+                    if texts:
+                        yield texts
                     return
-                found.append(piece)
+                texts.append(piece)
                 size += len(piece)
-                if len(found) == _PIECES or size >= _BYTES:
-                    yield found
-                    found = []
+                if len(texts) == _PIECES or size >= _BYTES:
+                    yield texts
+                    texts = []
                 coming = joined(next_of(source))
-                if not found:
+                if not texts:
                     break
                 await asyncio.wait((coming,), timeout=max(0.0, until - loop.time()))
                 if loop.time() >= until:
                     break
-            if found:
-                yield found
+            if texts:
+                yield texts
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
@@ -250,8 +250,8 @@ async def _windows(source: AsyncGenerator[bytes]) -> AsyncGenerator[list[bytes]]
 
 def _last(texts: list[bytes]) -> list[Line]:
     """Return the last `BURST` lines of a window. Gaps in their numbers show whether there were more."""
-    found = [line for text in texts for line in text.split(b"\n") if line]
-    return list(map(_decoder.decode, found[-BURST:]))
+    lines = [line for text in texts for line in text.split(b"\n") if line]
+    return list(map(_decoder.decode, lines[-BURST:]))
 
 
 _decoder: Final = msgspec.json.Decoder()

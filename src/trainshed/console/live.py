@@ -38,24 +38,24 @@ class Look(Struct, frozen=True):
     #: Digest of each part's HTML, by id, to see whether it changed.
     digests: Mapping[str, bytes]
     #: Events that were made from it, by what they tell: streams that have sent the same share one.
-    told: dict[object, bytes] = field(default_factory=dict[object, bytes])
+    sent: dict[object, bytes] = field(default_factory=dict[object, bytes])
 
     def event(self, changed: tuple[str, ...], ordered: tuple[str, ...], first: bool) -> bytes:
         """Return the event `parts` with the HTML of the changed parts, and with the ids in the lists that
         changed. `first`: the stream's first event."""
         key = (changed, ordered, first)
-        if key not in self.told:
+        if key not in self.sent:
             parts = {name: self.parts[name] for name in changed}
             lists = {name: self.view.lists[name] for name in ordered}
-            told = {
+            sent = {
                 "parts": parts,
                 "lists": lists,
                 "whole": sorted(self.view.whole & set(lists)),
                 "first": first,
                 "build": assets.build(),
             }
-            self.told[key] = event("parts", told)
-        return self.told[key]
+            self.sent[key] = event("parts", sent)
+        return self.sent[key]
 
 
 class Looks(Struct):
@@ -118,19 +118,19 @@ async def stream(
             yield event("gone", {"message": "You are signed out.", "signedOut": True})
             return
         try:
-            found = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))
+            look = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))
         except Refused as refused:
             yield event("gone", {"message": str(refused), "signedOut": False})
             return
-        changed = tuple(name for name, seen in found.digests.items() if sent.get(name) != seen)
-        sent = found.digests
-        ordered = tuple(name for name, ids in found.view.lists.items() if lists.get(name) != ids)
-        lists = found.view.lists
+        changed = tuple(name for name, seen in look.digests.items() if sent.get(name) != seen)
+        sent = look.digests
+        ordered = tuple(name for name, ids in look.view.lists.items() if lists.get(name) != ids)
+        lists = look.view.lists
         if changed or ordered:
-            yield found.event(changed, ordered, first)
+            yield look.event(changed, ordered, first)
         first = False
-        await asyncio.sleep(max(_PAUSE, _SHARE * found.took))
-        subject, latest = found.view.subject, found.latest
+        await asyncio.sleep(max(_PAUSE, _SHARE * look.took))
+        subject, latest = look.view.subject, look.latest
         while True:
             if subject is None:
                 is_news = await news.wait_for_any(latest, SILENCE)
@@ -146,15 +146,15 @@ async def merged(
 ) -> AsyncGenerator[bytes]:
     """Yield the events of two streams as they come, until the page's own ends. At most one event of each is
     read before it is asked for. Closes both streams."""
-    coming = {joined(next_of(each)): each for each in (page, added)}
+    coming = {joined(next_of(stream)): stream for stream in (page, added)}
     try:
         while page in coming.values():
             done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 source = coming.pop(task)
-                said = task.result()
-                if said is not None:
-                    yield said
+                part = task.result()
+                if part is not None:
+                    yield part
                     coming[joined(next_of(source))] = source
     finally:
         for task in coming:

@@ -85,7 +85,6 @@ def environment() -> "Environment":
     names |= {
         "asset": assets.address_of,
         "build": assets.build,
-        "places": _places,
         "snippets": snippets,
     }
     return made
@@ -111,12 +110,6 @@ def folder_address(uri: str) -> str:
     is_file = plain != name or (last and "." in last)
     prefix = plain.rpartition("/")[0] if is_file else plain.rstrip("/")
     return f"/buckets/{_quoted(bucket)}" + (f"?prefix={_quoted(prefix + '/')}" if prefix else "")
-
-
-def _places() -> frozenset[str]:
-    from trainshed.console.routes import PLACES
-
-    return PLACES
 
 
 @cache
@@ -159,7 +152,7 @@ def coloured(text: str) -> list[tuple[str, str]]:
     """Return the pieces of a line, cleaned, each with its classes (`ansi.pieces`); [] if it is all plain."""
     if "\x1b" not in text:
         return []
-    return [(clean(said), classes) for said, classes in pieces(text)]
+    return [(clean(stretch), classes) for stretch, classes in pieces(text)]
 
 
 def moment(text: str) -> datetime | None:
@@ -172,8 +165,8 @@ def moment(text: str) -> datetime | None:
 
 def epoch(text: str) -> float:
     """Return the time of a record's field in seconds since 1970; 0 for ""."""
-    found = moment(text)
-    return found.timestamp() if found else 0.0
+    at = moment(text)
+    return at.timestamp() if at else 0.0
 
 
 def nanos(text: str) -> int:

@@ -70,5 +70,3 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
 ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}
 """Events that the stream of a page has besides those of its parts, if its address asks for them
 (`lines=true`)."""
-PLACES: Final = frozenset(template.strip("/").split("/")[-1] for _, template in PAGES)
-"""Last segments of all pages' paths: templates link to a page only if its name is in here."""

@@ -66,12 +66,12 @@ class Visit(Struct, frozen=True):
     async def get(self, record: type[R], path: str, **query: str | Sequence[str]) -> R:
         """Call a GET method of `/trainshed/v1` and return its answer. Parameters that are empty are left
         out. Raises Refused."""
-        asked = {
+        parameters = {
             name: (value,) if isinstance(value, str) else tuple(value)
             for name, value in query.items()
             if value
         }
-        answer = await self.backend.ask(self.principal, "GET", path, asked)
+        answer = await self.backend.ask(self.principal, "GET", path, parameters)
         assert isinstance(answer, record), f"{path} answers {type(answer).__name__}"
         return answer
 

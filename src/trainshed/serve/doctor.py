@@ -277,7 +277,7 @@ def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
     yield good("machine", text)
 
 
-_DELEGATE = "in the unit: `Delegate=yes`, as `trainshed systemd-unit` writes it"
+_DELEGATE = "in the unit: `Delegate=yes`, as in docs/operate.md"
 _LEVELS = {
     "own-user": "each replica runs as users of its own, in namespaces that it cannot undo.",
     "root": "programs run as root; namespaces keep careless ones apart, not malicious ones.",

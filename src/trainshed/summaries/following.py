@@ -108,14 +108,14 @@ class Follower:
     def runs(self, tag: str) -> dict[str, Points]:
         """Return what each run, a directory with event files, has measured under the tag. Of several values
         of a step the last one written counts: a program that goes back to a checkpoint opens another file."""
-        found: dict[str, dict[int, Point]] = {}
+        points: dict[str, dict[int, Point]] = {}
         for path, file in sorted(self._files.items()):
             for step, point in file.points.get(tag, {}).items():
-                steps = found.setdefault(path.rpartition("/")[0], {})
+                steps = points.setdefault(path.rpartition("/")[0], {})
                 before = steps.get(step)
                 if before is None or before.at <= point.at:
                     steps[step] = point
-        return dict(found)
+        return dict(points)
 
     def _read(self, file: "_File", opened: BinaryIO, most: int) -> int:
         """Read on for about `most` bytes; return how many were read."""

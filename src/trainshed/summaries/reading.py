@@ -99,7 +99,7 @@ def _read(
 ) -> Iterator[Piece]:
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
-    told = offset
+    reported = offset
     try:
         for record, end in read_records(opened, offset, longest=_LONGEST):
             if not offset:
@@ -108,12 +108,12 @@ def _read(
             if begun >= since:
                 scalars += read_scalars(record)
             else:
-                scalars += [one for one in read_scalars(record) if one.at >= since]
-            if len(scalars) >= _AT_ONCE or end - told >= _BYTES_AT_ONCE:
+                scalars += [scalar for scalar in read_scalars(record) if scalar.at >= since]
+            if len(scalars) >= _AT_ONCE or end - reported >= _BYTES_AT_ONCE:
                 at = opened.tell()
                 yield Piece(FileProgress(file.path, "", end, _digest(opened, end), begun), scalars)
                 opened.seek(at)
-                scalars, told = [], end
+                scalars, reported = [], end
     except NotEvents:
         pass  # What came before counts; a file that is repaired has another stamp.
     last = FileProgress(file.path, file.stamp, offset, _digest(opened, offset), begun)
@@ -123,11 +123,11 @@ def _read(
 def _digest(opened: BinaryIO, offset: int) -> bytes:
     """Return a digest of the file up to the offset: of its first and last bytes there."""
     length = min(_EDGE, offset)
-    found = blake2b(offset.to_bytes(8, "big"), digest_size=16)
+    digest = blake2b(offset.to_bytes(8, "big"), digest_size=16)
     for start in (0, offset - length):
         opened.seek(start)
-        found.update(opened.read(length))
-    return found.digest()
+        digest.update(opened.read(length))
+    return digest.digest()
 
 
 def _is_text(path: str) -> bool:

@@ -35,9 +35,9 @@ def read_scalars(record: bytes) -> Iterator[Scalar]:
     if event is None:
         return
     for value in event.summary.value:
-        found = _number(value)
-        if found is not None and 0 < len(value.tag) <= _LONGEST_TAG:
-            yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, found)
+        number = _number(value)
+        if number is not None and 0 < len(value.tag) <= _LONGEST_TAG:
+            yield Scalar(value.tag.decode(errors="replace"), event.step, event.wall_time, number)
 
 
 def written_at(record: bytes) -> float:

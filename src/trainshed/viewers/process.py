@@ -189,19 +189,19 @@ def _prepare(
     shutil.rmtree(workspace, ignore_errors=True)
     logs = workspace / _LOGS
     logs.mkdir(parents=True)
-    places = [(each, logs / each.label if each.label else logs) for each in directories]
+    places = [(shown, logs / shown.label if shown.label else logs) for shown in directories]
     if level != protocol.LEVEL_SESSION:
         for _, place in places:
             # Made here, since the confined process may not be allowed to.
             place.mkdir(exist_ok=True)
         return logs, tuple(
-            LentDirectory(str(each.base), each.below, str(place)) for each, place in places
+            LentDirectory(str(shown.base), shown.below, str(place)) for shown, place in places
         )
     # At this level nothing can be mounted elsewhere, and the process sees everything in any case.
-    for each, place in places:
+    for shown, place in places:
         if place == logs:
             logs.rmdir()
-        place.symlink_to(each.base.joinpath(*each.below))
+        place.symlink_to(shown.base.joinpath(*shown.below))
     return logs, ()
 
 

@@ -230,10 +230,10 @@ class LocalViewers:
         """Do as the protocol says."""
         runtime = await self._runtime(say)
         say("Starting TensorBoard.")
-        found = await asyncio.to_thread(self._existing, directories)
+        shown = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            starting = self._start(name, found, runtime)
-            async with self._pool.viewer(name, starting, tuple(found), renew=True):
+            starting = self._start(name, shown, runtime)
+            async with self._pool.viewer(name, starting, tuple(shown), renew=True):
                 return
 
     async def forward(
@@ -247,12 +247,12 @@ class LocalViewers:
         runtime = await self._runtime(lambda line: None)
         # A page that is reloaded shows what there is now; its own further requests stay with that.
         renew = request.path == "/"
-        found: Sequence[ShownDirectory] = ()
+        shown: Sequence[ShownDirectory] = ()
         if renew or not self._pool.has(name):
-            found = await asyncio.to_thread(self._existing, directories)
+            shown = await asyncio.to_thread(self._existing, directories)
         with _Told():
-            starting = self._start(name, found, runtime)
-            async with self._pool.viewer(name, starting, tuple(found), renew=renew) as viewer:
+            starting = self._start(name, shown, runtime)
+            async with self._pool.viewer(name, starting, tuple(shown), renew=renew) as viewer:
                 return await viewer.forward(request, self._closing, more)
 
     def end(self, wanted: Callable[[str], bool]) -> None:
@@ -269,8 +269,8 @@ class LocalViewers:
         choice = self._runtimes.catalog.named(TENSORBOARD.family)
         if isinstance(choice, RuntimeRefusal):
             raise FailedPrecondition(choice.reason)
-        found = self._runtimes.ready(choice, ())
-        return found or await self._built(choice, say)
+        ready = self._runtimes.ready(choice, ())
+        return ready or await self._built(choice, say)
 
     async def _built(self, choice: RuntimeChoice, say: Say) -> PreparedRuntime:
         say("Installing TensorBoard, once for all jobs; this takes some seconds.")
@@ -288,7 +288,7 @@ class LocalViewers:
     def _start(
         self,
         name: str,
-        found: Sequence[ShownDirectory],
+        shown: Sequence[ShownDirectory],
         runtime: PreparedRuntime,
     ) -> Callable[[], Awaitable[Viewer]]:
         async def started() -> Viewer:
@@ -296,19 +296,19 @@ class LocalViewers:
             # A new directory each time: the viewer before may still be ending.
             self._started += 1
             workspace = self._root / f"{name}.{self._started}"
-            return await start(workspace, found, runtime, terms)
+            return await start(workspace, shown, runtime, terms)
 
         return started
 
     def _existing(self, directories: Sequence[LogDirectory]) -> Sequence[ShownDirectory]:
         """Return the directories that exist. Raises FailedPrecondition: none does."""
-        if not (found := self._found(directories)):
-            places = ", ".join(each.uri for each in directories) or "any bucket"
+        if not (shown := self._found(directories)):
+            places = ", ".join(directory.uri for directory in directories) or "any bucket"
             raise FailedPrecondition(
                 f"There are no event files in {places} yet. Programs write them to "
                 "$AIP_TENSORBOARD_LOG_DIR (custom jobs with a base output directory) or below --job-dir."
             )
-        return found
+        return shown
 
     def _known_terms(self) -> InstallationTerms:
         """Return the terms. Raises FailedPrecondition."""
@@ -321,7 +321,7 @@ class LocalViewers:
             raise FailedPrecondition(str(failure)) from None
 
     def _found(self, directories: Sequence[LogDirectory]) -> list[ShownDirectory]:
-        return [found for each in directories if (found := self._find(each)) is not None]
+        return [shown for directory in directories if (shown := self._find(directory)) is not None]
 
 
 def _said(loop: asyncio.AbstractEventLoop, say: Say, line: str) -> None:

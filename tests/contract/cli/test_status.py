@@ -1,11 +1,7 @@
-"""`trainshed status` and the unit for systemd."""
+"""`trainshed status`."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
-
-import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job
@@ -43,19 +39,3 @@ def test_no_service_is_an_error_that_says_how_to_start_one(
     result = trainshed("status")
     assert result.exit_code == 1
     assert f"trainshed up --data {tmp_path}" in result.stderr
-
-
-@pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="systemd-analyze is NOT INSTALLED"
-)
-@pytest.mark.parametrize("options", [(), ("--system", "--user", "root")])
-def test_systemd_understands_its_unit(
-    trainshed: Invoke, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    unit = tmp_path / "trainshed.service"
-    unit.write_text(trainshed("systemd-unit", *options).stdout)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"up --data {tmp_path}" in unit.read_text()

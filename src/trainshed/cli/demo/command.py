@@ -164,7 +164,7 @@ class _Run:
     #: When it was submitted, ns since the epoch.
     submitted: int
     #: Messages of its timeline.
-    told: set[str] = field(default_factory=set[str])
+    timeline: set[str] = field(default_factory=set[str])
     #: The first `_EARLY_LINES` lines of its replicas.
     early: list[LogLine] = field(default_factory=list[LogLine])
 
@@ -172,7 +172,7 @@ class _Run:
         """Yield the updates until the job is over, without lines that repeat what the primary prints."""
         for update in follow(self.client, self.job.uid):
             if isinstance(update, TimelineView):
-                self.told.add(update.message)
+                self.timeline.add(update.message)
             elif (
                 isinstance(update, LogLine)
                 and update.replica != SERVICE_TASK
@@ -187,7 +187,7 @@ class _Run:
     def first_line(self) -> int:
         """When the program printed its first line, ns since the epoch; 0 = it printed none. Notices at the
         beginning of the log are recognised by the timeline, which has them as well."""
-        return min((line.at for line in self.early if line.message not in self.told), default=0)
+        return min((line.at for line in self.early if line.message not in self.timeline), default=0)
 
 
 def _tells_again(line: LogLine) -> bool:

@@ -145,4 +145,4 @@ def _submit(
     submitted = client.get(job_path(name))
     if form == "json":
         print_data(submitted)
-    follow_on(client, session, JobView.parse(submitted), follow=follow, told=form == "json")
+    follow_on(client, session, JobView.parse(submitted), follow=follow, is_named=form == "json")

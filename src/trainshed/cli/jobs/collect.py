@@ -113,8 +113,8 @@ class _Collecting:
             if self._dry_run or self._delete(job):
                 deleted += 1
                 ended = local_moment(job.ended)
-                told = f"{job.id}  {job.state.value}  {ended}  {job.display_name}".rstrip()
-                self._actions.did("job", job.id, self._outcome, told, record=records[job.uid])
+                sentence = f"{job.id}  {job.state.value}  {ended}  {job.display_name}".rstrip()
+                self._actions.did("job", job.id, self._outcome, sentence, record=records[job.uid])
         self._sum_up(counted(deleted, "job"))
 
     def logs(self, older_than: str, most: str) -> None:
@@ -125,8 +125,8 @@ class _Collecting:
             answer = read(self._client.post("/trainshed/v1/logs:collect", body), DeletedLogs)
             for log in answer.logs:
                 name, ended = log.job or log.uid, local_moment(parse_moment(log.end_time))
-                told = f"log of {name}  {size(log.bytes)}  {ended}"
-                self._actions.did("log", name, self._outcome, told, record=plain(log))
+                sentence = f"log of {name}  {size(log.bytes)}  {ended}"
+                self._actions.did("log", name, self._outcome, sentence, record=plain(log))
             deleted += len(answer.logs)
             freed += sum(log.bytes for log in answer.logs)
             if self._dry_run or not answer.more or not answer.logs:

@@ -110,15 +110,15 @@ def list_(
     client = endpoint.client(raw=form == "json")
     above = find_job(client, parent, chosen)["name"] if parent else None
     # For a table one more is requested, to know whether there are more.
-    asked = limit if form == "json" else limit + 1
-    jobs = list_jobs(client, chosen, state=state, limit=asked, parent=above, glance=True)
+    wanted = limit if form == "json" else limit + 1
+    jobs = list_jobs(client, chosen, state=state, limit=wanted, parent=above, glance=True)
     if form == "json":
         print_data(jobs)
         return
     if not jobs:
         which = f"in state {state.upper()} " if state else ""
-        named = f" --project {project}" if project and project != EVERY_PROJECT else ""
-        submit = f"Submit one: trainshed run task.py{named}"
+        where = f" --project {project}" if project and project != EVERY_PROJECT else ""
+        submit = f"Submit one: trainshed run task.py{where}"
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"
         click.echo(f"No jobs {which}{advice}", err=True)
         return
@@ -186,11 +186,11 @@ def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
     client = endpoint.client(raw=actions.as_data)
 
     def cancel_one(reference: str) -> None:
-        found = JobView.parse(find_job(client, reference, endpoint.project))
-        client.post(job_path(found.uid, ":cancel"), {})
+        view = JobView.parse(find_job(client, reference, endpoint.project))
+        client.post(job_path(view.uid, ":cancel"), {})
         actions.did(
-            *("job", found.id, "cancelling", f"{found.id}  is being cancelled"),
-            record=lambda: client.get(job_path(found.uid)),
+            *("job", view.id, "cancelling", f"{view.id}  is being cancelled"),
+            record=lambda: client.get(job_path(view.uid)),
         )
 
     if not wait.each(job, cancel_one, actions):

@@ -436,8 +436,8 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
     nonzero = [(rule, count) for rule, count in counters if count]
     if len(nonzero) == 1:
         return f"{nonzero[0][1]} {nonzero[0][0]}"
-    named = ", ".join(f"{rule} {count}" for rule, count in nonzero)
-    return f"{sum(count for _, count in nonzero)} ({named})" if nonzero else ""
+    by_rule = ", ".join(f"{rule} {count}" for rule, count in nonzero)
+    return f"{sum(count for _, count in nonzero)} ({by_rule})" if nonzero else ""
 
 
 def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
@@ -529,7 +529,7 @@ def _first_line(entry: TimelineView) -> str:
 def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
     """Return the lines of a table of the incarnations that have a verdict or are not the first; [] if there
     are none."""
-    told = [life for life in lives if life.verdict or life.number > 1]
+    notable = [life for life in lives if life.verdict or life.number > 1]
 
     def ran(life: IncarnationView) -> str:
         return duration(life.ended - life.started) if life.started and life.ended else ""
@@ -547,7 +547,7 @@ def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
             colour=lambda life: entry_colour("verdict", life.effect) if life.verdict else None,
         ),
     )
-    return table_of(fields, told) if told else []
+    return table_of(fields, notable) if notable else []
 
 
 def counter_lines(counters: Counters) -> Iterator[str]:

@@ -151,16 +151,16 @@ def _watched(
             say(timeline_line(update))
         elif isinstance(update, JobView) and finding().restart:
             break
-    told = finding()
-    if not told.restart or _is_known(told):
-        return told
+    known = finding()
+    if not known.restart or _is_known(known):
+        return known
     # Each line of the program may tell the step that is missing.
-    logs = {"follow": "true", "since": told.restart.at}
-    asked = 0.0
+    logs = {"follow": "true", "since": known.restart.at}
+    looked = 0.0
     with client.stream(job_path(job.uid, "/logs"), **logs) as lines:
         for number, _ in enumerate(lines):
-            if number < _EAGER or time.monotonic() - asked > _PAUSE:
-                asked = time.monotonic()
+            if number < _EAGER or time.monotonic() - looked > _PAUSE:
+                looked = time.monotonic()
                 if _is_known(finding()):
                     break
     return finding()

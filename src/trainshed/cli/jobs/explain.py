@@ -90,10 +90,10 @@ def command(
     if form == "json":
         print_data(answer)
     else:
-        told = read(answer, Explanation)
-        for line in explanation(told):
+        preflight = read(answer, Explanation)
+        for line in explanation(preflight):
             click.echo(line)
-        for text in filter(None, (*added, more_than_there_is(told, endpoint))):
+        for text in filter(None, (*added, more_than_there_is(preflight, endpoint))):
             click.echo(f"notice: {text}")
     if not answer["admitted"]:
         raise SystemExit(WOULD_WAIT)
@@ -133,8 +133,8 @@ def explanation(answer: Explanation) -> Iterator[str]:
         verdict, colour = ("Has no place here", "red") if stock_out else ("Would wait", "yellow")
         yield click.style(verdict, fg=colour, bold=True) + faint(f"  {where}")
         # A job that can never fit does not wait in the queue, so it has no position.
-        told = replace(waiting, position=0) if stock_out else waiting
-        yield from (f"  {line}" for line in waiting_lines(told))
+        shown = replace(waiting, position=0) if stock_out else waiting
+        yield from (f"  {line}" for line in waiting_lines(shown))
         if stock_out and not waiting.hint:
             yield f"  {TOO_LARGE}"
     yield ""
@@ -142,11 +142,11 @@ def explanation(answer: Explanation) -> Iterator[str]:
     if answer.places:
         yield ""
         yield from table_of(_PLACES, answer.places)
-    told = [("notice", text) for text in answer.notices]
-    told += [("warning", text) for text in answer.warnings]
-    if told:
+    shown = [("notice", text) for text in answer.notices]
+    shown += [("warning", text) for text in answer.warnings]
+    if shown:
         yield ""
-    for kind, text in told:
+    for kind, text in shown:
         yield click.style(f"{kind}: {text}", fg="yellow" if kind == "warning" else None)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from trainshed.cli.client import Client, Unreachable
+from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.wire.trainshed_v1 import record
@@ -260,7 +260,7 @@ def _read(
 def _views(
     client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
 ) -> Iterator[Update]:
-    own = below = _Entries(client, uid)
+    own = below = Entries(client, uid)
     views = ViewChanges()
 
     def updates(view: dict[str, Any]) -> Iterator[Update]:
@@ -268,7 +268,7 @@ def _views(
         job = JobView.parse(view)
         if job.child and job.child.tuning:
             # A pipeline's own timeline has no entries about its trials.
-            below = below if below is not own else _Entries(client, job.child.uid)
+            below = below if below is not own else Entries(client, job.child.uid)
             yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
         yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
         if patience is None or views.fresh(view):
@@ -277,20 +277,26 @@ def _views(
     return _told(lambda: client.stream(job_path(uid, "/watch")), updates, patience)
 
 
-class _Entries:
+class Entries:
     """Reads a job's timeline step by step."""
 
     def __init__(self, client: Client, uid: str) -> None:
         self._client = client
         self._path = job_path(uid, "/timeline")
-        self._told = 0
+        self._count = 0
 
     def fresh(self) -> list[TimelineView]:
-        """Return the entries that were not returned yet. Raises Refused, Unreachable."""
-        timeline = record.read(self._client.get(self._path, skip=self._told or None), Timeline)
-        # An older service does not know `skip` and returns all entries.
-        entries = timeline.entries[self._told - timeline.skipped :]
-        self._told += len(entries)
+        """Return the entries that were not returned yet; [] if the job was deleted. Raises Refused,
+        Unreachable."""
+        try:
+            answer = self._client.get(self._path, skip=self._count or None)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return []
+        timeline = record.read(answer, Timeline)
+        entries = timeline.entries[max(0, self._count - timeline.skipped) :]
+        self._count += len(entries)
         return list(map(TimelineView.of, entries))
 
 

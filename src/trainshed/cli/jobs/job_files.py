@@ -123,11 +123,11 @@ def with_flags(file: JobFile) -> tuple[JobFile, tuple[str, ...]]:
         "packageUris": ["gs://trainshed/package.tar.gz"],
         "pythonModule": "trainer.task",
     }
-    told = (
+    notice = (
         "The file names no program, which gcloud takes from --module-name and --package-path: looked at is"
         " the job with any.",
     )
-    return JobFile(file.api, {**file.job, key: filled}), told
+    return JobFile(file.api, {**file.job, key: filled}), notice
 
 
 def _named(job: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -137,15 +137,15 @@ def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> in
     if match := _AGO.fullmatch(text):
         return now - int(match[1]) * _UNITS[match[2]] * 10**9
     try:
-        found = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
             f"{option}: write how long ago (30s, 10m, 2h, 1d) or a moment (2026-11-20T06:05, with Z for"
             f" UTC), not {text!r}."
         ) from None
     # `astimezone` takes a time without a zone for one of this machine's zone.
-    found = found.replace(tzinfo=zone) if found.tzinfo is None and zone else found.astimezone()
-    return round(found.timestamp() * 10**6) * 1000
+    at = at.replace(tzinfo=zone) if at.tzinfo is None and zone else at.astimezone()
+    return round(at.timestamp() * 10**6) * 1000
 
 
 def pattern(text: str) -> re.Pattern[str] | None:

@@ -13,7 +13,7 @@ import click
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import Patience, SeenLines, log_stream
+from trainshed.cli.jobs.follow import Entries, Patience, SeenLines, log_stream
 from trainshed.cli.jobs.log_choice import SEVERITIES, Between, LogChoice, moment, pattern
 from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
@@ -21,9 +21,8 @@ from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.reader import until_reader_leaves
 from trainshed.cli.text.moments import counted, rfc3339
-from trainshed.wire.trainshed_v1.record import plain, read
+from trainshed.wire.trainshed_v1.record import plain
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
-from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _LAST_ENTRIES = 5.0
 """Seconds to wait for the last entries of the job's timeline after its last line was printed."""
@@ -91,18 +90,18 @@ def command(
     which = {"trial": options["trial"], "replica": options["replica"]}
     shown = _Shown(form, view, timestamps=options["timestamps"])
     seen = SeenLines()
-    told = _Told(client, view.uid) if choice.events else None
+    timeline = Entries(client, view.uid) if choice.events else None
     first = {
         "tail": None if choice.counts_tail else tail,
         "since": rfc3339(choice.since) if choice.since else None,
     }
-    following = _Following(choice, seen, told, which, first)
+    following = _Following(choice, seen, timeline, which, first)
     try:
-        if told or choice.counts_tail or not follow:
+        if timeline or choice.counts_tail or not follow:
             # Print what there is in order of time; then follow from there.
             with contextlib.suppress(*([Unreachable] if follow else [])):
                 _print(client, view, following, shown, tail)
-        if not follow or (told and view.state.is_final):
+        if not follow or (timeline and view.state.is_final):
             return
         patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
         with until_reader_leaves():
@@ -116,8 +115,8 @@ def _print(
     client: Client, job: JobView, following: "_Following", shown: "_Shown", tail: int | None
 ) -> None:
     """Print what there is of a job's log. Raises Refused, Unreachable."""
-    choice, told = following.choice, following.told
-    entries = choice.between(told.entries() if told else (), tail=bool(tail))
+    choice, timeline = following.choice, following.timeline
+    entries = choice.between(timeline.fresh() if timeline else (), tail=bool(tail))
     last = deque[Line](maxlen=tail) if tail and choice.counts_tail else None
     with log_stream(
         client, job_path(job.uid, "/logs"), **following.which, **following.first
@@ -132,30 +131,6 @@ def _print(
     shown.entries(entries.rest())
 
 
-class _Told:
-    """Reads a job's timeline step by step."""
-
-    def __init__(self, client: Client, uid: str) -> None:
-        self._client = client
-        self._path = job_path(uid, "/timeline")
-        self._count = 0
-
-    def entries(self) -> list[TimelineView]:
-        """Return the entries that were not returned yet; [] if the job was deleted. Raises Refused,
-        Unreachable."""
-        try:
-            answer = self._client.get(self._path, skip=self._count or None)
-        except Refused as refused:
-            if refused.status != 404:
-                raise
-            # The job was deleted meanwhile.
-            return []
-        timeline = read(answer, Timeline)
-        fresh = timeline.entries[max(0, self._count - timeline.skipped) :]
-        self._count += len(fresh)
-        return list(map(TimelineView.of, fresh))
-
-
 @dataclass(frozen=True, slots=True)
 class _Following:
     """What a follower shows, and what it has seen."""
@@ -163,7 +138,7 @@ class _Following:
     choice: LogChoice
     seen: SeenLines
     #: The job's timeline; None = its entries are not shown.
-    told: _Told | None
+    timeline: Entries | None
     #: Parameters of each stream: the trial and the replica whose lines are wanted.
     which: Mapping[str, str | int | None]
     #: Parameters of a stream that is opened before any line was seen: where it begins.
@@ -209,9 +184,9 @@ def _follow(
     client: Client, job: JobView, patience: Patience, following: _Following, shown: _Shown
 ) -> None:
     """Print lines and entries as they come until the job is over. Raises Refused, Unreachable."""
-    choice, told = following.choice, following.told
+    choice, timeline = following.choice, following.timeline
     watcher = None
-    if told is not None:
+    if timeline is not None:
         watcher = threading.Thread(target=_tell, args=(client, job, following, shown), daemon=True)
         watcher.start()
     stream = followed(
@@ -225,22 +200,22 @@ def _follow(
     for lines in stream:
         chosen = list(filter(choice.wants, lines)) if choice.chooses_lines else lines
         shown.lines(chosen, none)
-    if watcher is not None and told is not None:
+    if watcher is not None and timeline is not None:
         # Not for ever: the thread may still wait for the service. The entries that it has not printed are
         # few.
         watcher.join(_LAST_ENTRIES)
-        for entry in filter(choice.wants_event, told.entries()):
+        for entry in filter(choice.wants_event, timeline.fresh()):
             shown.entries([entry])
 
 
 def _tell(client: Client, job: JobView, following: _Following, shown: _Shown) -> None:
     """Print entries as they come, until the job is over or the service is away. Fails silently then, because
     the follower of the lines tells the user."""
-    told = following.told
-    assert told is not None
+    timeline = following.timeline
+    assert timeline is not None
     with contextlib.suppress(Unreachable, Refused), client.stream(job_path(job.uid, "/watch")) as s:
         for _ in s:
-            for entry in filter(following.choice.wants_event, told.entries()):
+            for entry in filter(following.choice.wants_event, timeline.fresh()):
                 shown.entries([entry])
 
 

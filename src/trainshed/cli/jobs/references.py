@@ -63,15 +63,15 @@ def list_jobs(
     state: str | None = None,
     limit: int | None = 20,
     parent: str | None = None,
-    named: str | None = None,
+    display_name: str | None = None,
     search: str | None = None,
     glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
-    created. `state`: one state, or several separated by commas. `named`: only jobs with this display name.
-    `search`: only jobs with this text in the name, the id or a label. `glance`: with what each job does at
-    the moment.
+    created. `state`: one state, or several separated by commas. `display_name`: only jobs of that
+    name. `search`: only jobs with this text in the name, the id or a label. `glance`: with what each job does
+    at the moment.
 
     Raises Refused, Unreachable.
     """
@@ -85,7 +85,7 @@ def list_jobs(
             project=None if parent else project,
             parent=parent,
             state=state,
-            displayName=named,
+            displayName=display_name,
             search=search,
             limit=wanted,
             pageToken=token,
@@ -129,13 +129,13 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
         if not newest:
             raise click.ClickException(_NO_JOB)
-        job, told = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
+        job, choice = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
 
         def begins(job: dict[str, Any]) -> bool:
             return job["jobId"].startswith(reference)
 
-        jobs = list_jobs(client, project, limit=_SAME_NAME, named=reference)
+        jobs = list_jobs(client, project, limit=_SAME_NAME, display_name=reference)
         if not any(job["displayName"] == reference for job in jobs):
             # It may be the beginning of an id, most likely of a new one.
             jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
@@ -143,13 +143,13 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
                 older = list_jobs(client, project, limit=None, search=reference)
                 jobs = [job for job in older if begins(job)] or jobs
         try:
-            job, told = meant(reference, [JobView.parse(job) for job in jobs])
+            job, choice = meant(reference, [JobView.parse(job) for job in jobs])
         except click.ClickException:
             if unreadable is not None:
                 raise unreadable from None
             raise
-    if told:
-        click.echo(click.style(told, fg="bright_black"), err=True)
+    if choice:
+        click.echo(click.style(choice, fg="bright_black"), err=True)
     return client.get(job_path(job.uid))
 
 
@@ -159,10 +159,10 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
 
     Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
-    if named := [job for job in jobs if reference and job.display_name == reference]:
-        count = f"{len(named)}{' or more' if len(named) >= _SAME_NAME else ''}"
-        several = f", the newest of {count}" if len(named) > 1 else ""
-        return named[0], f"{reference} is {named[0].id}{several}"
+    if namesakes := [job for job in jobs if reference and job.display_name == reference]:
+        count = f"{len(namesakes)}{' or more' if len(namesakes) >= _SAME_NAME else ''}"
+        several = f", the newest of {count}" if len(namesakes) > 1 else ""
+        return namesakes[0], f"{reference} is {namesakes[0].id}{several}"
     matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
     if len(matches) == 1:
         return matches[0], ""

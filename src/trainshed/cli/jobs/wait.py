@@ -41,12 +41,12 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
     --timeout, 130 after Ctrl-C. The jobs go on in either case.
     """
     client = endpoint.client(raw=form == "json")
-    found = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
+    jobs = [JobView.parse(find_job(client, reference, endpoint.project)) for reference in job]
     ended: dict[str, dict[str, Any]] = {}
     failures: list[click.ClickException] = []
     threads = [
-        threading.Thread(target=_look, args=(client, each, ended, failures), daemon=True)
-        for each in found
+        threading.Thread(target=_look, args=(client, view, ended, failures), daemon=True)
+        for view in jobs
     ]
     for thread in threads:
         thread.start()
@@ -56,7 +56,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
             thread.join(_left(deadline))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    overs = [JobView.parse(ended[each.uid]) for each in found if each.uid in ended]
+    overs = [JobView.parse(ended[view.uid]) for view in jobs if view.uid in ended]
     if form == "json":
         print_data([ended[over.uid] for over in overs])
     else:
@@ -64,7 +64,7 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
             click.echo(f"{over.id}  {_styled(over.state)}  {over.display_name}".rstrip())
     if failures:
         raise failures[0]
-    late = [each.id for each in found if each.uid not in ended]
+    late = [view.id for view in jobs if view.uid not in ended]
     if late:
         click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMED_OUT)
@@ -85,9 +85,9 @@ def delete(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
     client = endpoint.client()
 
     def delete_one(reference: str) -> None:
-        found = JobView.parse(find_job(client, reference, endpoint.project))
-        client.delete(job_path(found.uid))
-        actions.did("job", found.id, "deleted", f"{found.id}  is deleted")
+        view = JobView.parse(find_job(client, reference, endpoint.project))
+        client.delete(job_path(view.uid))
+        actions.did("job", view.id, "deleted", f"{view.id}  is deleted")
 
     if not each(job, delete_one, actions):
         raise SystemExit(1)

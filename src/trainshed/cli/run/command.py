@@ -63,13 +63,13 @@ class ProgramCommand(click.Command):
         try:
             return super().parse_args(ctx, own)
         except click.NoSuchOption as wrong:
-            told = wrong.format_message()
+            message = wrong.format_message()
             meant = _MEANT.get(wrong.option_name, "")
             if any(meant in option.opts for option in self.params):
-                told = f"{wrong.message} Did you mean {meant!r}?"
+                message = f"{wrong.message} Did you mean {meant!r}?"
             if not theirs:
-                told += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
-            raise click.UsageError(told, ctx) from None
+                message += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
+            raise click.UsageError(message, ctx) from None
 
 
 @click.command(cls=ProgramCommand, epilog=f"Example: {_EXAMPLE}")
@@ -282,7 +282,7 @@ def _run(
         session,
         JobView.parse(submitted),
         follow=options["watch"],
-        told=form == "json",
+        is_named=form == "json",
         goes_on=not is_own,
         known=(*plan.notices, *plan.warnings),
         results=pairs([] if form == "json" else results),
@@ -295,16 +295,16 @@ def follow_on(
     job: JobView,
     *,
     follow: bool | None,
-    told: bool = False,
+    is_named: bool = False,
     goes_on: bool = True,
     known: Sequence[str] = (),
     results: Sequence[str] = (),
 ) -> None:
     """Print the name of a job that was just submitted, and follow it or say how to. `follow`: None = follow
-    on a terminal. `told`: its name was printed already. `goes_on`: the job does after Ctrl-C. `known`: lines
-    of its log that the user has seen. `results`: where to find what it makes, printed when it has succeeded.
-    Raises SystemExit unless the job succeeded."""
-    if not told:
+    on a terminal. `is_named`: its name was printed already. `goes_on`: the job does after Ctrl-C. `known`:
+    lines of its log that the user has seen. `results`: where to find what it makes, printed when it has
+    succeeded. Raises SystemExit unless the job succeeded."""
+    if not is_named:
         click.echo(job.name)
     if not (sys.stdout.isatty() if follow is None else follow):
         click.echo(f"Follow it: trainshed jobs watch {job.id}", err=True)
@@ -422,7 +422,7 @@ def _of_program(
             name=name,
             image=image,
             arguments=arguments,
-            packages=[sending.package_uri(endpoint.bucket, each) for each in packed.packages]
+            packages=[sending.package_uri(endpoint.bucket, package) for package in packed.packages]
             if packed
             else (),
             module=packed.module if packed else "",

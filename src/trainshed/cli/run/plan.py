@@ -61,13 +61,13 @@ def _start(answer: Explanation) -> Iterator[str]:
 
 def _machine(machine: PoolMachine) -> str:
     devices = machine.accelerators
-    each = [
+    parts = [
         *([f"{machine.vcpus:g} CPUs"] if machine.vcpus else []),
         *([gibibytes(machine.memory_limit_bytes)] if machine.memory_limit_bytes else []),
         *([f"{devices.count} × {devices.type}"] if devices else []),
     ]
     text = f"{machine.replicas} × {machine.machine_type or 'any machine'}"
-    about = f"{machine.pool}: {', '.join(each)}"
+    about = f"{machine.pool}: {', '.join(parts)}"
     return f"{text}  {faint(about)}"
 
 

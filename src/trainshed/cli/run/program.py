@@ -94,10 +94,10 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
     the disk. Raises PackagingError."""
     if not path.exists():
         if address := _ADDRESS.fullmatch(str(path)):
-            given = f"{address[1]}://{address[2]}"
-            how = f": trainshed buckets cp {given} ." if address[1] == "gs" else "."
+            uri = f"{address[1]}://{address[2]}"
+            how = f": trainshed buckets cp {uri} ." if address[1] == "gs" else "."
             raise PackagingError(
-                f"{given} is an address: copy the program to this machine first{how}"
+                f"{uri} is an address: copy the program to this machine first{how}"
             )
         raise PackagingError(f"There is no file or directory {path}.")
     needed = _checked(requirements)
@@ -165,7 +165,7 @@ def _script(path: Path, needed: list[str]) -> Program:
 
 
 def _beside(script: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     seen: set[str] = set()
     waiting = [script]
     while waiting:
@@ -183,9 +183,9 @@ def _beside(script: Path) -> dict[str, Path]:
                 members = {module.name: module}
             else:
                 continue
-            found |= members
+            files |= members
             waiting += [path for path in members.values() if path.suffix == ".py"]
-    return found
+    return files
 
 
 def _directory(path: Path, entry: str, needed: list[str]) -> Program:
@@ -207,8 +207,8 @@ def _directory(path: Path, entry: str, needed: list[str]) -> Program:
         return _program(files, _Start(entry), path.name, path, needed)
     if entry:
         return _program(files, _Start(module=entry), path.name, path, needed)
-    found = [name for name in _ENTRIES if name in files]
-    if not found:
+    entries = [name for name in _ENTRIES if name in files]
+    if not entries:
         packages = sorted({name.partition("/")[0] for name in files if name.count("/") == 1})
         inner = [package for package in packages if _entries_of(path / package)]
         if len(inner) == 1:
@@ -220,8 +220,8 @@ def _directory(path: Path, entry: str, needed: list[str]) -> Program:
                 f"{path} has no {', '.join(_ENTRIES[1:-1])} or {_ENTRIES[-1]}. Say what is run:"
                 " --module trainer.task, or --module FILE.py."
             )
-        found = scripts
-    return _program(files, _Start(found[0]), path.name, path, needed)
+        entries = scripts
+    return _program(files, _Start(entries[0]), path.name, path, needed)
 
 
 def _project(path: Path, entry: str, needed: list[str]) -> Program:
@@ -265,13 +265,13 @@ def _entries_of(package: Path) -> list[str]:
 
 
 def _entry_module(package: Path, name: str) -> str:
-    found = _entries_of(package)
-    if not found:
+    entries = _entries_of(package)
+    if not entries:
         raise PackagingError(
             f"{package} has no {', '.join(_ENTRIES[:-1])} or {_ENTRIES[-1]}. Say what is run: --module"
             f" {name}.task."
         )
-    return name if found[0] == "__main__.py" else f"{name}.{found[0].removesuffix('.py')}"
+    return name if entries[0] == "__main__.py" else f"{name}.{entries[0].removesuffix('.py')}"
 
 
 def _program(
@@ -301,7 +301,7 @@ def _require_small(files: Mapping[str, Path], root: Path) -> None:
     sizes = {relative: _size(path) for relative, path in files.items()}
     size = sum(sizes.values())
     if size > _LARGEST:
-        largest = sorted(sizes, key=lambda each: -sizes[each])[:_SHOWN]
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
         raise PackagingError(
             f"{root} has {size >> 20} MiB of files, and at most {_LARGEST >> 20} MiB are packed. Put data"
             f" into a bucket (trainshed buckets cp). The largest: {', '.join(largest)}."

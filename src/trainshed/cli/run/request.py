@@ -115,7 +115,7 @@ def custom_job(request: RunRequest) -> dict[str, Any]:
 
 def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     """Parse the values `NAME=VALUE` of --env or --secret. Raises click.UsageError."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         # Errors do not show the value, which may be secret.
@@ -126,21 +126,21 @@ def read_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
                 f"{option}: {name!r} is no name of a variable; it has letters, digits and underscores and "
                 "does not begin with a digit."
             )
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:
     """Parse the values `key=value` of --label. Raises click.UsageError."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(key):
             raise click.UsageError(
                 f"--label: write key=value in lower case, such as team=vision, not {text!r}."
             )
-        found[key] = value
-    return found
+        labels[key] = value
+    return labels
 
 
 def timeout(text: str) -> str:

@@ -27,13 +27,13 @@ async def queue(visit: Visit) -> View:
     waiting = await visit.get(
         JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
     )
-    found: list[JobDescription] = []
+    jobs: list[JobDescription] = []
     for job in waiting.jobs:
         try:
-            found.append(await visit.get(JobDescription, of_job(job.uid)))
+            jobs.append(await visit.get(JobDescription, of_job(job.uid)))
         except Refused:
             continue  # The job was deleted meanwhile.
-    found.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
+    jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     running = await visit.get(
         JobList,
         "jobs",
@@ -54,7 +54,7 @@ async def queue(visit: Visit) -> View:
         parts={
             "waiting": Part(
                 "_queue_waiting.html",
-                {"jobs": found, "more": bool(waiting.next_page_token), "epoch": epoch},
+                {"jobs": jobs, "more": bool(waiting.next_page_token), "epoch": epoch},
             ),
             "running": Part(
                 "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
@@ -76,19 +76,19 @@ async def _quotas(visit: Visit) -> QuotaList:
 
 async def nodes(visit: Visit) -> View:
     """`/nodes`: each node's resources, what is used of them, and by which jobs."""
-    found = await visit.get(NodeList, "nodes")
+    node_list = await visit.get(NodeList, "nodes")
     running = await visit.get(
         JobList, "jobs", project=visit.project, state=_HOLDING, limit=str(_NAMED)
     )
     names = {job.name: job.display_name or job.job_id for job in running.jobs}
     parts = {
         f"node-{place}": Part("_node.html", {"node": node, "names": names})
-        for place, node in enumerate(found.nodes)
+        for place, node in enumerate(node_list.nodes)
     }
     return View(
         "Nodes",
         "nodes.html",
-        {"count": len(found.nodes)},
+        {"count": len(node_list.nodes)},
         parts=parts,
         lists={"nodes": tuple(parts)},
         whole=frozenset({"nodes"}),
@@ -114,10 +114,10 @@ async def set_quota(visit: Visit) -> Response:
     """`POST /quotas`: set the limit that the form names. Raises Refused."""
     limit = visit.form.get("limit", "").strip()
     try:
-        given: float | str = float(limit)
+        value: float | str = float(limit)
     except ValueError:
-        given = limit  # "unlimited"; anything else the API refuses, with the reason.
-    await visit.do("POST", "quotas:set", {**_quota(visit), "limit": given})
+        value = limit  # "unlimited"; anything else the API refuses, with the reason.
+    await visit.do("POST", "quotas:set", {**_quota(visit), "limit": value})
     return _to_queue(visit)
 
 

@@ -29,23 +29,23 @@ async def datasets(visit: Visit) -> View:
 async def dataset(visit: Visit) -> View:
     """`/datasets/D`: the dataset's files with their sizes, and the pipelines that were trained with it."""
     path = vertex_path(visit, f"datasets/{visit.quoted('dataset')}")
-    found = await visit.backend.call(visit.principal, "GET", path)
-    dataset_id = id_of(found["name"])
-    uris = _uris(found)
+    answer = await visit.backend.call(visit.principal, "GET", path)
+    dataset_id = id_of(answer["name"])
+    uris = _uris(answer)
     pipelines = await vertex_page(visit, "trainingPipelines", size=_PIPELINES)
     return View(
-        found.get("displayName") or dataset_id,
+        answer.get("displayName") or dataset_id,
         "dataset.html",
         {
-            "dataset": found,
+            "dataset": answer,
             "id": dataset_id,
-            "kind": kind_of(found),
+            "kind": kind_of(answer),
             "files": [(uri, await _size(visit, uri)) for uri in uris[:_FILES]],
             "more": len(uris) - _FILES,
             "pipelines": [
-                (each, id_of(each.get("modelToUpload", {}).get("name", "")))
-                for each in pipelines.get("trainingPipelines", ())
-                if each.get("inputDataConfig", {}).get("datasetId") == dataset_id
+                (pipeline, id_of(pipeline.get("modelToUpload", {}).get("name", "")))
+                for pipeline in pipelines.get("trainingPipelines", ())
+                if pipeline.get("inputDataConfig", {}).get("datasetId") == dataset_id
             ],
         },
         place="datasets",

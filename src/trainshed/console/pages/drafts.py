@@ -200,14 +200,14 @@ def _words(draft: Draft, name: str, text: str) -> list[str]:
 
 def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
     """Parse lines `NAME=VALUE`. Adds a fault for each other line."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for line in filter(None, (part.strip() for part in text.splitlines())):
         key, equals, value = line.partition("=")
         if equals:
-            found[key.strip()] = value.strip()
+            names[key.strip()] = value.strip()
         else:
             draft.fault(name, f"{line!r} has no =; write NAME=VALUE, one a line.")
-    return found
+    return names
 
 
 def form_of(resource: Mapping[str, Any]) -> dict[str, str]:

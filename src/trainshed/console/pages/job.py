@@ -80,14 +80,14 @@ async def overview(visit: Visit) -> View:
     tail = LogPage()
     if runs.replicas is not UNSET:
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
-    asked = requested(job.resource or {})
+    wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
     of_job_itself = {"job": job, "uid": job.uid, "is_live": is_live}
     of_runs = {"job": runs, "uid": runs.uid, "is_live": is_live}
     parts = {
         "head": head(visit, job, "overview"),
-        "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, asked)),
-        "facts": Part("_job_facts.html", {**of_job_itself, "asked": asked}),
+        "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
+        "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", of_runs | _tail(runs, tail, is_live=is_live)),
@@ -104,7 +104,7 @@ async def overview(visit: Visit) -> View:
     )
 
 
-def _notice(job: JobDescription, runs: JobDescription, asked: Requested) -> dict[str, object]:
+def _notice(job: JobDescription, runs: JobDescription, wanted: Requested) -> dict[str, object]:
     """Return what a reader wants to know first: why the job failed or waits, how far it is. `runs`: the job
     that does its work, which is itself unless it is a pipeline."""
     failure = runs.failure or job.failure
@@ -115,7 +115,7 @@ def _notice(job: JobDescription, runs: JobDescription, asked: Requested) -> dict
         "kept": runs.autopsies or (),
         "runs": runs,
         "tail": telling(failure.tail) if failure else "",
-        "asked": asked,
+        "asked": wanted,
         "lasted": lasted(job),
         "is_waiting": job.state in _WAITING and bool(job.waiting or job.waits),
         "progress": runs.progress or job.progress or None,
@@ -201,14 +201,15 @@ async def spec(visit: Visit) -> View:
         ran = await visit.get(Launch, of_job(job.uid, "/launch"), replica=visit.query("replica"))
     resource: dict[str, Any] = dict(job.resource) if job.resource else {}
     text = json.dumps(resource, indent=2, ensure_ascii=False)
-    given = {name: resource[name] for name in _GIVEN if name in resource}
+    submitted = {name: resource[name] for name in _GIVEN if name in resource}
     others: list[tuple[str, str]] = []
     if job.kind != "pipeline":
         parts = job.name.split("/")
         region = parts[3] if job.api == Api.VERTEX else visit.facts.region
         forms = (("gcloud", SnippetForm.GCLOUD), ("Python", SnippetForm.PYTHON))
         others = [
-            (name, snippet(form, Api(job.api), job.project, region, given)) for name, form in forms
+            (name, snippet(form, Api(job.api), job.project, region, submitted))
+            for name, form in forms
         ]
     return View(
         f"Specification of {job.display_name or job.job_id}",
@@ -251,15 +252,15 @@ async def create_job(visit: Visit, body: dict[str, Any], project: str, region: s
     path = collection_of(api, body, project, region)
     made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
     if api is Api.ML:
-        found = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
-        return redirect(job_path(found.uid))
+        described = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
+        return redirect(job_path(described.uid))
     return redirect(job_path(id_of(str(made["name"]))))
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
     """Return what would run where if a job were created of this JSON. Raises Refused."""
-    asked = {"api": api_of(body).value, "project": project, "location": region, "job": body}
-    answer = await visit.do("POST", "jobs:explain", asked)
+    request = {"api": api_of(body).value, "project": project, "location": region, "job": body}
+    answer = await visit.do("POST", "jobs:explain", request)
     assert isinstance(answer, Explanation)
     return answer
 
@@ -267,9 +268,9 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
 def place_of(visit: Visit, form: Mapping[str, str] | None = None) -> tuple[str, str]:
     """Return the project and region of a job that is submitted: those of the form, else the visitor's
     project and the service's defaults."""
-    given = form or {}
-    project = given.get("project") or visit.principal.project or visit.facts.project
-    return project, given.get("region") or visit.facts.region
+    fields = form or {}
+    project = fields.get("project") or visit.principal.project or visit.facts.project
+    return project, fields.get("region") or visit.facts.region
 
 
 async def cancel(visit: Visit) -> Response:

@@ -27,7 +27,7 @@ FILTERS: Final = (
 async def page(visit: Visit) -> View:
     """`/` and `/jobs`: the jobs, filtered by state and a search. Further rows load on scrolling."""
     token = visit.query("page")
-    found = await visit.get(
+    listed = await visit.get(
         JobList,
         "jobs",
         project=visit.project,
@@ -37,24 +37,26 @@ async def page(visit: Visit) -> View:
         limit=str(_PAGE if token else _shown(visit.query("rows"))),
         pageToken=token,
     )
-    rows = {f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in found.jobs}
-    further = visit.next_page(found.next_page_token)
+    rows = {
+        f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in listed.jobs
+    }
+    further = visit.next_page(listed.next_page_token)
     is_filtered = bool(visit.query("state") or visit.query("search"))
     return View(
         "Jobs",
         "_job_rows.html" if token else "jobs.html",
         {
-            "jobs": found.jobs,
+            "jobs": listed.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
             # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
             # (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
-            "is_empty": not found.jobs and not is_filtered and not token,
+            "is_empty": not listed.jobs and not is_filtered and not token,
         },
         parts=rows,
         lists={"jobs": tuple(rows)},
-        whole=frozenset({"jobs"}) if not found.next_page_token else frozenset[str](),
+        whole=frozenset({"jobs"}) if not listed.next_page_token else frozenset[str](),
         lives=not token,
         place="jobs",
     )
@@ -90,8 +92,8 @@ def telling(tail: str) -> str:
     """Return those of a program's last lines that say why it ended: from a little before the first traceback,
     or the very last lines if there is none."""
     lines = tail.splitlines()
-    found = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
-    return "\n".join(lines[max(0, found[0] - _BEFORE) :] if found else lines[-_LAST:])
+    starts = [n for n, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    return "\n".join(lines[max(0, starts[0] - _BEFORE) :] if starts else lines[-_LAST:])
 
 
 def first_line(text: str) -> str:

@@ -29,16 +29,16 @@ SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ER
 async def page(visit: Visit) -> View:
     """`/jobs/J/logs`: the page without lines, which a script loads."""
     job = await describe(visit)
-    found = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
+    page = await visit.get(LogPage, of_job(job.uid, "/logPage"), limit="1")
     return View(
         f"Log of {job.display_name or job.job_id}",
         "job_logs.html",
         {
             "job": job,
-            "tasks": found.tasks,
+            "tasks": page.tasks,
             "severities": SEVERITIES,
-            "is_over": found.over,
-            "deleted": found.deleted,
+            "is_over": page.over,
+            "deleted": page.deleted,
         },
         parts={"head": head(visit, job, "logs")},
         subject=JobUid(int(job.uid)),
@@ -50,8 +50,8 @@ async def page(visit: Visit) -> View:
 async def read(visit: Visit, **changes: str) -> LogPage:
     """Return the page of the log that the address asks for; `changes` replace its parameters. Raises
     Refused."""
-    asked = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
-    return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **asked)
+    query = {name: visit.query(name) for name in (*_FILTERS, *_PLACES)} | changes
+    return await visit.get(LogPage, of_job(visit.variables["job"], "/logPage"), **query)
 
 
 def _plain(page_: LogPage) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def _plain(page_: LogPage) -> dict[str, Any]:
 
 async def lines(visit: Visit) -> Response:
     """`/jobs/J/lines`: the part of the log that the address asks for, as JSON."""
-    found = await read(visit)
+    page = await read(visit)
     return sized(
-        encode_text(_plain(found)), b"application/json", more=[(b"cache-control", b"no-store")]
+        encode_text(_plain(page)), b"application/json", more=[(b"cache-control", b"no-store")]
     )
 
 
@@ -91,27 +91,27 @@ async def following(visit: Visit) -> AsyncGenerator[bytes]:
     uid, replica = job.uid, visit.query("replica")
 
     async def opened(query: Mapping[str, Sequence[str]]) -> AsyncGenerator[bytes]:
-        asked = {**query, "replica": (replica,)}
-        return await visit.backend.lines(visit.principal, of_job(uid, "/logs"), asked)
+        narrowed = {**query, "replica": (replica,)}
+        return await visit.backend.lines(visit.principal, of_job(uid, "/logs"), narrowed)
 
     key = f"{visit.principal} {uid} {replica}"
     events = visit.feeds.follow(key, opened, _row, _seen(visit.query("after")), _filter(visit))
     async with aclosing(events):
-        async for told in events:
+        async for event in events:
             if not visit.is_valid():
                 return
-            yield told
+            yield event
 
 
 def _seen(places: str) -> Places:
     """Parse the last lines that a browser has: TRIAL/REPLICA/ATTEMPT/N, separated by commas. Anything else is
     ignored; the browser is then sent lines that it has."""
-    found: Places = {}
+    reached: Places = {}
     for place in places.split(","):
         parts = place.split("/")
-        if len(parts) == 4 and all(each.isdecimal() for each in parts[2:]):
-            found[parts[1]] = (int(parts[2]), int(parts[3]))
-    return found
+        if len(parts) == 4 and all(part.isdecimal() for part in parts[2:]):
+            reached[parts[1]] = (int(parts[2]), int(parts[3]))
+    return reached
 
 
 def _row(line: Line) -> list[Any]:
@@ -158,13 +158,13 @@ async def download(visit: Visit) -> Response:
 
 
 async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
-    found = first
+    page = first
     while True:
-        text = [f"{line.at} {line.task} {line.severity} {line.message}\n" for line in found.lines]
+        text = [f"{line.at} {line.task} {line.severity} {line.message}\n" for line in page.lines]
         if text:
             yield "".join(text).encode("utf-8", "replace")
-        if not found.later or (not found.lines and not found.more):
+        if not page.later or (not page.lines and not page.more):
             return
-        found = await read(
-            visit, after=found.later, before="", limit=str(_DOWNLOADED), **{"from": ""}
+        page = await read(
+            visit, after=page.later, before="", limit=str(_DOWNLOADED), **{"from": ""}
         )

@@ -37,12 +37,12 @@ def requested(resource: Mapping[str, Any]) -> Requested:
     if training:
         return Requested(tuple(_roles(training)), training.get("jobDir", ""))
     inputs: Any = resource.get("trainingTaskInputs")
-    found: tuple[Any, ...] = (
+    specs: tuple[Any, ...] = (
         *(resource.get("jobSpec"), resource.get("trialJobSpec")),
         *((inputs.get("trialJobSpec"), inputs) if hasattr(inputs, "get") else ()),
     )
     nothing: dict[str, Any] = {}
-    spec: Any = next((each for each in found if each), nothing)
+    spec: Any = next((spec for spec in specs if spec), nothing)
     pools: Any = spec.get("workerPoolSpecs", ())
     place: Any = spec.get("baseOutputDirectory") or {}
     return Requested(
@@ -69,7 +69,7 @@ def _pool(number: int, pool: Any) -> Pool:
 
 def _roles(training: Any) -> list[Pool]:
     runtime = training.get("runtimeVersion", "")
-    found = [
+    pools = [
         Pool(
             "master",
             1,
@@ -80,5 +80,5 @@ def _roles(training: Any) -> list[Pool]:
     ]
     for role, name in _ROLES:
         if count := int(training.get(f"{role}Count", 0) or 0):
-            found.append(Pool(name, count, training.get(f"{role}Type", "")))
-    return found
+            pools.append(Pool(name, count, training.get(f"{role}Type", "")))
+    return pools

@@ -118,10 +118,10 @@ def _finite(value: object) -> bool:
 def best_so_far(values: Sequence[float], is_maximized: bool | None) -> list[float]:
     """Return, for each value, the best among it and those before it."""
     better = max if is_maximized else min
-    found: list[float] = []
+    bests: list[float] = []
     for value in values:
-        found.append(better(found[-1], value) if found else value)
-    return found
+        bests.append(better(bests[-1], value) if bests else value)
+    return bests
 
 
 def _objective(shown: Sequence[Trial], search: Search) -> str:
@@ -150,9 +150,9 @@ def _curve(search: Search) -> str:
     return json.dumps({"at": steps, "lines": [[search.objective.name, values]], "points": True})
 
 
-def parameters_of(found: Sequence[Trial]) -> list[str]:
+def parameters_of(trials: Sequence[Trial]) -> list[str]:
     """Return the names of all parameters, in the order in which trials have them."""
-    return list(dict.fromkeys(name for trial in found for name in trial.parameters))
+    return list(dict.fromkeys(name for trial in trials for name in trial.parameters))
 
 
 def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[Line]]:
@@ -235,12 +235,12 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
     if len(search.metrics) < 2:
         return Front()
     first, second = search.metrics[:2]
-    found = [
+    points = [
         (trial, float(trial.value or 0.0), float(trial.metrics[second.name]))
         for trial in shown
         if _finite(trial.metrics.get(second.name))
     ]
-    if len(found) < 2:
+    if len(points) < 2:
         return Front()
     across = 1 if first.is_maximized else -1
     upwards = -across if second.is_maximized is None else 1 if second.is_maximized else -1
@@ -248,11 +248,11 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
     def beaten(a: float, b: float) -> bool:
         return any(
             across * x >= across * a and upwards * y >= upwards * b and (x, y) != (a, b)
-            for _, x, y in found
+            for _, x, y in points
         )
 
-    x_low, x_high, xs = _scaled([a for _, a, _ in found])
-    y_low, y_high, ys = _scaled([b for _, _, b in found])
+    x_low, x_high, xs = _scaled([a for _, a, _ in points])
+    y_low, y_high, ys = _scaled([b for _, _, b in points])
     dots = tuple(
         Dot(
             round(40 + (x or 0) * (_WIDTH - 80), 1),
@@ -261,7 +261,7 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
             not beaten(a, b),
             f"{search.called(trial)}: {first.name} {number_text(a)}, {second.name} {number_text(b)}",
         )
-        for (trial, a, b), x, y in zip(found, xs, ys, strict=True)
+        for (trial, a, b), x, y in zip(points, xs, ys, strict=True)
     )
     return Front(
         tuple(sorted(dots, key=lambda dot: dot.is_front)),

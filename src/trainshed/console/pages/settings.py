@@ -54,10 +54,10 @@ def grouped(
     """Return the settings to show, by their groups. `show`: "changed", "default" or "" for all; `text`: words
     that have to occur in the name, the description or the value."""
     words = text.lower().split()
-    found = [
-        each
-        for each in settings
-        if (not show or (each.source == "default") == (show == "default"))
-        and all(word in f"{each.name} {each.about} {each.value}".lower() for word in words)
+    rows = [
+        setting
+        for setting in settings
+        if (not show or (setting.source == "default") == (show == "default"))
+        and all(word in f"{setting.name} {setting.about} {setting.value}".lower() for word in words)
     ]
-    return [(name, list(members)) for name, members in groupby(found, lambda each: each.group)]
+    return [(name, list(members)) for name, members in groupby(rows, lambda row: row.group)]

@@ -33,25 +33,27 @@ async def study(visit: Visit) -> View:
     table of the trials."""
     below = f"studies/{visit.quoted('study')}"
     path = vertex_path(visit, below)
-    found = await visit.backend.call(visit.principal, "GET", path)
+    listed = await visit.backend.call(visit.principal, "GET", path)
     trials = await _trials(visit, f"{below}/trials")
     answer = await visit.backend.call(
         visit.principal, "POST", f"{path}/trials:listOptimalTrials", b"{}"
     )
-    best = frozenset(int(each["id"]) for each in answer.get("optimalTrials", ()))
-    spec = found["studySpec"]
+    best = frozenset(int(trial["id"]) for trial in answer.get("optimalTrials", ()))
+    spec = listed["studySpec"]
     search = search_of(spec, trials, best, visit.query("trial"))
     ends = [trial["state"] for trial in trials]
     counts = {state: ends.count(state) for state in dict.fromkeys(ends)}
     return View(
-        found.get("displayName", ""),
+        listed.get("displayName", ""),
         "study.html",
         {
-            "study": found,
-            "id": id_of(found["name"]),
-            "aims": _aims(found),
+            "study": listed,
+            "id": id_of(listed["name"]),
+            "aims": _aims(listed),
             "counts": counts,
-            "parameters": [(each["parameterId"], _range(each)) for each in spec["parameters"]],
+            "parameters": [
+                (parameter["parameterId"], _range(parameter)) for parameter in spec["parameters"]
+            ],
             "algorithm": spec.get("algorithm", ""),
         },
         parts=parts(search),
@@ -60,15 +62,15 @@ async def study(visit: Visit) -> View:
 
 
 async def _trials(visit: Visit, below: str) -> list[Any]:
-    found: list[Any] = []
+    collected: list[Any] = []
     token = ""
     for _ in range(_PAGES):
         answer = await vertex_page(visit, below, token=token, size=_PAGE)
-        found += answer.get("trials", ())
+        collected += answer.get("trials", ())
         token = answer.get("nextPageToken", "")
         if not token:
             break
-    return sorted(found, key=lambda trial: int(trial["id"]))
+    return sorted(collected, key=lambda trial: int(trial["id"]))
 
 
 def search_of(
@@ -77,14 +79,14 @@ def search_of(
     """Return the search of a study, from its specification and trials in public JSON. `best`: numbers of the
     optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none."""
     metrics = tuple(
-        Metric(each["metricId"], each.get("goal") == "MAXIMIZE") for each in spec["metrics"]
+        Metric(metric["metricId"], metric.get("goal") == "MAXIMIZE") for metric in spec["metrics"]
     )
-    found = [trial_of(each, metrics[0].name) for each in trials]
+    views = [trial_of(trial, metrics[0].name) for trial in trials]
     return Search(
-        found,
+        views,
         metrics,
         best,
-        next((trial for trial in found if str(trial.number) == chosen), None),
+        next((trial for trial in views if str(trial.number) == chosen), None),
     )
 
 
@@ -92,16 +94,17 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
     """Convert a trial of the public API into the record by which trials of tuning jobs are shown."""
     final = _measured(public.get("finalMeasurement", {}))
     curve = [
-        (int(each.get("stepCount", 0)), value)
-        for each in public.get("measurements", ())
-        if (value := _measured(each).get(objective)) is not None
+        (int(measurement.get("stepCount", 0)), value)
+        for measurement in public.get("measurements", ())
+        if (value := _measured(measurement).get(objective)) is not None
     ]
     stride = max(1, -(-len(curve) // _CURVE))
     return Trial(
         number=int(public["id"]),
         state=public.get("state", ""),
         parameters={
-            each["parameterId"]: each.get("value") for each in public.get("parameters", ())
+            parameter["parameterId"]: parameter.get("value")
+            for parameter in public.get("parameters", ())
         },
         value=final.get(objective),
         metrics=final,
@@ -116,7 +119,8 @@ def trial_of(public: Mapping[str, Any], objective: str) -> Trial:
 def _measured(measurement: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of a measurement by metric. Public JSON leaves out a value that is 0."""
     return {
-        each["metricId"]: float(each.get("value", 0)) for each in measurement.get("metrics", ())
+        metric["metricId"]: float(metric.get("value", 0))
+        for metric in measurement.get("metrics", ())
     }
 
 

@@ -67,15 +67,15 @@ async def page(visit: Visit) -> View:
 
 def _as_it_was(visit: Visit, job: JobDescription) -> dict[str, str]:
     """Return the form of an existing job. Raises Refused if the form cannot express a job of its kind."""
-    found = form_of(copy_of(Api(job.api), job.resource or {}, visit.now, job.uid))
-    if not found:
+    form = form_of(copy_of(Api(job.api), job.resource or {}, visit.now, job.uid))
+    if not form:
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
             f"The form is for custom jobs of Vertex AI, and {job.job_id} is none. Clone on its page opens "
             f"its JSON to be edited (/submit/json?from={job.uid}).",
         )
     place = job.name.split("/")
-    return {**found, "project": place[1], "region": place[3]}
+    return {**form, "project": place[1], "region": place[3]}
 
 
 async def check(visit: Visit) -> View:
@@ -145,9 +145,9 @@ def _note(draft: Draft, refused: Refused) -> None:
     if not refused.violations:
         draft.fault("", str(refused))
     for violation in refused.violations:
-        found = next((mine for part, mine in _OF_FIELDS if part in _snake(violation.field)), "")
+        name = next((mine for part, mine in _OF_FIELDS if part in _snake(violation.field)), "")
         text = violation.description
-        draft.fault(found, text if found else f"{violation.field}: {text}".lstrip(": "))
+        draft.fault(name, text if name else f"{violation.field}: {text}".lstrip(": "))
 
 
 def _snake(path: str) -> str:

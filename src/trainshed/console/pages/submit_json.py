@@ -66,14 +66,14 @@ async def create(visit: Visit) -> Response | View:
 def _read(text: str) -> tuple[dict[str, Any] | None, str]:
     """Return (job, ""), or (None, what is wrong)."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as wrong:
         return None, f"Line {wrong.lineno}, column {wrong.colno} is no JSON: {wrong.msg}."
     except (ValueError, RecursionError) as wrong:
         return None, f"It cannot be read as JSON: {wrong}."
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return None, "A job is an object: it begins with { and ends with }."
-    return cast(dict[str, Any], found), ""
+    return cast(dict[str, Any], value), ""
 
 
 async def _shown(
@@ -96,8 +96,8 @@ async def _shown(
         except Refused as told:
             refused = told
     if refused is not None:
-        found = [f"{v.field}: {v.description}".lstrip(": ") for v in refused.violations]
-        faults, plan = {"": found or [str(refused)]}, None
+        texts = [f"{v.field}: {v.description}".lstrip(": ") for v in refused.violations]
+        faults, plan = {"": texts or [str(refused)]}, None
     return View(
         "New job",
         template,

@@ -124,9 +124,9 @@ def chart(story: Timeline, job: JobDescription, now: float) -> Chart:
             (scale.place(scale.began + second), _tick_text(second)) for second in _ticks(scale.span)
         ),
         attempts=tuple(
-            (scale.place(epoch(each.start_time)), each.attempt)
-            for each in story.attempts
-            if each.start_time and each.attempt
+            (scale.place(epoch(attempt.start_time)), attempt.attempt)
+            for attempt in story.attempts
+            if attempt.start_time and attempt.attempt
         ),
         left_out=max(0, len(shown) - _MOST_ROWS),
         marks=tuple(marks[-_MOST_MARKS:]),

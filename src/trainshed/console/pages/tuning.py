@@ -31,14 +31,14 @@ async def trials(visit: Visit) -> View:
 
 
 def _search(job: JobDescription, tuning: Tuning, chosen: str) -> Search:
-    found = job.trials or ()
-    others = sorted({name for trial in found for name in trial.metrics} - {tuning.metric})
+    trials = job.trials or ()
+    others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
     return Search(
-        found,
+        trials,
         (
             Metric(tuning.metric, tuning.goal == "MAXIMIZE"),
             *(Metric(name) for name in others),
         ),
         frozenset({tuning.best} - {0}),
-        next((trial for trial in found if str(trial.number) == chosen), None),
+        next((trial for trial in trials if str(trial.number) == chosen), None),
     )

@@ -50,13 +50,13 @@ async def vertex_table(
         answer = await vertex_page(visit, collection, token=visit.query("page"))
     rows = [
         (
-            each.get("displayName", ""),
-            id_of(each["name"]),
-            visit.on(f"/{collection}/{quote(id_of(each['name']), safe='')}"),
-            *cells(each),
-            each.get("createTime", ""),
+            item.get("displayName", ""),
+            id_of(item["name"]),
+            visit.on(f"/{collection}/{quote(id_of(item['name']), safe='')}"),
+            *cells(item),
+            item.get("createTime", ""),
         )
-        for each in answer.get(collection, ())
+        for item in answer.get(collection, ())
     ]
     values = {
         "columns": columns,
