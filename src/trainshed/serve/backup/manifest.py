@@ -121,11 +121,11 @@ def decode(lines: Iterable[bytes]) -> tuple[Contents, list[Entry]]:
             f"Its {FILE} cannot be read: {failure}. Use another backup."
         ) from failure
     for entry in entries:
-        require_inside(entry.path)
+        _require_inside(entry.path)
     return contents, entries
 
 
-def require_inside(path: str) -> None:
+def _require_inside(path: str) -> None:
     """Raise BackupUnusable for a path that might lead out of the directory."""
     if path.startswith("/") or not path or {"", ".", ".."} & set(path.split("/")):
         raise BackupUnusable(

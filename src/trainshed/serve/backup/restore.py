@@ -5,11 +5,8 @@ import hashlib
 import os
 import shutil
 import signal
-import sys
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO
 
 import click
 from msgspec import Struct
@@ -28,7 +25,6 @@ from trainshed.serve.backup.manifest import (
     Entry,
     decode,
     record_of,
-    require_inside,
 )
 from trainshed.serve.settings import SettingsError, load
 from trainshed.store.port import StoreUnreadable
@@ -45,8 +41,8 @@ class _RestoredFile(Struct, frozen=True):
     sha256: str
 
 
-def restore(source: Path | BinaryIO, data: Path) -> Contents:
-    """Restore a directory, a tar file, or a tar stream that need not be seekable. Blocks.
+def restore(source: Path, data: Path) -> Contents:
+    """Restore the backup in a directory. Blocks.
 
     Raises BackupUnusable, FileExistsError (the directory is not empty), OSError.
     """
@@ -74,11 +70,8 @@ def restore(source: Path | BinaryIO, data: Path) -> Contents:
     return contents
 
 
-def _fill(source: Path | BinaryIO, place: Path) -> Contents:
-    if isinstance(source, Path) and source.is_dir():
-        contents, entries = _from_directory(source, place)
-    else:
-        contents, entries = _from_tar(source, place)
+def _fill(source: Path, place: Path) -> Contents:
+    contents, entries = _from_directory(source, place)
     try:
         check_database(place / DATABASE_FILE)
     except StoreUnreadable as failure:
@@ -111,48 +104,6 @@ def _from_directory(source: Path, place: Path) -> tuple[Contents, list[Entry]]:
         else:
             (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
     return contents, entries
-
-
-def _from_tar(source: Path | BinaryIO, place: Path) -> tuple[Contents, list[Entry]]:
-    written: dict[str, _RestoredFile] = {}
-    manifest: list[bytes] | None = None
-    try:
-        for path, file in _members(source):
-            if path == FILE:
-                manifest = file.readlines()
-                continue
-            written[path] = _write(place / path, file)
-    except (tarfile.TarError, EOFError) as failure:
-        raise _incomplete(f"It is no tar archive, or was cut ({failure})") from failure
-    if manifest is None:
-        raise _incomplete(f"It ends without its {FILE}")
-    contents, entries = decode(manifest)
-    for entry in entries:
-        if not entry.sha256:
-            (place / entry.path).mkdir(mode=0o700, parents=True, exist_ok=True)
-        elif entry.path in written:
-            _require(entry, written.pop(entry.path))
-        else:
-            raise BackupUnusable(f"{entry.path} is missing in it. Use another backup.")
-    for path in written:  # Files that could not be backed up completely.
-        (place / path).unlink()
-    return contents, entries
-
-
-def _members(source: Path | BinaryIO) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the regular files of a tar archive, one after the other. Links and devices are never created."""
-    opened = source if not isinstance(source, Path) else None
-    name = source if isinstance(source, Path) else None
-    with tarfile.open(name, mode="r|*", fileobj=opened) as tar:
-        for member in tar:
-            require_inside(member.name)
-            file = tar.extractfile(member) if member.isreg() else None
-            if file is None:
-                raise BackupUnusable(
-                    f"It holds {member.name!r}, which is no plain file. Use another backup."
-                )
-            yield member.name, file
-            cast("list[Any]", vars(tar)["members"]).clear()  # Otherwise each is kept in memory.
 
 
 def _write(path: Path, file: IO[bytes]) -> _RestoredFile:
@@ -192,8 +143,7 @@ def _incomplete(why: str) -> BackupUnusable:
 )
 @takes_actions
 def command(*, actions: Actions, source: str, data: Path | None) -> None:
-    """Restore a backup from a directory, a tar file, or standard input (-) into a data directory that is
-    empty or new.
+    """Restore the backup in the directory FROM into a data directory that is empty or new.
 
     Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the
     backup start again when the service does, as after the loss of their machine. Services whose data is
@@ -205,10 +155,10 @@ def command(*, actions: Actions, source: str, data: Path | None) -> None:
         raise click.ClickException(str(failure)) from None
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if source != "-" and not Path(source).exists():
-        raise click.ClickException(f"{source} is not there.")
+    if not Path(source).is_dir():
+        raise click.ClickException(f"There is no directory {source}.")
     try:
-        contents = restore(sys.stdin.buffer if source == "-" else Path(source), settings.data)
+        contents = restore(Path(source), settings.data)
     except BackupUnusable as failure:
         raise click.ClickException(f"The backup cannot be used. {failure}") from None
     except OSError as failure:

@@ -1,4 +1,4 @@
-"""`trainshed backup DIR|-`: takes a backup of a data directory, whether or not its service runs.
+"""`trainshed backup DIR`: takes a backup of a data directory, whether or not its service runs.
 
 The database is copied first, in one read transaction: that is the time of the backup. Everything it refers to
 was on disk before it was committed (the last lines of a job before its end, the files of a model before the
@@ -9,15 +9,16 @@ later attempt of a restored job would write into the log of another one.
 The file of generations is copied after the objects, so that no generation is used twice.
 """
 
+import hashlib
 import os
+import shutil
 import signal
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import click
 from msgspec import Struct, field
@@ -39,20 +40,85 @@ from trainshed.cli.connection import local, on_this_machine
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
+from trainshed.replica.system import durable
 from trainshed.serve import clock
-from trainshed.serve.backup.manifest import FORMAT, Contents, Entry, RunningJob, encode, record_of
-from trainshed.serve.backup.sinks import DirectorySink, Sink, TarSink
+from trainshed.serve.backup.manifest import (
+    FILE,
+    FORMAT,
+    Contents,
+    Entry,
+    RunningJob,
+    encode,
+    record_of,
+)
 from trainshed.serve.settings import SettingsError, load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
 from trainshed.store.sqlite.database import DATABASE_FILE
 
-_STDOUT = "-"
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
 _BLOCK = 1 << 20
 _TRIES = 3
 _KEYS: Final = (KEY_FILE, "owner.token", "tokens.json")
 _TEMPORARY: Final = ".backup-"
+
+
+class Destination:
+    """The directory of a backup, readable only by its owner. It takes files one after the other, and the
+    manifest last, without which the backup is not valid."""
+
+    def __init__(self, directory: Path) -> None:
+        #: The directory, which is empty or does not exist yet.
+        self._directory = directory
+        self._is_new = not directory.exists()
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        directory.chmod(_DIRECTORY_MODE)
+
+    def add(self, entry: Entry, blocks: Iterable[bytes]) -> Entry | None:
+        """Write a file, and return the entry with its checksum. None: it had fewer than `entry.size` bytes,
+        and does not count."""
+        path = self._directory / entry.path
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with _private(path, os.O_TRUNC) as file:
+            for block in blocks:
+                file.write(block)
+                digest.update(block)
+                size += len(block)
+        if size != entry.size:
+            path.unlink()
+            return None
+        os.utime(path, ns=(entry.mtime, entry.mtime))
+        return Entry(entry.path, entry.mode, entry.size, entry.mtime, digest.hexdigest())
+
+    def finish(self, lines: Iterator[bytes]) -> None:
+        """Write the manifest."""
+        # Everything has to be on disk before the file that completes the backup.
+        os.sync()
+        unfinished = self._directory / f"{FILE}.new"
+        with _private(unfinished, os.O_EXCL) as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(self._directory / FILE)
+        durable.sync_directory(str(self._directory))
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for path in self._directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if self._is_new:
+            self._directory.rmdir()
+
+
+def _private(path: Path, flags: int) -> BinaryIO:
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, _FILE_MODE), "wb")
 
 
 class _Summary(Struct):
@@ -61,20 +127,20 @@ class _Summary(Struct):
     objects: int = 0
 
 
-def take(data: Path, sink: Sink, *, now: Nanos, config: Path | None = None) -> Contents:
-    """Write a backup of `data` as of `now` (ns since the epoch) into the sink, the manifest last. `config`: a
-    file of settings to include.
+def take(data: Path, into: Destination, *, now: Nanos, config: Path | None = None) -> Contents:
+    """Write a backup of `data` as of `now` (ns since the epoch), the manifest last. `config`: a file of
+    settings to include.
 
     Blocks for as long as the copying takes. Raises StoreUnreadable (the database is damaged), OSError.
     """
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=data) as name:
-        return _Backup(data, sink, Path(name)).take(now, config)
+        return _Backup(data, into, Path(name)).take(now, config)
 
 
 class _Backup:
-    def __init__(self, data: Path, sink: Sink, temporary: Path) -> None:
+    def __init__(self, data: Path, into: Destination, temporary: Path) -> None:
         self._data = data
-        self._sink = sink
+        self._into = into
         self._temporary = temporary
         self._taken = _Summary()
 
@@ -108,7 +174,7 @@ class _Backup:
             running=tuple(RunningJob(w.uid, w.name, w.state) for w in works if w.is_live),
             left_out=tuple(self._taken.left_out),
         )
-        self._sink.finish(encode(contents, self._taken.entries))
+        self._into.finish(encode(contents, self._taken.entries))
         return contents
 
     def _secrets(self, before: list[bytes]) -> None:
@@ -142,7 +208,7 @@ class _Backup:
             os.close(fd)
 
     def _add(self, entry: Entry, blocks: Iterator[bytes]) -> bool:
-        taken = self._sink.add(entry, blocks)
+        taken = self._into.add(entry, blocks)
         if taken is not None:
             self._taken.entries.append(taken)
         return taken is not None
@@ -229,7 +295,7 @@ class _Backup:
         harm."""
         record, status = opened.record, os.fstat(opened.fd)
         entry = Entry(path, status.st_mode & 0o777, record.size, record.file.mtime_ns)
-        taken = self._sink.add(entry, _blocks(opened.fd, record.size))
+        taken = self._into.add(entry, _blocks(opened.fd, record.size))
         rewritten = record.crc32c and FileIdentity.of(os.fstat(opened.fd)) != record.file
         if taken is None or rewritten:
             return False
@@ -274,7 +340,7 @@ def _files(top: Path, directory: str) -> Iterator[str]:
 
 
 @click.command(name="backup", short_help="Back up a data directory while jobs run.")
-@click.argument("target", metavar="DIR|-")
+@click.argument("target", metavar="DIR")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
@@ -291,7 +357,7 @@ def _files(top: Path, directory: str) -> Iterator[str]:
 def command(
     *, actions: Actions, target: str, data: Path | None, config: Path | None, url: str | None
 ) -> None:
-    """Write a backup into DIR, which must be empty or new, or as a tar stream to standard output (-).
+    """Write a backup into DIR, which must be empty or new.
 
     The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
     readable by you alone. Not in it: objects in stores elsewhere, runtimes, what failed replicas left,
@@ -309,21 +375,12 @@ def command(
     os.umask(0o077)
     # So that an unfinished backup is removed when this is stopped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if target == _STDOUT:
-        if actions.as_data:
-            raise click.UsageError("--format and the archive cannot both go to standard output.")
-        if sys.stdout.isatty():
-            raise click.UsageError(
-                "The archive would go to the terminal. Send it to a file or a pipe."
-            )
-        sink = TarSink(sys.stdout.buffer)
-    else:
-        _require_empty(Path(target).resolve(), place)
-        sink = DirectorySink(Path(target))
+    _require_empty(Path(target).resolve(), place)
+    into = Destination(Path(target))
     try:
-        contents = take(place, sink, now=clock.now(), config=config)
+        contents = take(place, into, now=clock.now(), config=config)
     except BaseException as failure:
-        sink.abandon()
+        into.abandon()
         if isinstance(failure, StoreUnreadable | OSError):
             raise click.ClickException(f"No backup was made: {failure}.") from None
         raise
