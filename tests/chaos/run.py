@@ -39,7 +39,6 @@ nodes = {nodes}
 capacity = "{capacity}"
 node_cpus = {cpus}
 node_memory = {memory}
-patience = 5
 lease = 5
 
 """ + toml("stock_out", back_off=[0.5, 1])

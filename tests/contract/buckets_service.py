@@ -37,9 +37,7 @@ OWN = BucketRules("own")
 class Service:
     """A bucket process of the test's own, and a gateway to it."""
 
-    def __init__(
-        self, directory: Path, rules: BucketRules = OWN, *, anonymous: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, rules: BucketRules = OWN) -> None:
         self.root = directory / "store"
         # Longer than a unix socket's address may be.
         self.uds = directory / ("n" * 80) / ("m" * 80) / "gateway.sock"
@@ -53,7 +51,6 @@ class Service:
             replicas=str(self.replicas),
             host="127.0.0.1",
             tokens=str(directory / "tokens.json"),
-            anonymous=anonymous,
             rules=rules,
         )
         self.port = 0

@@ -398,17 +398,6 @@ def test_no_other_answer_is_a_page_either(service: Service, path: str) -> None:
         assert told["x-content-type-options"] == "nosniff"
 
 
-def test_an_operator_may_open_the_port(tmp_path: Path) -> None:
-    """`anonymous_storage = true`: everything as it was, also for who sends a token of somewhere else."""
-    service = Service(tmp_path, anonymous=True)
-    try:
-        wrong = {"Authorization": "Bearer of-somewhere-else"}
-        assert plain(service.port, "GET", "/storage/v1/b")[0] == 200
-        assert plain(service.port, "GET", "/storage/v1/b", headers=wrong)[0] == 200
-    finally:
-        service.stop()
-
-
 def test_records_of_older_versions_are_the_service_s_own_project_s(service: Service) -> None:
     """What was made before buckets had projects, and an operator's directory."""
     record = state_directory(service.root) / "buckets" / "bucket-p.json"

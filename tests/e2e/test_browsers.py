@@ -21,7 +21,7 @@ EVIL = "http://evil.example"
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINSHED_ALLOWED_HOSTS", "training.example.org")
-        patch.setenv("TRAINSHED_ALLOWED_ORIGINS", "https://console.example.org")
+        patch.setenv("TRAINSHED_WEB_URL", "https://console.example.org")
         started = start(tmp_path_factory.mktemp("browsers") / "data")
     yield started
     started.terminate()
@@ -64,9 +64,9 @@ def test_a_foreign_page_changes_nothing(
     path = f"{CUSTOM_JOBS}/1" if place == "rest" else "/storage/v1/b/trainshed/o/x"
     code, message = asked(service, place, verb, path, {"Origin": origin})
     assert code == 403
-    assert "allowed_origins" in message
+    assert "web_url" in message
     for own in (str(service.extra[place]), "https://console.example.org"):
-        assert "allowed_origins" not in asked(service, place, verb, path, {"Origin": own})[1]
+        assert "web_url" not in asked(service, place, verb, path, {"Origin": own})[1]
 
 
 def test_a_foreign_page_has_no_web_socket(service: Service) -> None:

@@ -103,15 +103,6 @@ def test_ports_as_they_are_asked_for(data: Path) -> None:
         assert service.extra["grpc_tls"] == f"localhost:{secure}"
 
 
-def test_without_grpc_there_is_none(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text("grpc = false\n")
-    with running(data, "--config", str(tmp_path / "c.toml"), new_authority=True) as service:
-        assert not service.extra.keys() & {"grpc", "grpc_tls", "ca"}
-        # The authority is there: replicas' endpoints have a certificate.
-        assert not (data / "tls" / "server.pem").exists()
-        assert service.call("GET", "/trainshed/v1/status")
-
-
 def up(data: Path, *args: str) -> str:
     """What `trainshed up` says when it cannot start."""
     words = ("up", "--port", "0", "--data", str(data), *args)

@@ -343,7 +343,6 @@ def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
         "limit": CPUS,
         "used": CPUS,
         "waiting": CPUS,
-        "source": "set",
     }
     assert "cpus_n1_e2" in trainshed(strict, "quotas", "list", *ours).stdout
     # Another project's job and another region's are not concerned.
@@ -371,42 +370,3 @@ def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
     until_running(strict, third)
     set_quota(strict, "pd_ssd_gb", None)
     cancel(strict, third)
-
-
-def test_public_quotas_and_none_by_default(
-    tmp_path_factory: pytest.TempPathFactory, strict: Service
-) -> None:
-    """spec/queue#quotas: quotas are unlimited; `--quotas public` turns the public defaults on, `ml` CPUs
-    450."""
-    assert quota(strict, "ml_cpus")["limit"] == "unlimited"
-    data = tmp_path_factory.mktemp("public") / "data"
-    with running(data, "--quotas", "public") as service:
-        assert quota(service, "ml_cpus") | {"used": 0} == {
-            "metric": "ml_cpus",
-            "limit": 450,
-            "used": 0,
-            "waiting": 0,
-            "source": "public",
-        }
-        jobs = built(service, "ml", "v1").projects().jobs()
-        machine = {"masterType": "n1-standard-96"}
-        workers: dict[str, Any] = {
-            "workerType": "n1-standard-96",
-            "workerCount": 4,
-            "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", WAITS]},
-        }
-        large = image_job("large", "pass", **machine, **workers)
-        assert jobs.create(parent=ML_PARENT, body=large).execute()["state"] == "QUEUED"
-        name = f"projects%2F{PROJECT}%2Fjobs%2Flarge"
-        waiting = described(service, name)["waiting"]
-        assert waiting["reason"] == "quota"
-        assert waiting["message"] == (
-            f"needs 480 ml_cpus in {REGION}, and the project's quota is 450"
-        )
-        assert waiting["hint"] == "would start now with at most 3 replicas in the worker pool"
-        workers["workerCount"] = 3
-        fits = image_job("fits", "pass", **machine, **workers)
-        jobs.create(parent=ML_PARENT, body=fits).execute()
-        assert service.finish(f"projects%2F{PROJECT}%2Fjobs%2Ffits")["state"] == "SUCCEEDED"
-        assert described(service, name)["state"] == "QUEUED"
-        cancel(service, name)

@@ -425,16 +425,12 @@ def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) ->
 
 
 def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> None:
-    """ADR 41: an operator may have chosen plain HTTP, and may have opened the buckets."""
-    config = data.parent / "open.toml"
-    config.write_text("anonymous_storage = true\n")
+    """ADR 41: an operator may have chosen plain HTTP."""
     with running(data) as service:
         assert "NOTE:" not in said(service), "not on loopback"
-    beyond = ("--host", "0.0.0.0", "--insecure", "--config", str(config))
-    with running(data, *beyond) as service:
+    with running(data, "--host", "0.0.0.0", "--insecure") as service:
         assert "NOTE: without TLS in front" in said(service)
         assert service.rest.startswith("http://127.0.0.1:")
-        assert "NOTE: anonymous_storage is on" in said(service)
 
 
 def test_virtual_nodes_share_the_machine_and_get_replicas_in_turn(data: Path) -> None:

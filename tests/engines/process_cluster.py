@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
@@ -86,7 +86,7 @@ class ProcessCluster:
         if avoid is not None:
             nodes = tuple(node for node in reversed(self._nodes) if node not in avoid)[: len(needs)]
         while withheld := [node for node in nodes if self._withheld(node).exists()]:
-            self._delays[name] = Delay(DelayCause.CLUSTER, f"{', '.join(withheld)} withheld")
+            self._delays[name] = Delay(WaitReason.CLUSTER, f"{', '.join(withheld)} withheld")
             await asyncio.sleep(_LOOK_EVERY)
         self._delays.pop(name, None)
         if refused := [node for node in nodes if (self._directory / f"{node}.refused").exists()]:

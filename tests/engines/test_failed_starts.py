@@ -10,7 +10,7 @@ import pytest
 from tests.engines.process_cluster import NODES, ProcessCluster
 from tests.engines.remote_lab import new_engine
 from tests.ports import free_port
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineEvent,
@@ -96,7 +96,7 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
             await site.allocate(HERE)
     assert words in str(raised.value) and "trainshed doctor" in str(raised.value)
     first, second = [delay for delay in site.delays() if delay]
-    assert first.cause is second.cause is DelayCause.ENGINE
+    assert first.cause is second.cause is WaitReason.ENGINE
     assert words in first.message and first.message.endswith("another one is started at once")
     assert "2 times so far" in second.message and second.message.endswith("in 0.05 s")
 

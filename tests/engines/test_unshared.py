@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import trainshed
 from tests.caches import remove_cache
 from tests.engines.process_cluster import ProcessCluster
-from trainshed.core.capacity import DelayCause
+from trainshed.core.capacity import WaitReason
 from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import Stage, staged
@@ -146,7 +146,7 @@ class TestUnshared:
             [line] = stage.lines(uid)
             assert line["m"] == f"it came {lab.environment.root}"
             told = [event.delay for event in stage.events if isinstance(event, StartWaits)]
-            assert told[0] and told[0].cause is DelayCause.CONTENT
+            assert told[0] and told[0].cause is WaitReason.CONTENT
             assert "on node" in told[0].message or "to node" in told[0].message
             assert told[-1] is None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.sim.tuning_books import Families
-from trainshed.core.capacity import UNLIMITED, QuotaKey
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import usage
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
@@ -170,8 +170,8 @@ class Books:
                 for metric, amount in usage(other.spec):
                     used[metric] = used.get(metric, 0) + amount
         for metric, _ in usage(job.spec):
-            limit = self.quotas.get(QuotaKey(project, region, metric), UNLIMITED)
-            if limit != UNLIMITED and used[metric] > limit:
+            limit = self.quotas.get(QuotaKey(project, region, metric))
+            if limit is not None and used[metric] > limit:
                 self._wrong(job, f"{used[metric]} of {limit} {metric} are used by {project}")
 
     def _check_nodes(self, job: Job) -> None:

@@ -123,7 +123,7 @@ _OWN = House()
 class Scenario:
     """`crash_commits`: the service is killed at each of these commits, counted over all its lives, before it
     where the flag is False and after it where it is True. `crash_times`: and at these moments. `downs`: ns
-    until the next life begins. `stall_after`: ns of the stall watchdog, 0 = there is none. `is_crowd`: the
+    until the next life begins. `is_crowd`: the
     bound of `crowds` holds in it. `points`: how many there are to try in each study, 0 = any number. `bar`:
     what trials are stopped early below. `no_models`: places at which programs leave no model. `disk`: the
     store's real writer is used, and its disk takes so many ns at most; -1 = each write is done at once.
@@ -140,7 +140,6 @@ class Scenario:
     crash_times: tuple[int, ...] = ()
     downs: tuple[int, ...] = (0,)
     house: House = _OWN
-    stall_after: int = 0
     is_crowd: bool = False
     points: int = 0
     bar: float = 0.0

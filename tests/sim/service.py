@@ -145,7 +145,7 @@ def controller(
 ) -> Controller:
     """A controller as `serve` would build it. `ledger` and `engine`: the real ones, or such as watch them."""
     runtimes = SimRuntimes(scenario.seed)
-    launching = LaunchDefaults(stall_after=scenario.stall_after)
+    launching = LaunchDefaults()
 
     def ports(report: Callable[[JobUid, Event], None]) -> Ports:
         return Ports(

@@ -9,12 +9,12 @@ import pytest
 from tests.sim.scripted_world import World, world
 from tests.unit.jobs import job
 from trainshed.controller import carrier
-from trainshed.core.capacity import Delay, DelayCause, WaitReason
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.engines.port import EngineUnavailable, StartWaits, StillWaiting
 
-BUSY = Delay(DelayCause.CLUSTER, "The cluster has not given its node yet", word="Busy", position=3)
+BUSY = Delay(WaitReason.CLUSTER, "The cluster has not given its node yet", word="Busy", position=3)
 
 
 async def delays(w: World, uid: JobUid) -> list[str]:

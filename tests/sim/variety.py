@@ -26,6 +26,7 @@ from tests.unit.jobs import CREATED
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
 from trainshed.core.job.spec import Scheduling
+from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName
@@ -70,14 +71,23 @@ def _livened(seed: int, jobs: int | None) -> Scenario:
     dice = random.Random(f"varied {seed}")
     requests = [_varied(dice, request) for request in world.requests]
     requests += _drills(dice, requests)
+    if dice.random() < 0.5:
+        requests = [_watched(request) for request in requests]
     submitted = [request.job for request in requests if isinstance(request, Submit)]
     return dataclasses.replace(
         world,
         requests=tuple(sorted(requests, key=lambda request: request.at)),
         characters={job.uid: _livelier(dice, job, world.characters[job.uid]) for job in submitted},
         house=house(seed),
-        stall_after=dice.choice((0, 10 * MINUTE)),
     )
+
+
+def _watched(request: Request) -> Request:
+    """The same, with programs that are ended after ten minutes without progress."""
+    if not isinstance(request, Submit):
+        return request
+    labels = (*request.job.labels, (STALL_LABEL, "600"))
+    return dataclasses.replace(request, job=replace(request.job, labels=labels))
 
 
 def _varied(dice: random.Random, request: Request) -> Request:

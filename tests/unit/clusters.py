@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from trainshed.core.capacity import NOBODY_ELSE, UNLIMITED, NodeCondition, OthersUse
+from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import (
@@ -186,7 +186,7 @@ class World:
                 used[name, demand.accelerator] += demand.accelerators
         for key, limit in self.quotas.items():
             spent = quota[key.project_id, key.region, key.metric]
-            assert limit == UNLIMITED or spent <= limit, key
+            assert spent <= limit, key
         if not self.policy.strict:
             assert running <= self.policy.max_replicas or gangs == 1
             return

@@ -3,9 +3,7 @@
 from msgspec.structs import replace
 
 from tests.unit.jobs import MACHINE, job, program
-from trainshed.core.capacity import UNLIMITED
-from trainshed.core.catalog.quotas import metrics, public_limit, usage
-from trainshed.core.catalog.regions import regions
+from trainshed.core.catalog.quotas import metrics, usage
 from trainshed.core.job.spec import (
     Accelerators,
     Disk,
@@ -69,8 +67,6 @@ def test_ml_jobs_have_quotas_apart_from_vertex() -> None:
         ("ml_cpus", 16),
         ("ml_pd_ssd_gb", 200),
     )
-    assert public_limit("ml_cpus", "us-central1") == 450
-    assert public_limit("ml_NVIDIA_TESLA_T4", "us-central1") == UNLIMITED
 
 
 def test_more_tpu_cores_than_a_board_has_are_a_pod() -> None:
@@ -80,36 +76,10 @@ def test_more_tpu_cores_than_a_board_has_are_a_pod() -> None:
         assert usage(spec((1, machine, Disk()))) == ((metric, cores), ("pd_ssd_gb", 100))
 
 
-def test_public_limits_are_those_of_the_facts() -> None:
-    """facts/limits#quotas; null there (not available) is 0, "Unlimited" and what is not listed have none."""
-    found = {
-        ("cpus_n1_e2", "us-central1"): 2200,
-        ("cpus_n1_e2", "us-west2"): 20,
-        ("cpus_n1_e2", "us-south1"): 450,
-        ("cpus_n4", "asia-northeast2"): 180,
-        ("cpus_m1", "us-central1"): 0,
-        ("cpus_a2", "us-central1"): UNLIMITED,
-        ("cpus_a2", "us-west1"): 0,
-        ("cpus_a3", "us-west1"): UNLIMITED,
-        ("cpus_g2", "us-west1"): UNLIMITED,
-        ("NVIDIA_TESLA_T4", "us-central1"): 12,
-        ("NVIDIA_TESLA_V100", "us-east1"): 0,
-        ("NVIDIA_TESLA_P100", "us-central1"): 56,
-        ("NVIDIA_H200_141GB", "us-east4"): 8,
-        ("preemptible_NVIDIA_TESLA_T4", "us-central1"): 12,
-        ("pd_ssd_gb", "us-central1"): 75000,
-        ("no_such_metric", "us-central1"): UNLIMITED,
-    }
-    assert {key: public_limit(*key) for key in found} == found
-
-
-def test_every_metric_that_has_a_limit_or_can_be_used_has_a_name() -> None:
+def test_every_metric_that_can_be_used_has_a_name() -> None:
     names = metrics()
     assert list(names) == sorted(set(names))
-    limited = {
-        m for m in names if any(public_limit(m, r) != UNLIMITED for r in regions(Api.VERTEX))
-    }
-    assert {"ml_cpus", "cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= limited
+    assert {"ml_cpus", "cpus_n1_e2", "pd_ssd_gb", "preemptible_NVIDIA_L4"} <= set(names)
     for api in Api:
         for strategy in Strategy:
             used = usage(

@@ -4,23 +4,22 @@ from itertools import pairwise
 
 import pytest
 
-from trainshed.core.idling import Action, IdlePolicy, Idling, Span, verdict, warning
+from trainshed.core.idling import Action, IdlePolicy, Span, verdict, warning
 
 MINUTE = 60 * 10**9
 GPUS = IdlePolicy(gpus=10 * MINUTE, stop=5 * MINUTE)
-JOBS = IdlePolicy(jobs=10 * MINUTE)
 
 
-def spans(*used: tuple[float, tuple[float | None, ...]], moved: float | None = None) -> list[Span]:
-    """A look a minute: processors and GPUs at work."""
+def spans(*used: tuple[float | None, ...]) -> list[Span]:
+    """A look a minute: GPUs at work."""
     return [
-        Span(begin * MINUTE, end * MINUTE, cpus, gpus, moved)
-        for (begin, end), (cpus, gpus) in zip(pairwise(range(len(used) + 1)), used, strict=True)
+        Span(begin * MINUTE, end * MINUTE, gpus)
+        for (begin, end), gpus in zip(pairwise(range(len(used) + 1)), used, strict=True)
     ]
 
 
-IDLE_GPU = (1.0, (0.0,))
-BUSY_GPU = (1.0, (0.9,))
+IDLE_GPU = (0.0,)
+BUSY_GPU = (0.9,)
 
 
 def test_gpus_are_idle_since_the_last_one_worked() -> None:
@@ -29,12 +28,13 @@ def test_gpus_are_idle_since_the_last_one_worked() -> None:
     idle = spans(*[BUSY_GPU] * 3, *[IDLE_GPU] * 10)
     found = verdict(GPUS, [idle], (), 13 * MINUTE)
     assert found is not None
-    assert (found.idling, found.since, found.until) == (Idling.GPUS, 3 * MINUTE, 13 * MINUTE)
+    assert (found.since, found.until) == (3 * MINUTE, 13 * MINUTE)
     assert found.action is Action.WARN
     assert verdict(GPUS, [idle, works], (), 13 * MINUTE) is None, "known up to then only"
     busy = spans(*[IDLE_GPU] * 12, BUSY_GPU)
     assert verdict(GPUS, [idle, busy], (), 13 * MINUTE) is None, "another replica works"
-    assert verdict(JOBS, [idle], (), 13 * MINUTE) is None, "its processors work"
+    assert verdict(GPUS, [idle, []], (), 13 * MINUTE) is None, "one was not looked at"
+    assert verdict(GPUS, [], (), 13 * MINUTE) is None
 
 
 def test_it_is_warned_once_then_stopped_and_warned_anew_after_it_has_worked() -> None:
@@ -49,25 +49,15 @@ def test_it_is_warned_once_then_stopped_and_warned_anew_after_it_has_worked() ->
     assert found is not None and found.action is Action.WARN
 
 
-def test_a_job_is_idle_while_nothing_of_it_works() -> None:
-    still = spans(*[(0.01, ())] * 11)
-    found = verdict(JOBS, [still, still], (), 11 * MINUTE)
-    assert found is not None and found.idling is Idling.JOB
-    assert verdict(JOBS, [still, spans(*[(0.01, ())] * 11, moved=50_000)], (), 11 * MINUTE) is None
-    assert verdict(JOBS, [still, []], (), 11 * MINUTE) is None, "one was not looked at"
-    assert verdict(JOBS, [], (), 11 * MINUTE) is None
-
-
 @pytest.mark.parametrize("policy", [IdlePolicy(), IdlePolicy(stop=MINUTE)])
 def test_nothing_follows_by_default(policy: IdlePolicy) -> None:
     assert not policy.is_set
-    assert verdict(policy, [spans(*[(0.0, (0.0,))] * 99)], (), 99 * MINUTE) is None
+    assert verdict(policy, [spans(*[IDLE_GPU] * 99)], (), 99 * MINUTE) is None
 
 
 def test_what_does_not_tell_is_not_taken_for_idle() -> None:
-    silent = spans(*[(0.0, (None,))] * 20)
+    silent = spans(*[(None,)] * 20)
     assert verdict(GPUS, [silent], (), 20 * MINUTE) is None
-    assert verdict(JOBS, [silent], (), 20 * MINUTE) is None
 
 
 def test_a_warning_says_what_will_follow() -> None:

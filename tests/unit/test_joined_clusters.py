@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
@@ -104,7 +104,7 @@ def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterR
         (NodeReport(Node(node, 4, 2**30), NodeState.UP),),
         {hold: frozenset({node})} if hold else {},
         looked,
-        {hold: Delay(DelayCause.CLUSTER, "Priority")} if hold else {},
+        {hold: Delay(WaitReason.CLUSTER, "Priority")} if hold else {},
     )
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.api.trainshed_v1.timeline import timeline_of
 from trainshed.controller.capacity import CapacityTracker
-from trainshed.core.capacity import Delay, DelayCause, WaitReason
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -21,8 +21,8 @@ from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
 
 PLACES = JobAdmitted(((PRIMARY, "a"),))
-BUSY = Delay(DelayCause.CLUSTER, "Slurm has not given its node yet: it is in use", word="Resources")
-LATER = Delay(DelayCause.CLUSTER, "Slurm has not given its node yet: others go first")
+BUSY = Delay(WaitReason.CLUSTER, "Slurm has not given its node yet: it is in use", word="Resources")
+LATER = Delay(WaitReason.CLUSTER, "Slurm has not given its node yet: others go first")
 HOUR = 3600 * SECOND
 
 
@@ -69,7 +69,7 @@ def test_an_expected_start_is_told_when_it_is_known_and_when_it_moves_far() -> N
 
 def test_how_much_a_node_was_sent_is_told_each_time() -> None:
     some = [
-        Delay(DelayCause.CONTENT, f"The environment is being sent: {n} of 9 MB") for n in (2, 7)
+        Delay(WaitReason.CONTENT, f"The environment is being sent: {n} of 9 MB") for n in (2, 7)
     ]
     life = starting().see(*(StartDelayed(1, delay) for delay in some))
     assert told(life) == [f"{delay.message}." for delay in some]

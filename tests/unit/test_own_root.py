@@ -17,7 +17,7 @@ PRIMARY = ReplicaId(0, 0)
 PREBUILT = PreparedRuntime("/layer/template")
 
 
-def is_own(label: str, setting: bool, runtime: PreparedRuntime = PREBUILT) -> bool:
+def is_own(label: str, runtime: PreparedRuntime = PREBUILT) -> bool:
     spec = parse_custom_job(
         custom_job(package()), region="us-central1", runtimes=FakeRuntimes()
     ).spec
@@ -31,23 +31,15 @@ def is_own(label: str, setting: bool, runtime: PreparedRuntime = PREBUILT) -> bo
     program = spec.pool(0).program
     slots = [Slot(PRIMARY, "node", "host-0", "127.64.0.1", "host-0", 2222)]
     prepared = {(program.runtime, program.packages): runtime}
-    defaults = LaunchDefaults(own_root=setting)
+    defaults = LaunchDefaults()
     return launch_plans(subject, slots, prepared, defaults, {PRIMARY: 1})[0].software.own_root
 
 
-@pytest.mark.parametrize(
-    ("label", "setting", "own"),
-    [
-        ("", False, False),
-        ("", True, True),
-        ("on", False, True),
-        ("off", True, False),
-    ],
-)
-def test_the_label_wins_over_the_setting(label: str, setting: bool, own: bool) -> None:
-    assert is_own(label, setting) == own
+@pytest.mark.parametrize(("label", "own"), [("", False), ("on", True), ("off", False)])
+def test_a_label_asks_for_it(label: str, own: bool) -> None:
+    assert is_own(label) == own
 
 
 def test_an_image_of_ones_own_has_its_root_anyway() -> None:
     image = Image("/cache/images/a/root", "a", entrypoint=("python",))
-    assert not is_own("on", True, PreparedRuntime("", image=image))
+    assert not is_own("on", PreparedRuntime("", image=image))

@@ -1,6 +1,6 @@
 """How far nodes have come that are sent environments: `trainshed.engines.remote.content.progress`."""
 
-from trainshed.core.capacity import DelayCause
+from trainshed.core.capacity import WaitReason
 from trainshed.engines.remote.content.manifest import Unit
 from trainshed.engines.remote.content.progress import Sending, delay_of_sending
 
@@ -23,7 +23,7 @@ def sending(**sent: int) -> Sending:
 
 def test_what_is_being_sent_is_told_by_size_and_node() -> None:
     found = delay_of_sending({"n1": sending(a=400, b=12)})
-    assert found.cause is DelayCause.CONTENT
+    assert found.cause is WaitReason.CONTENT
     assert found.message == "The environment is being sent to node n1: 412 of 1,024 MB"
 
 

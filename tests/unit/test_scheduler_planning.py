@@ -91,14 +91,6 @@ def test_what_can_never_fit_is_told_though_its_quota_is_used_up() -> None:
     assert world.plan().decisions == (StockOut(JobUid(3), reason),)
 
 
-def test_public_quotas_hold_where_none_is_set() -> None:
-    """spec/queue#quotas: `quotas: public` turns the public defaults on, `ml` CPUs 450."""
-    for public, admitted in ((False, [1, 2]), (True, [1])):
-        world = World([node("a")], Policy(public_quotas=public))
-        world.wait(gang(1, quota=(("ml_cpus", 300),)), gang(2, quota=(("ml_cpus", 300),)))
-        assert world.admitted() == admitted
-
-
 def test_an_impatient_job_gets_its_quota_before_younger_ones_of_its_project() -> None:
     """spec/queue#order: small jobs never starve a big one."""
     world = World([node("a", 64)], quotas={QuotaKey("p", REGION, CPUS): 4})

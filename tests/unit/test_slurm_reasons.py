@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.slurm.field_queries import list_pending, parse_pending
 from trainshed.engines.slurm.reasons import count_before, delay, end, in_words
@@ -46,7 +46,7 @@ def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
 
 def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
     assert delay(job(), -1, 100) == Delay(
-        DelayCause.CLUSTER,
+        WaitReason.CLUSTER,
         "Slurm has not given its node yet: other jobs are before it (Priority)",
         word="Priority",
     )

@@ -15,7 +15,7 @@ from trainshed.access.permissions import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.http import no_such_method, refusal_answer
 from trainshed.api.calls.services import Services
-from trainshed.core.capacity import UNLIMITED, Load, NodeStatus
+from trainshed.core.capacity import Load, NodeStatus
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.telemetry.meters import Histogram, Labels, Meters
@@ -103,7 +103,7 @@ def _of_load(load: Load) -> Iterable["Metric"]:
         (quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in load.quotas
     }
     labels = ("project", "region", "metric")
-    limits = {of: quota.limit for of, quota in quotas.items() if quota.limit != UNLIMITED}
+    limits = {of: quota.limit for of, quota in quotas.items() if quota.limit is not None}
     used = {of: quota.used for of, quota in quotas.items()}
     waiting = {of: quota.waiting for of, quota in quotas.items()}
     yield _gauge("trainshed_quota_limit", "Limit of a quota, if it has one.", labels, limits)

@@ -22,7 +22,6 @@ from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
 from trainshed.buckets.callers import (
-    ANONYMOUS,
     UNKNOWN,
     Caller,
     Kind,
@@ -109,11 +108,9 @@ def _told(error: UnreadableCaller) -> str:
 class Authenticator:
     """Finds the caller of a request. It never waits."""
 
-    def __init__(self, authority: Callable[[], TokenAuthority], *, anonymous: bool = False) -> None:
-        """`authority`: returns the current tokens. `anonymous`: callers without a token or key, or with an
-        unknown one, are admitted anyway."""
+    def __init__(self, authority: Callable[[], TokenAuthority]) -> None:
+        """`authority`: returns the current tokens."""
         self._authority = authority
-        self._anonymous = anonymous
         self._digests: Mapping[bytes, Principal] = {}
         self._keys: Mapping[str, Principal] = {}
 
@@ -131,8 +128,6 @@ class Authenticator:
                 return caller_of(self._authority().authenticate(authorization))
             except UnknownToken as error:
                 cause = str(error)
-        if self._anonymous:
-            return ANONYMOUS
         if key or authorization:
             raise Unauthenticated(
                 f"{cause} `trainshed env` prints the addresses and the token of today."

@@ -32,7 +32,7 @@ class Kind(StrEnum):
     #: A program of a job, known by its replica's endpoint or by its token; or a person whose token is for one
     #: project, who has no `job_uid`.
     REPLICA = "replica"
-    #: Not asked for: the operator has opened the port (`anonymous_storage`).
+    #: Not asked for: nobody is at this port that has to be told apart (tests of stores).
     ANONYMOUS = "anybody"
     #: Not known at all.
     UNKNOWN = "nobody"

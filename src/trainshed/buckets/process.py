@@ -61,9 +61,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     store.clean()
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
-    authenticator = Authenticator(
-        TokenFile(tokens, jobs, time.time_ns).read, anonymous=setup.anonymous
-    )
+    authenticator = Authenticator(TokenFile(tokens, jobs, time.time_ns).read)
     access_log = AccessLog(state_directory(root) / ACCESS_LOG)
     app = BucketsApp(
         store,
@@ -71,7 +69,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
         authenticator,
         hosts=setup.hosts,
         metadata=Metadata.of(jobs),
-        liveness=_liveness(setup),
+        liveness=Liveness(Path(setup.service)) if setup.service else None,
     )
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(limits.of_this_process())
@@ -104,12 +102,6 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
         runner.run(_run(server, taken, parent, setup.linger, records))
     listeners.close()
     os.close(lock)
-
-
-def _liveness(setup: BucketSetup) -> Liveness | None:
-    """Returns None where everybody is admitted: a program that has ended would just be admitted
-    anonymously."""
-    return Liveness(Path(setup.service)) if setup.service and not setup.anonymous else None
 
 
 class LingeringServer(SecureServer):

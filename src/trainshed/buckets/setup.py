@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct, field
 
+from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.hosts import Hosts
 
 LOCAL, S3, GCS = "local", "s3", "gcs"
@@ -54,7 +55,7 @@ class BucketRules(Struct, frozen=True):
     shared: frozenset[str] = frozenset()
     tables: tuple[BucketTable, ...] = ()
     #: The bucket in which that project's code is staged; those of further projects are named after it.
-    default: str = "trainshed"
+    default: str = DEFAULT_BUCKET
 
     def table(self, name: str) -> BucketTable | None:
         """Returns what the configuration says about a bucket."""
@@ -94,8 +95,6 @@ class BucketSetup(Struct, frozen=True):
     tokens: str = ""
     #: The Unix socket at which the API process listens for programs; "" = ended programs are not recognised.
     service: str = ""
-    #: Whether callers at the TCP port need not say who they are.
-    anonymous: bool = False
     #: The host names by which it may be called there.
     hosts: Hosts = field(default_factory=Hosts)
     rules: BucketRules = field(default_factory=BucketRules)

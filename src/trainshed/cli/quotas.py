@@ -12,21 +12,18 @@ from trainshed.wire.trainshed_v1.record import read
 
 _QUOTAS = "/trainshed/v1/quotas"
 _UNLIMITED = "unlimited"
-_DEFAULT = "default"
 
 
 def _limit(context: click.Context, parameter: click.Parameter, value: str) -> float | str:
-    """Parse a limit: a number of at least 0, or one of two words."""
-    if value in (_UNLIMITED, _DEFAULT):
+    """Parse a limit: a number of at least 0, or `unlimited`."""
+    if value == _UNLIMITED:
         return value
     try:
         limit = float(value)
     except ValueError:
         limit = -1.0
     if not 0 <= limit < float("inf"):
-        raise click.BadParameter(
-            f"{value!r} is not a number of at least 0, nor {_UNLIMITED!r}, nor {_DEFAULT!r}."
-        )
+        raise click.BadParameter(f"{value!r} is not a number of at least 0, nor {_UNLIMITED!r}.")
     return limit
 
 
@@ -63,20 +60,19 @@ def set_(
     project: str | None,
     region: str | None,
 ) -> None:
-    """Let jobs use at most LIMIT of METRIC at a time: a number, `unlimited`, or `default`, which goes back to
-    what holds without a limit."""
-    body: dict[str, Any] = {**place_of(endpoint, project, region), "metric": metric}
-    verb, outcome = ("clear", "cleared") if limit == _DEFAULT else ("set", "set")
-    if limit != _DEFAULT:
-        body["limit"] = limit
-    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:{verb}", body)
+    """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
+    wanted: dict[str, Any] = {
+        **place_of(endpoint, project, region),
+        "metric": metric,
+        "limit": limit,
+    }
+    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
-    default = "" if quota.source == "set" else " (the default)"
-    sentence = (
-        f"{quota.metric}  {_number(quota.limit)}{default} for {quota.project} in"
+    message = (
+        f"{quota.metric}  {_number(quota.limit)} for {quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
-    actions.did("quota", quota.metric, outcome, sentence, record=answer)
+    actions.did("quota", quota.metric, "set", message, record=answer)
 
 
 def _number(value: float | str) -> str:

@@ -396,13 +396,12 @@ KINDS: Final = {
                 Field("USED", "used", _number, right=True),
                 Field("LIMIT", "limit", _number, right=True),
                 Field("WAITING", "waiting", _number, right=True),
-                Field("FROM", "source"),
             ),
             id="metric",
             listed=f"{_OWN}/quotas",
             query=_IN_PLACE,
             usual=lambda quota: bool(
-                quota.get("used") or quota.get("waiting") or quota.get("source") == "set"
+                quota.get("used") or quota.get("waiting") or quota.get("limit") != "unlimited"
             ),
             none="Those that are neither set nor used: trainshed quotas list --all",
         ),

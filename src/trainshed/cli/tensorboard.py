@@ -31,7 +31,7 @@ def command(
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
 
     TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
-    has looked for ten minutes (setting tensorboard_idle). Whoever has the link can look.
+    has looked for ten minutes. Whoever has the link can look.
     """
     client = endpoint.client()
     first, *others = (find_job(client, job, endpoint.project)["uid"] for job in jobs)

@@ -20,7 +20,6 @@ from typing import Final, TypeVar, assert_never
 from msgspec import Struct
 
 from trainshed.core.capacity import (
-    UNLIMITED,
     Delay,
     NodeCondition,
     NodeStatus,
@@ -28,9 +27,7 @@ from trainshed.core.capacity import (
     QuotaKey,
     QuotaStatus,
     Waiting,
-    WaitReason,
 )
-from trainshed.core.catalog.quotas import metrics
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -306,7 +303,7 @@ class CapacityTracker:
         if waiting is None and uid in self._delays:
             delay = self._delays[uid][1]
             return Waiting(
-                WaitReason(delay.cause.value),
+                delay.cause,
                 delay.message,
                 expected_start(delay.expected) if delay.expected else "",
                 position=delay.position,
@@ -343,16 +340,8 @@ class CapacityTracker:
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
         """Return every quota of the project in the region that has a limit, is used, or is waited for; by
         metric."""
-        told = {
-            one.key: one
-            for one in explaining.quota_statuses(self._snapshot, project_id)
-            if one.key.region == region
-        }
-        for key in (QuotaKey(project_id, region, metric) for metric in metrics()):
-            limit, source = self._snapshot.limit(key)
-            if key not in told and limit != UNLIMITED:
-                told[key] = QuotaStatus(key, limit, 0, 0, source)
-        return tuple(told[key] for key in sorted(told, key=lambda key: key.metric))
+        statuses = explaining.quota_statuses(self._snapshot, project_id)
+        return tuple(status for status in statuses if status.key.region == region)
 
     def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
         """Return every quota of any project that is set, used or waited for."""

@@ -19,7 +19,7 @@ from typing import Self, assert_never
 
 from trainshed.controller.launch_plans import launch_plans, slot_requests
 from trainshed.controller.ports import Ports, PreparationLog
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.cluster import has_reducers
 from trainshed.core.environment import service_account
 from trainshed.core.failure.evidence import Cause
@@ -224,7 +224,7 @@ class JobCarrier:
         """Report for the timeline why the engine does not start an attempt."""
         if isinstance(instruction, StartReplicas):
             message = f"The engine cannot start it now, and tries every {pause:g} s: {failure}"
-            delay = Delay(DelayCause.ENGINE, message)
+            delay = Delay(WaitReason.ENGINE, message)
             self._ports.report(self._job().uid, StartDelayed(instruction.attempt, delay))
 
     async def _pause(self, seconds: float) -> bool:

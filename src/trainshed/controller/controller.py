@@ -21,7 +21,6 @@ from trainshed.controller.capacity import AT_ONCE, CapacityTracker, event_of_dec
 from trainshed.controller.carrier import JobCarrier, preparation_message
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.job_meters import count_step
-from trainshed.controller.job_traces import JobTraces
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.launch_plans import expected_beginnings
 from trainshed.controller.leftovers import (
@@ -155,7 +154,6 @@ class Controller:
         self._counts: Counter[tuple[Api, JobState]] = Counter()
         self._curves = curves
         self._meters = meters or Meters()
-        self._traces = JobTraces(self._meters.spans) if self._meters.spans else None
         self._outbox = outbox
         self._mailboxes = Mailboxes(self._apply, self._expected)
         self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
@@ -409,7 +407,7 @@ class Controller:
             assert isinstance(admitted.job, Job)
             self._keep(tracked, LiveJob(admitted.job, generation=1))
             self._notices.publish_soon(uid)
-            self._count(job, admitted.job)
+            count_step(self._meters, job, admitted.job, self._now())
             self._go_on(tracked)
         self._mailboxes.release(uid)
 
@@ -526,7 +524,7 @@ class Controller:
             commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
             self._keep(tracked, LiveJob(job, generation))
-            self._count(live.job, job)
+            count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
             if job.state.is_final:
@@ -537,12 +535,6 @@ class Controller:
         """Have those works looked at that programs of a job have made, which is over: most end with it."""
         for made in self._jobs_of_jobs.of(uid):
             self.wake(made)
-
-    def _count(self, before: Job, after: Job) -> None:
-        """Update meters and traces for a step that was stored."""
-        count_step(self._meters, before, after, self._now())
-        if self._traces is not None:
-            self._traces.step(before, after, self._now())
 
     def _go_on(self, tracked: _Tracked) -> None:
         """Act on the stored job: schedule it, set its alarms, and carry out its instructions."""

@@ -67,25 +67,25 @@ class IdleWatch:
 
     async def look(self) -> None:
         """Check each running job once."""
-        for job in [each for each in self.running() if each.state is JobState.RUNNING]:
-            await self._look_at(job)
+        for job in tuple(self.running()):
+            if job.state is JobState.RUNNING:
+                await self._look_at(job)
 
     async def _look_at(self, job: Job) -> None:
-        used = {each.replica: each for each in await self.usages.usage(job.uid, job.attempt)}
-        up = [each.id for each in job.replicas if each.state is ReplicaState.RUNNING]
-        spans = [_spans(used[each].lives[-1]) if each in used else () for each in up]
+        usages = {used.replica: used for used in await self.usages.usage(job.uid, job.attempt)}
+        up = [replica.id for replica in job.replicas if replica.state is ReplicaState.RUNNING]
+        spans = [_spans(usages[id_].lives[-1]) if id_ in usages else () for id_ in up]
         if verdict(self.policy, spans, (), self.now()) is None:
             return
-        told = await self.reader.timeline(job.uid)
-        warned = [entry.at for entry in told if entry.kind == IDLE]
-        found = verdict(self.policy, spans, warned, self.now())
-        if found is None:
+        timeline = await self.reader.timeline(job.uid)
+        warned = [entry.at for entry in timeline if entry.kind == IDLE]
+        idle = verdict(self.policy, spans, warned, self.now())
+        if idle is None:
             return
         try:
-            if found.action is Action.WARN:
-                details = {"idling": found.idling.value, "since": found.since}
-                message = warning(found, self.policy)
-                entry = TimelineEntry(self.now(), IDLE, message, details)
+            if idle.action is Action.WARN:
+                message = warning(idle, self.policy)
+                entry = TimelineEntry(self.now(), IDLE, message, {"since": idle.since})
                 await self.intake.tell(job.uid, (entry,))
                 self.publish(job.uid)
             else:
@@ -100,12 +100,6 @@ def _spans(life: Life) -> Sequence[Span]:
     points = life.points()
     ends = [life.started, *(point.at for point in points)]
     return [
-        Span(
-            begin,
-            end,
-            point.cpus,
-            point.gpus,
-            sum(point.moved) if point.moved is not None else None,
-        )
+        Span(begin, end, point.gpus)
         for (begin, end), point in zip(pairwise(ends), points, strict=True)
     ]

@@ -42,13 +42,8 @@ class LaunchDefaults(Struct, frozen=True):
 
     #: Most memory of any replica in bytes, whatever its machine has; 0 = no cap.
     memory_cap: Bytes = 0
-    #: Nanoseconds without progress after which a program is ended, unless its job says otherwise; 0 = never.
-    stall_after: int = 0
     #: Which programs begin warm, unless their job says otherwise.
     warm_starts: warm_start.WarmStarts = "trials"
-    #: Whether programs that use the machine's files get a root directory of their own, unless their job says
-    #: otherwise.
-    own_root: bool = False
     #: Whether there are processes that keep frameworks imported, in which programs can begin warm.
     keeps_imports: bool = True
 
@@ -127,11 +122,11 @@ def master_port(uid: JobUid, attempt: int) -> int:
     return 10_000 + int.from_bytes(digest[:4], "big") % 20_000
 
 
-def stall_after(job: Job, usual: int) -> int:
+def stall_after(job: Job) -> int:
     """Return after how many ns without progress the job's programs are ended; 0 = never. A label that was
     changed to something else than a number counts as unset."""
     text = dict(job.labels).get(STALL_LABEL, "")
-    return int(text) * 10**9 if text.isdecimal() else usual
+    return int(text) * 10**9 if text.isdecimal() else 0
 
 
 def _says(job: Job, label: str, usual: bool) -> bool:
@@ -190,13 +185,13 @@ def _plan(
             path=runtime.path,
             read_only=(*runtime.read_only, *((part.packages,) if part.packages else ())),
             image=ImageRoot(image.root, image.workdir, image.user) if image else None,
-            own_root=image is None and _says(job, OWN_ROOT_LABEL, launching.own_root),
+            own_root=image is None and _says(job, OWN_ROOT_LABEL, usual=False),
         ),
         limits=Limits(
             memory=launching.memory_limit(pool.machine.memory_limit_bytes, job.memory_factor),
             disk=pool.disk.size_gb * GIB,
             cpu_weight=max(1, round(pool.machine.vcpus * 100)),
-            stall_after=stall_after(job, launching.stall_after),
+            stall_after=stall_after(job),
         ),
         account=Account(
             project=job.name.project_id,

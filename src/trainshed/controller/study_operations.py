@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned, stopped
 from trainshed.core.study.progress import limit_reached
-from trainshed.core.study.records import Study, StudyState, StudyUid, Trial, TrialState
+from trainshed.core.study.records import MAX_TRIALS, Study, StudyState, StudyUid, Trial, TrialState
 from trainshed.core.units import Nanos
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
@@ -46,7 +46,7 @@ class StudyOperations:
         advisor: Advisor,
         notices: Notices,
         now: Callable[[], int],
-        most: int,
+        most: int = MAX_TRIALS,
     ) -> None:
         self._studies = studies
         self._advisor = advisor

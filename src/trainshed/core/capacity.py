@@ -11,8 +11,6 @@ from msgspec import Struct
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
 
-UNLIMITED = -1
-"""The limit of a quota that has none."""
 _MINUTE = 60 * 10**9
 
 
@@ -33,11 +31,12 @@ class WaitReason(enum.StrEnum):
     BACK_OFF = "back_off"
     #: No node that it would fit on takes work now: none is known yet, or they are drained, gone and the like.
     NO_NODE = "no_node"
-    #: It has its places, but the cluster has not given it the nodes yet (`DelayCause.CLUSTER`).
+    #: It has its places, but the cluster has not given it the nodes yet. The causes of a `Delay` are this and
+    #: what follows.
     CLUSTER = "cluster"
-    #: It has its places, but nodes are still being sent what its programs need (`DelayCause.CONTENT`).
+    #: It has its places, but nodes are still being sent what its programs need.
     CONTENT = "content"
-    #: It has its places, but its engine cannot start it now (`DelayCause.ENGINE`).
+    #: It has its places, but its engine cannot start it now, and tries again.
     ENGINE = "engine"
 
 
@@ -59,21 +58,10 @@ class Waiting(Struct, frozen=True):
     expected: int = 0
 
 
-class DelayCause(enum.StrEnum):
-    """Why programs that have their places do not start."""
-
-    #: The cluster has not given the nodes yet.
-    CLUSTER = "cluster"
-    #: Nodes are being sent what the programs need.
-    CONTENT = "content"
-    #: The engine cannot start them now, and tries again.
-    ENGINE = "engine"
-
-
 class Delay(Struct, frozen=True):
     """Why programs that have their places do not start yet, as an engine reports it."""
 
-    cause: DelayCause
+    cause: WaitReason
     #: One sentence without its full stop. While it stays the same, the cause does too.
     message: str
     #: The cluster's own word for it, such as "Priority"; "" = none.
@@ -94,7 +82,7 @@ class Delay(Struct, frozen=True):
             return True
         if self.expected and not before.expected:
             return True
-        if self.cause is DelayCause.CLUSTER and now - before.recorded < _MINUTE:
+        if self.cause is WaitReason.CLUSTER and now - before.recorded < _MINUTE:
             return False
         if self.message != before.message:
             return True
@@ -181,26 +169,14 @@ class QuotaKey(Struct, frozen=True):
     metric: str
 
 
-class QuotaSource(enum.StrEnum):
-    """Where a quota's limit comes from."""
-
-    #: An operator has set it.
-    SET = "set"
-    #: It is the public default.
-    PUBLIC = "public"
-    #: It has none.
-    NONE = "none"
-
-
 class QuotaStatus(Struct, frozen=True):
     """A quota and how much of it is used."""
 
     key: QuotaKey
-    #: UNLIMITED = it has none.
-    limit: float
+    #: None = it has none.
+    limit: float | None
     used: float
     waiting: float
-    source: QuotaSource
 
 
 class Load(Struct, frozen=True):

@@ -219,6 +219,8 @@ def project_number(project_id: str) -> int:
     return 10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11)
 
 
+DEFAULT_BUCKET: Final = "trainshed"
+"""The bucket in which code of the service's own project is staged."""
 _LONGEST_BUCKET: Final = 63
 _IN_BUCKETS: Final = re.compile(r"[a-z0-9_-]*[a-z0-9]")
 

@@ -10,11 +10,10 @@ An entry point names an `EngineFactory`:
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core.units import Bytes
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 if TYPE_CHECKING:
@@ -28,6 +27,10 @@ _OURS = {
 }
 
 
+USAGE_EVERY: Final = 10.0
+"""Seconds between two measurements of what a replica uses."""
+
+
 class ProgramRules(Struct, frozen=True):
     """The operator's rules for all programs, whatever the engine (docs/settings.md)."""
 
@@ -35,16 +38,12 @@ class ProgramRules(Struct, frozen=True):
     isolation: str = ""
     #: How many processes a replica may have; 0 = any number.
     max_processes: int = 0
-    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
-    usage_every: float = 0.0
     #: A replica whose files take more than its disk is ended.
     enforce_disk: bool = False
     #: Paths that programs may read even inside directories that are hidden from them.
     visible: tuple[Path, ...] = ()
     #: Nanoseconds for which the files of failed replicas are kept; 0 = they are not.
     autopsy_ttl: int = 0
-    #: Most bytes of all such files together.
-    autopsy_limit: Bytes = 10 << 30
 
 
 class EngineContext(Struct, frozen=True):

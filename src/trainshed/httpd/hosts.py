@@ -33,7 +33,7 @@ class Hosts(Struct, frozen=True):
 
     #: Host names without ports; `*.example.org` is for all below one, `*` for any.
     names: tuple[str, ...] = ()
-    #: Origins of other hosts' pages that may call, such as `https://console.example.org`.
+    #: Where browsers reach the service if not at the host that they call, `https://console.example.org`.
     origins: tuple[str, ...] = ()
 
     def knows(self, host: str) -> bool:
@@ -74,9 +74,8 @@ class Hosts(Struct, frozen=True):
         changes = scope["type"] == "websocket" or scope["method"] not in _READING
         if origin is not None and changes and not self.lets(origin, host or ""):
             return 403, (
-                f"Pages of {origin[:200]!r} may change nothing here. If they are yours, add them to "
-                "the service's setting allowed_origins "
-                f'(TRAINSHED_ALLOWED_ORIGINS="{origin[:200]}" trainshed up).'
+                f"Pages of {origin[:200]!r} may change nothing here. If that is where browsers reach this "
+                f'service, say so with the setting web_url (TRAINSHED_WEB_URL="{origin[:200]}" trainshed up).'
             )
         return None
 

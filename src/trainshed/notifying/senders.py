@@ -52,7 +52,7 @@ class Senders:
             webhook.post(table.webhook, body, headers, self._context)
         if table.mail:
             if self._smtp is None:
-                raise NotSent("no server for mail is set: [smtp] in the service's configuration")
+                raise NotSent("no server for mail is set (the setting smtp)")
             from trainshed.notifying import mail
 
             told = mail_of(json.loads(content))

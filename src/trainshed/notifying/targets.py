@@ -1,13 +1,13 @@
-"""Reads the tables `[[notify]]` and `[smtp]` of the settings, which say where notifications go. Knows no
-socket."""
+"""Reads the tables `[[notify]]` and the setting `smtp`, which say where notifications go. Knows no socket."""
 
 import base64
+import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -19,6 +19,7 @@ _ADDRESS: Final = re.compile(r"[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _PREFIX: Final = "whsec_"
 _KEYS: Final = ("name", "webhook", "secret_env", "mail", "on", "jobs")
+_MAIL_PORTS: Final = {"smtp": 587, "smtps": 465}
 _EVERYTHING: Final = tuple(occasion.value for occasion in Occasion)
 
 
@@ -56,16 +57,43 @@ class NotifyTable(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Smtp:
-    """The table `[smtp]`: the server that takes mail."""
+    """The server that takes mail."""
 
     host: str
-    port: int = 587
-    tls: SmtpTls = "starttls"
+    port: int
+    #: `tls`: from the first byte.
+    tls: SmtpTls
     #: The account to sign in with; "" = without signing in.
-    user: str = ""
-    password: str = field(default="", repr=False)
+    user: str
+    password: str = field(repr=False)
     #: The address in the mail's From.
-    sender: str = ""
+    sender: str
+
+
+def mail_server(url: str, password: str, sender: str) -> Smtp | None:
+    """Return the server of `smtp://USER@HOST:PORT` (STARTTLS, except on this machine) or `smtps://...` (TLS
+    from the first byte); None if the address is empty. Raises ValueError."""
+    if not url:
+        return None
+    if not _is_url(url, _MAIL_PORTS) or urlsplit(url).password is not None:
+        raise ValueError(
+            f"{url!r} is no address of a mail server such as smtp://user@mail.example.org:587, or smtps://… "
+            "for TLS from the first byte; the password is $TRAINSHED_SMTP_PASSWORD"
+        )
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or _MAIL_PORTS[parts.scheme]
+    starttls: SmtpTls = "none" if _is_here(host) else "starttls"
+    tls: SmtpTls = "tls" if parts.scheme == "smtps" else starttls
+    return Smtp(host, port, tls, unquote(parts.username or ""), password, sender)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine, with which nobody listens."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def notify_tables(rows: Sequence[Mapping[str, Any]]) -> tuple[NotifyTable, ...]:
@@ -126,7 +154,7 @@ def _texts(value: Any) -> list[str] | None:
     return items if all(isinstance(item, str) for item in items) else None
 
 
-def _is_url(text: Any) -> bool:
+def _is_url(text: Any, schemes: Container[str] = ("http", "https")) -> bool:
     if not isinstance(text, str):
         return False
     try:
@@ -134,4 +162,4 @@ def _is_url(text: Any) -> bool:
         port = parts.port
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+    return parts.scheme in schemes and bool(parts.hostname) and port != 0

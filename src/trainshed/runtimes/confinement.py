@@ -41,15 +41,6 @@ MOST_MEMORY = 512 << 20
 """Bytes of memory for checking them, beyond what the process has before."""
 
 
-class LimitSettings(Struct, frozen=True):
-    """The settings that limits come from, as errors name them; "" = from none."""
-
-    memory: str = "build_memory"
-    processes: str = "max_processes"
-    disk: str = "build_disk"
-    seconds: str = "build_time"
-
-
 class InstallationTerms(Struct, frozen=True):
     """What applies to every installation."""
 
@@ -75,9 +66,6 @@ class InstallationTerms(Struct, frozen=True):
     pids_base: str = ""
     #: Ports of the service and of replicas, on which no script may listen.
     kept_ports: tuple[int, ...] = ()
-    #: Limit of the content of one package.
-    unpacked_bytes: int = MOST_UNPACKED
-    settings: LimitSettings = LimitSettings()
 
 
 Kind = Literal["", "level", "limit", "archive"]

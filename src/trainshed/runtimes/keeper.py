@@ -185,14 +185,14 @@ class Keeper:
             self._loop.after(_LOOK, self._count)
 
     def _time_is_up(self) -> None:
-        limit = f"{self._terms.seconds:g} seconds{_from(self._terms.settings.seconds)}"
+        limit = f"{self._terms.seconds:g} seconds"
         self._end(limit, "it took longer")
 
     def _count(self) -> None:
         if self._status >= 0:
             return
         if len(processes.family(os.getpid())) > self._terms.processes:
-            limit = f"{self._terms.processes} processes{_from(self._terms.settings.processes)}"
+            limit = f"{self._terms.processes} processes"
             self._end(limit, "it had more")
         self._loop.after(_LOOK, self._count)
 
@@ -213,7 +213,7 @@ class Keeper:
                 self._size, self._names = self._size + seen.found, self._names + seen.names
         size = self._size + sum(extent.found for extent in self._extents)
         if size > self._terms.disk_bytes > 0:
-            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB{_from(self._terms.settings.disk)}"
+            limit = f"{self._terms.disk_bytes / 2**30:.3g} GiB"
             self._end(limit, "it wrote more")
         elif self._names + sum(extent.names for extent in self._extents) > MOST_FILES:
             self._end(f"{MOST_FILES} files", "it made more")
@@ -236,11 +236,10 @@ class Keeper:
         if self._verdict.kind or self._status == 0:
             return
         if kills:
-            limit = f"{self._terms.memory_bytes >> 20} MiB{_from(self._terms.settings.memory)}"
+            limit = f"{self._terms.memory_bytes >> 20} MiB"
             self._verdict = self._limited(limit, "it took more memory")
         elif self._refused_processes():
-            setting = _from(self._terms.settings.processes)
-            limit = f"{self._terms.processes} processes and threads{setting}"
+            limit = f"{self._terms.processes} processes and threads"
             self._verdict = self._limited(limit, "it wanted more")
 
     def _limited(self, limit: str, what: str) -> Verdict:
@@ -272,10 +271,6 @@ class Keeper:
             self._line.sendall(msgspec.json.encode(self._verdict))
         except OSError:
             return  # The service is gone: there is nobody to tell.
-
-
-def _from(setting: str) -> str:
-    return f" (the setting {setting})" if setting else ""
 
 
 def _noted(number: int, frame: object) -> None:
@@ -355,7 +350,7 @@ def _become(
     # Only now: a change of user makes the kernel forget it.
     kernel.help_parent(parent)
     os.chdir(place)
-    plain = archives.look_at_all(confinement.archives, confinement.terms.unpacked_bytes)
+    plain = archives.look_at_all(confinement.archives)
     more = confinement.when_plain if plain else ()
     if confinement.corrected:
         more += corrections.also_needed(archives.metadata_of_wheels(confinement.archives))

@@ -10,7 +10,6 @@ from trainshed.core.capacity import (
     NodeCondition,
     NodeStatus,
     Preflight,
-    QuotaSource,
     QuotaStatus,
     Waiting,
     WaitReason,
@@ -449,9 +448,9 @@ def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatu
     keys = {*snapshot.meters, *snapshot.quotas_set()} - {AT_ONCE}
     found: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):
-        limit, source = snapshot.limit(key)
+        limit = snapshot.limit(key)
         meter = snapshot.meters.get(key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
-        if project_id in ("", key.project_id) and (used or waiting or source is QuotaSource.SET):
-            found.append(QuotaStatus(key, limit, used / 1000, waiting / 1000, source))
+        if project_id in ("", key.project_id) and (used or waiting or limit is not None):
+            found.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
     return tuple(found)

@@ -111,8 +111,6 @@ class Policy(Struct, frozen=True):
     #: Nanoseconds for which a job may be overtaken by others that fit where it does not, before what it needs
     #: is reserved for it.
     patience: int = 600 * 10**9
-    #: The public defaults apply where no quota is set.
-    public_quotas: bool = False
     #: Most bytes that a replica gets, whatever its machine has; 0 = no cap.
     memory_cap: Bytes = 0
     #: Bytes that the engine may take on a node for each replica, beside the replica's own.
@@ -122,7 +120,7 @@ class Policy(Struct, frozen=True):
 PLAIN = Policy()
 
 Quotas = dict[QuotaKey, float]
-"""Limits that an operator has set; `capacity.UNLIMITED` for none."""
+"""Limits that an operator has set."""
 
 
 class Admit(Struct, frozen=True):

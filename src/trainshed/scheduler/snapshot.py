@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import UNLIMITED, NodeCondition, QuotaKey, QuotaSource
-from trainshed.core.catalog.quotas import public_limit
+from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import (
@@ -406,15 +405,9 @@ class Snapshot:
             return False
         return self.queue.group(entry).buckets[entry.shape][0] is not entry
 
-    def limit(self, key: QuotaKey) -> tuple[float, QuotaSource]:
-        """Return a quota's limit, `capacity.UNLIMITED` for none, and its source."""
-        if key in self._quotas:
-            return self._quotas[key], QuotaSource.SET
-        if self.policy.public_quotas:
-            public = public_limit(key.metric, key.region)
-            if public != UNLIMITED:
-                return public, QuotaSource.PUBLIC
-        return UNLIMITED, QuotaSource.NONE
+    def limit(self, key: QuotaKey) -> float | None:
+        """Return a quota's limit; None = it has none."""
+        return self._quotas.get(key)
 
     def quotas_set(self) -> Iterator[QuotaKey]:
         return iter(self._quotas)
@@ -454,8 +447,8 @@ class Snapshot:
     def _limit(self, key: QuotaKey) -> int | None:
         if key == AT_ONCE:
             return None if self.policy.strict else amount(self.policy.max_replicas)
-        limit, _ = self.limit(key)
-        return None if limit == UNLIMITED else amount(limit)
+        limit = self.limit(key)
+        return None if limit is None else amount(limit)
 
     def _attach(self, entry: Entry) -> None:
         uid, state = entry.gang.uid, entry.state

@@ -31,33 +31,25 @@ def own_hosts(settings: Settings) -> Hosts:
     page = urlsplit(settings.web_url)
     mine = (settings.host, socket.gethostname(), page.hostname or "")
     names = {name.lower() for name in mine if name} | {"*.googleapis.com"}
-    origins = {f"{page.scheme}://{page.netloc}".lower()} if page.netloc else set[str]()
-    return Hosts(
-        (*sorted(names), *listed(settings.allowed_hosts)),
-        (*sorted(origins), *listed(settings.allowed_origins)),
-    )
+    origins = (f"{page.scheme}://{page.netloc}".lower(),) if page.netloc else ()
+    return Hosts((*sorted(names), *listed(settings.allowed_hosts)), origins)
 
 
 def secure_addresses(
-    certified: "Future[Certificates] | None",
-    ports: "GrpcPorts | None",
+    certified: "Future[Certificates]",
+    ports: "GrpcPorts",
     settings: Settings,
     storage_tls_port: int,
 ) -> dict[str, str]:
     """Return the addresses of gRPC and storage: `grpc` without TLS, on this machine; `grpc_tls` and
     `storage_tls` as clients have to call them, with a name of the certificate; `ca`, the file that clients
     have to trust, and `ca_bundle`, the same with the usual roots (paths)."""
-    if certified is None:
-        return {}
     certificates, host = certified.result(), settings.host
     called = "localhost" if is_loopback(host) or host in ("", "0.0.0.0", "::") else host
-    grpc: dict[str, str] = {}
-    if ports is not None:
-        here, port = ports.plain.getsockname()[:2]
-        secure = _address(called, ports.secure.getsockname()[1])
-        grpc = {"grpc": _address(here, port), "grpc_tls": secure}
+    here, port = ports.plain.getsockname()[:2]
     return {
-        **grpc,
+        "grpc": _address(here, port),
+        "grpc_tls": _address(called, ports.secure.getsockname()[1]),
         "storage_tls": _address(called, storage_tls_port),
         "ca": str(certificates.ca),
         "ca_bundle": str(certificates.roots),

@@ -33,7 +33,7 @@ from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import JobUid
+from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.retention import Retention, RetentionReport
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
@@ -44,7 +44,7 @@ from trainshed.engines.streams import ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders
-from trainshed.notifying.targets import Smtp
+from trainshed.notifying.targets import Smtp, mail_server
 from trainshed.runtimes.images.service import Images, ImageSettings
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import ContainerImages
@@ -79,7 +79,6 @@ from trainshed.store.port import Store
 from trainshed.store.records import OperationKind
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
-from trainshed.telemetry.spans import SpanSink
 from trainshed.viewers.service import LocalViewers, ViewerPool
 
 _ANY_NUMBER = 1 << 30
@@ -135,12 +134,10 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     notices, meters = shared.notices, shared.meters
     lag = LagMeter(clock.now)
     runtimes = _runtimes(shared)
-    suggesting = StudyOperations(
-        store.studies, shared.advisor, notices, clock.now, settings.max_study_trials
-    )
+    suggesting = StudyOperations(store.studies, shared.advisor, notices, clock.now)
     exports = _exports(shared)
     outbox = OutboxWorker(
-        Senders(settings.notify, _smtp(settings), clock.now),
+        Senders(settings.notify, _mail_server(settings), clock.now),
         store.notifications,
         store.intake,
         clock.now,
@@ -181,7 +178,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
 def _shared(bootstrap: Bootstrap) -> _Shared:
     settings, data = bootstrap.settings, bootstrap.settings.data
     buckets = LocalStore(data / "buckets", now=clock.now, rules=bootstrap.bucket_rules)
-    buckets.ensure_bucket(settings.default_bucket, settings.region)
+    buckets.ensure_bucket(DEFAULT_BUCKET, settings.region)
     for table in settings.buckets:
         buckets.ensure_bucket(table.name, settings.region, table.project)
     engine = _engine(bootstrap)
@@ -195,7 +192,7 @@ def _shared(bootstrap: Bootstrap) -> _Shared:
         points=PointFiles(data / POINTS),
         logs=LogReader(engine.streams, ServiceStreams(data / "logs")),
         notices=Notices(),
-        meters=Meters(spans=_spans(settings)),
+        meters=Meters(),
         new_uid=clock.JobUids(),
     )
 
@@ -246,7 +243,7 @@ def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) 
         owner=f"{socket.gethostname()}:{os.getpid()}",
         stores=_parent_stores(shared),
         scheduling=_scheduling_policy(settings, engine),
-        failures=FailurePolicy(table_with(settings.failure_rules), settings.max_attempts),
+        failures=FailurePolicy(table_with(settings.failure_rules)),
         max_child_jobs=settings.max_child_jobs,
         curves=JobCurves(_curve_stores(shared)),
         meters=shared.meters,
@@ -257,10 +254,8 @@ def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) 
 def _launch_defaults(settings: Settings) -> LaunchDefaults:
     return LaunchDefaults(
         memory_cap=settings.memory_per_replica << 20,
-        stall_after=round(settings.stall_after * 1e9),
         warm_starts=settings.warm_starts if settings.keeps_imports else "off",
         keeps_imports=settings.keeps_imports,
-        own_root=settings.own_root,
     )
 
 
@@ -268,8 +263,6 @@ def _scheduling_policy(settings: Settings, engine: Engine) -> Policy:
     return Policy(
         strict=settings.strict,
         max_replicas=_ANY_NUMBER if settings.is_handed_down else settings.max_replicas,
-        patience=round(settings.patience * 1e9),
-        public_quotas=settings.quotas == "public",
         memory_cap=settings.memory_per_replica << 20,
         memory_beside=engine.memory_beside if isinstance(engine, TakesMemory) else 0,
     )
@@ -277,11 +270,7 @@ def _scheduling_policy(settings: Settings, engine: Engine) -> Policy:
 
 def _idling(shared: _Shared, controller: Controller) -> IdleWatch:
     settings = shared.settings
-    policy = IdlePolicy(
-        round(settings.idle_gpus * 1e9),
-        round(settings.idle_jobs * 1e9),
-        round(settings.idle_stop * 1e9),
-    )
+    policy = IdlePolicy(round(settings.idle_gpus * 1e9), round(settings.idle_stop * 1e9))
     return IdleWatch(
         policy,
         running=controller.running,
@@ -357,7 +346,7 @@ def _services(
 def _retention(shared: _Shared, services: Services) -> RetentionTimer:
     settings = shared.settings
     return RetentionTimer(
-        Retention(settings.retention_jobs, settings.retention_logs, settings.retention_size),
+        Retention(settings.retention_jobs, size=settings.retention_size),
         reader=shared.store.reader,
         intake=shared.store.intake,
         inventory=LogInventory(settings.data / "logs"),
@@ -395,11 +384,9 @@ def _engine(bootstrap: Bootstrap) -> Engine:
         rules=ProgramRules(
             settings.isolation,
             settings.max_processes,
-            settings.usage_every,
             settings.enforce_disk,
             tuple(Path(path) for path in settings.visible_paths.split(":") if path),
             autopsy_ttl=round(settings.autopsy_ttl * 3600e9),
-            autopsy_limit=round(settings.autopsy_limit * 2**30),
         ),
         cache=settings.cache,
         interpreters=_interpreter_prefixes(settings),
@@ -430,7 +417,7 @@ def _viewers(
         runtimes,
         BucketDirectories(shared.buckets).find,
         viewer_terms(settings, shared.engine),
-        pool=ViewerPool(settings.tensorboards, settings.tensorboard_idle),
+        pool=ViewerPool(settings.tensorboards),
         closing=stopping,
     )
 
@@ -445,9 +432,7 @@ def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     links = Links(link_key(bootstrap.token), _address(bootstrap))
     allowed = settings.shell == "on"
     shells = engine if isinstance(engine, Terminals) else NoTerminals()
-    return EngineShells(
-        shells, Tickets(clock.now), links, allowed=allowed, idle=settings.shell_idle
-    )
+    return EngineShells(shells, Tickets(clock.now), links, allowed=allowed)
 
 
 def _images(settings: Settings, engine: Engine) -> ContainerImages:
@@ -504,26 +489,9 @@ def _curve_stores(shared: _Shared) -> CurveStores:
     )
 
 
-def _spans(settings: Settings) -> SpanSink | None:
-    if not settings.traces_endpoint:
-        return None
-    # Imported here: it belongs to an extra, and is slow to load.
-    from trainshed.telemetry.otel import OtelSpans
-
-    return OtelSpans(settings.traces_endpoint, installed("trainshed"))
-
-
-def _smtp(settings: Settings) -> Smtp | None:
-    if not settings.smtp_host:
-        return None
-    return Smtp(
-        settings.smtp_host,
-        settings.smtp_port,
-        settings.smtp_tls,
-        settings.smtp_user,
-        os.environ.get(settings.smtp_password_env, ""),
-        settings.smtp_sender,
-    )
+def _mail_server(settings: Settings) -> Smtp | None:
+    password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
+    return mail_server(settings.smtp, password, settings.smtp_sender)
 
 
 def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
@@ -532,11 +500,8 @@ def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
         version=installed("trainshed"),
         project=settings.project,
         region=settings.region,
-        bucket=settings.default_bucket,
-        max_study_trials=settings.max_study_trials,
-        reduction_tls=settings.reduction_tls,
-        error_delay=round(settings.error_delay * 1e9),
+        bucket=DEFAULT_BUCKET,
         notify=tuple(table.name for table in settings.notify),
-        pages=_address(bootstrap) if settings.error_links == "service" else "",
+        pages=_address(bootstrap),
         configured=described(settings, bootstrap.origins),
     )

@@ -48,10 +48,9 @@ class Bootstrap(Struct, frozen=True):
     listener: socket.socket
     #: The Unix sockets on which replicas call the APIs.
     programs: ProgramSockets
-    #: The ports of gRPC; None = there is no gRPC.
-    grpc: GrpcPorts | None
-    #: Done when the certificates for TLS are ready; None = nothing speaks TLS.
-    certified: "Future[Certificates] | None"
+    grpc: GrpcPorts
+    #: Done when the certificates for TLS are ready.
+    certified: "Future[Certificates]"
     #: Done when the files of `certificates.interception_files` are there.
     intercepting: "Future[Interception]"
     buckets: BucketKeeper
@@ -74,8 +73,8 @@ class Bootstrap(Struct, frozen=True):
     @property
     def ports(self) -> tuple[int, ...]:
         """All TCP ports that the service listens on."""
-        ports = (self.grpc.plain, self.grpc.secure) if self.grpc else ()
-        listening = (port.getsockname()[1] for port in (self.listener, *ports))
+        ports = (self.listener, self.grpc.plain, self.grpc.secure)
+        listening = (port.getsockname()[1] for port in ports)
         return tuple(filter(None, (*listening, self.storage_port, self.storage_tls_port)))
 
 
@@ -113,7 +112,7 @@ def _open_in_order(
             "the directory and restore the backup again."
         )
     try:
-        store = open_store(settings.database, settings.data)
+        store = open_store("sqlite", settings.data)
         cleanup.callback(store.close)
         jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
         tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now, jobs)
@@ -141,8 +140,8 @@ def _open_in_order(
     cleanup.callback(programs.close)
     # One after the other: either may be the first to need the authority.
     threads = ThreadPoolExecutor(1, "certificates")
-    certified = _certify(settings, threads) if _needs_certificate(settings) else None
-    grpc_ports = _grpc_ports(settings, cleanup, certified) if certified else None
+    certified = _certify(settings, threads)
+    grpc_sockets = _grpc_sockets(settings, cleanup)
     intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
     threads.shutdown(wait=False)
     setup = _bucket_setup(settings, programs.rest_path)
@@ -154,7 +153,7 @@ def _open_in_order(
         origins=origins,
         listener=listener,
         programs=programs,
-        grpc=grpc_ports,
+        grpc=GrpcPorts(grpc_sockets["--grpc-port"], grpc_sockets["--grpc-tls-port"], certified),
         certified=certified,
         intercepting=intercepting,
         buckets=BucketKeeper(setup, listeners),
@@ -188,16 +187,13 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         host=settings.host,
         port=_beside(settings, 1, settings.host),
         tls_port=_beside(settings, 4, settings.host),
-        certificate=str(secure[0]) if _needs_certificate(settings) else "",
-        key=str(secure[1]) if _needs_certificate(settings) else "",
+        certificate=str(secure[0]),
+        key=str(secure[1]),
         tls=speaks_tls(settings),
         tokens=str(settings.data / "tokens.json"),
         service=str(service),
-        anonymous=settings.anonymous_storage,
         hosts=own_hosts(settings),
-        rules=bucket_rules(
-            settings.project, settings.default_bucket, settings.shared_buckets, settings.buckets
-        ),
+        rules=bucket_rules(settings.project, settings.shared_buckets, settings.buckets),
         linger=LINGER,
     )
 
@@ -210,10 +206,6 @@ def _bucket_listeners(setup: BucketSetup) -> Listeners:
             f"The buckets cannot be listened for at {setup.host}:{setup.port} and in "
             f"{Path(setup.replicas).parent}: {failure}. {advice_on(failure)}"
         ) from failure
-
-
-def _needs_certificate(settings: Settings) -> bool:
-    return settings.grpc or speaks_tls(settings)
 
 
 def _program_sockets(data: Path) -> ProgramSockets:
@@ -270,15 +262,6 @@ def advice_on(failure: OSError) -> str:
             )
         case _:
             return "Mend that, or choose another directory with --data."
-
-
-def _grpc_ports(
-    settings: Settings, cleanup: contextlib.ExitStack, certified: "Future[Certificates]"
-) -> GrpcPorts | None:
-    if not settings.grpc:
-        return None
-    sockets = _grpc_sockets(settings, cleanup)
-    return GrpcPorts(sockets["--grpc-port"], sockets["--grpc-tls-port"], certified)
 
 
 def _grpc_sockets(settings: Settings, cleanup: contextlib.ExitStack) -> dict[str, socket.socket]:

@@ -52,11 +52,9 @@ def names_of(text: str) -> Iterator[str]:
     return filter(None, (part.strip() for part in text.split(",")))
 
 
-def bucket_rules(
-    project: str, default_bucket: str, shared: str, tables: tuple[BucketTable, ...]
-) -> BucketRules:
+def bucket_rules(project: str, shared: str, tables: tuple[BucketTable, ...]) -> BucketRules:
     """Return the rules that follow from the settings of these names."""
-    return BucketRules(project, frozenset(names_of(shared)), tables, default_bucket)
+    return BucketRules(project, frozenset(names_of(shared)), tables)
 
 
 def cannot_serve(tables: Iterable[BucketTable], local: Iterable[str]) -> str:

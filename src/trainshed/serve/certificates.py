@@ -215,8 +215,8 @@ def _make_elsewhere(files: Signed, names: tuple[str, ...], now: float) -> None:
             return
         cause = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
     raise CertificatesUnusable(
-        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, give certificates "
-        "of your own with --tls-cert and --tls-key, or serve without gRPC (the setting grpc = false)."
+        f"The certificates in {files.chain.parent} cannot be made: {cause}. Mend that, or give certificates "
+        "of your own with --tls-cert and --tls-key."
     )
 
 

@@ -14,6 +14,7 @@ from trainshed.buckets.gateway import BucketsGateway
 from trainshed.cli.spelling import typed
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.facts import Facts
+from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.serve import clock
 from trainshed.serve.addresses import browsers_address
@@ -132,7 +133,7 @@ def build_console(
             version=services.settings.version,
             project=settings.project,
             region=settings.region,
-            bucket=settings.default_bucket,
+            bucket=DEFAULT_BUCKET,
             address=browsers_address(settings, bootstrap.listener.getsockname()[1]).rstrip("/"),
             command=typed(),
         ),

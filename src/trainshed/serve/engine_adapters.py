@@ -18,25 +18,25 @@ from trainshed.engines.port import Engine, EngineUnavailable, LogWriter
 from trainshed.engines.terminals import TerminalRefused, Terminals
 from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.system import cgroups
-from trainshed.runtimes.confinement import MOST_UNPACKED, InstallationTerms, LimitSettings
+from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings
+
+_SHELL_IDLE = 1800.0
+"""Seconds without a byte after which a shell is closed."""
 
 
 class EngineShells:
     """The engine's terminals and autopsies as `api.calls.services.Shells`.
 
-    `allowed`: whether shells are opened at all. `idle`: seconds without a byte after which a shell is closed,
-    0 = never.
+    `allowed`: whether shells are opened at all.
     """
 
-    def __init__(
-        self, engine: Terminals, tickets: Tickets, links: Links, *, allowed: bool, idle: float
-    ) -> None:
+    def __init__(self, engine: Terminals, tickets: Tickets, links: Links, *, allowed: bool) -> None:
         self.tickets = tickets
         self.links = links
         self.allowed = allowed
-        self.idle = idle
+        self.idle = _SHELL_IDLE
         self._engine = engine
 
     async def open(
@@ -113,7 +113,11 @@ class EngineLogs:
 _CPU_WEIGHT = 400
 """The weight of a program with four vCPUs."""
 _MEMORY = 8 << 30
-"""Bytes that apply if no setting limits memory."""
+"""Bytes of one installation if no setting limits memory."""
+_BUILD_DISK = 32 << 30
+"""Bytes that it may write."""
+_BUILD_TIME = 1800.0
+"""Seconds that it may take."""
 _REPLICA_PORTS = tuple(range(PROGRAM_PORT, PROGRAM_PORT + socket_calls.PORTS))
 
 
@@ -138,8 +142,7 @@ def build_terms(
         except EngineUnavailable as failure:
             raise BuildFailed(f"The packages cannot be installed yet: {failure}.") from None
         host = place.host
-        memory = (settings.build_memory or settings.memory_per_replica) << 20
-        disk = round(settings.build_disk * 2**30)
+        memory = settings.memory_per_replica << 20
         return InstallationTerms(
             level=host.level,
             hidden=place.hidden,
@@ -147,20 +150,20 @@ def build_terms(
             visible=place.visible,
             memory_bytes=min(memory or _MEMORY, host.memory_bytes),
             processes=cgroups.bounded(settings.max_processes, host.processes),
-            disk_bytes=disk,
-            seconds=settings.build_time,
+            disk_bytes=_BUILD_DISK,
+            seconds=_BUILD_TIME,
             cpu_weight=_CPU_WEIGHT,
             memory_base=host.memory_base,
             cpu_base=host.cpu_base,
             pids_base=host.pids_base,
             kept_ports=(*ports, *_REPLICA_PORTS),
-            unpacked_bytes=min(disk or MOST_UNPACKED, MOST_UNPACKED),
         )
 
     return terms
 
 
 _VIEWER_PROCESSES = 256
+_VIEWER_MEMORY = 2 << 30
 _VIEWER_DISK = 64 << 20
 """Bytes that a viewer may leave in its own directory, which should be next to nothing."""
 
@@ -179,11 +182,10 @@ def viewer_terms(settings: Settings, engine: Engine) -> Callable[[], Installatio
             )
         return replace(
             of_builds(),
-            memory_bytes=settings.tensorboard_memory << 20,
+            memory_bytes=_VIEWER_MEMORY,
             processes=_VIEWER_PROCESSES,
             disk_bytes=_VIEWER_DISK,
             seconds=0.0,
-            settings=LimitSettings("tensorboard_memory", "", "", ""),
         )
 
     return terms

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -53,7 +53,7 @@ class GrpcFront:
 
     def __init__(
         self,
-        ports: GrpcPorts | None,
+        ports: GrpcPorts,
         programs: socket.socket,
         directory: Path,
         services: Services,
@@ -71,11 +71,13 @@ class GrpcFront:
 
     async def start(self) -> None:
         """Take connections from now on. Raises what making the certificates failed with."""
-        ports, certificates = self._ports, None
-        sockets = [(self._programs, self._plain)]
-        if ports is not None:
-            certificates = await asyncio.wrap_future(ports.certified)
-            sockets += [(ports.plain, self._plain), (ports.secure, self._secure)]
+        ports = self._ports
+        certificates = await asyncio.wrap_future(ports.certified)
+        sockets = [
+            (self._programs, self._plain),
+            (ports.plain, self._plain),
+            (ports.secure, self._secure),
+        ]
         # Each connection takes three files, two here and one in gRPC, and there may be three relays.
         most = limits.of_this_process().connections // 6
         self._relays = tuple(
@@ -97,7 +99,7 @@ class GrpcFront:
         for path in (self._plain, self._secure):
             path.unlink(missing_ok=True)
 
-    async def _served(self, path: Path, certificates: Certificates | None) -> Path:
+    async def _served(self, path: Path, certificates: Certificates) -> Path:
         """Return the path once gRPC listens there. The first connection has gRPC loaded; after a failure the
         next one tries again."""
         if self._loading is None or (self._loading.done() and self._loading.exception()):
@@ -106,14 +108,11 @@ class GrpcFront:
         await asyncio.shield(self._loading)
         return path
 
-    async def _load(self, certificates: Certificates | None) -> "GrpcServer":
+    async def _load(self, certificates: Certificates) -> "GrpcServer":
         module = await asyncio.to_thread(importlib.import_module, "trainshed.api.grpc.server")
         server: GrpcServer = module.GrpcServer(self._services, self._authenticate)
-        listening: list[tuple[Path, Any]] = [(self._plain, None)]
-        if certificates is not None:
-            key, chain = certificates.key.read_bytes(), certificates.chain.read_bytes()
-            listening.append((self._secure, module.Identity(key, chain)))
-        for path, shown in listening:
+        key, chain = certificates.key.read_bytes(), certificates.chain.read_bytes()
+        for path, shown in ((self._plain, None), (self._secure, module.Identity(key, chain))):
             path.unlink(missing_ok=True)
             with reachable(str(path)) as short:
                 server.listen(short, shown)

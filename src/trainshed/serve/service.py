@@ -21,7 +21,7 @@ from trainshed.console.application import ConsoleApplication
 from trainshed.console.facts import FIRST_SEGMENTS
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid
+from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
@@ -118,9 +118,7 @@ class Service:
         await self._begin_work()
         data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
         settings = self._bootstrap.settings
-        authenticator = Authenticator(
-            lambda: self._bootstrap.tokens, anonymous=settings.anonymous_storage
-        )
+        authenticator = Authenticator(lambda: self._bootstrap.tokens)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
         mounts: dict[str, Application] = dict.fromkeys(
             (prefix.split("/")[1] for prefix in PREFIXES), gateway
@@ -128,7 +126,7 @@ class Service:
         groups = ConnectionGroups(limits.of_this_process())
         plain = [self._bootstrap.listener, self._bootstrap.programs.rest]
         tls: list[TlsListener] = []
-        if speaks_tls(settings) and self._bootstrap.certified is not None:
+        if speaks_tls(settings):
             shown = await asyncio.wrap_future(self._bootstrap.certified)
             certificate = Certificate(shown.chain, shown.key)
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
@@ -193,8 +191,6 @@ class Service:
         await self._app.exports.close()
         await self._app.controller.close()
         await self._app.outbox.close()
-        if self._app.meters.spans is not None:
-            await asyncio.to_thread(self._app.meters.spans.close)
 
     def _ready(self) -> None:
         settings = self._bootstrap.settings
@@ -207,7 +203,7 @@ class Service:
             "storage": web_address(settings, self._bootstrap.storage_port),
             "project": settings.project,
             "region": settings.region,
-            "bucket": settings.default_bucket,
+            "bucket": DEFAULT_BUCKET,
             "data": str(settings.data),
             "buckets": str(settings.data / "buckets"),
             **secure_addresses(

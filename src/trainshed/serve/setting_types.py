@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainshed.runtimes.image_map import MappedImage
 
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_.-]+")
-_ORIGIN = re.compile(r"https?://[a-z0-9_.\[\]:-]+")
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false"}
 _FLAGS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 """Words that people write for a flag, besides those that msgspec reads."""
@@ -196,31 +195,6 @@ def _check_size(text: str) -> None:
     parse_size(text)
 
 
-def _check_traces(url: str) -> None:
-    """Raise ValueError for a wrong address, or if the library for traces is not installed."""
-    if not url:
-        return
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(
-            f"{url!r} is no address of a collector, such as http://127.0.0.1:4318/v1/traces"
-        )
-    needed = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-    if not all(_is_installed(module) for module in needed):
-        raise ValueError(
-            "traces need a library that is not installed; install trainshed[otel], or leave this out"
-        )
-
-
-def _is_installed(module: str) -> bool:
-    from importlib.util import find_spec
-
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        # The package that would contain it is not installed either.
-        return False
-
-
 def _check_web_url(url: str) -> None:
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(
@@ -239,15 +213,10 @@ def _check_hosts(text: str) -> None:
         )
 
 
-def _check_origins(text: str) -> None:
-    from trainshed.httpd.hosts import listed
+def _check_mail_server(url: str) -> None:
+    from trainshed.notifying.targets import mail_server
 
-    wrong = [origin for origin in listed(text) if not _ORIGIN.fullmatch(origin)]
-    if wrong:
-        raise ValueError(
-            f"{', '.join(wrong)}: an origin is scheme, host and port of a page, "
-            "https://console.example.org:8443"
-        )
+    mail_server(url, "", "")
 
 
 def _check_project(project: str) -> None:
@@ -279,7 +248,6 @@ Amount = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 Lease = Annotated[float, msgspec.Meta(ge=1, le=_LARGEST)]
 Engine = Annotated[str, Checked(_check_engine)]
 Capacity = Literal["", "relaxed", "strict"]
-Quotas = Literal["unlimited", "public"]
 Isolation = Literal["", "own-user", "root", "user", "session"]
 ContainerTool = Literal["auto", "podman", "docker", "none"]
 ImagePull = Literal["missing", "always", "never"]
@@ -291,12 +259,10 @@ Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
 Age = Annotated[str, Checked(_check_age)]
 Size = Annotated[str, Checked(_check_size)]
-Collector = Annotated[str, Checked(_check_traces)]
 WebUrl = Annotated[str, Checked(_check_web_url)]
 HostNames = Annotated[str, Checked(_check_hosts)]
-Origins = Annotated[str, Checked(_check_origins)]
 FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
 MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_image_tables)]
 NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables(_notify_tables)]
-SmtpTls = Literal["starttls", "tls", "none"]
+MailServer = Annotated[str, Checked(_check_mail_server)]
 BucketTables = Annotated["tuple[BucketTable, ...]", Tables(_bucket_tables)]

@@ -13,11 +13,9 @@ from trainshed.core.warm_start import WarmStarts
 from trainshed.serve.setting_types import (
     Age,
     Amount,
-    BucketName,
     BucketNames,
     BucketTables,
     Capacity,
-    Collector,
     ContainerTool,
     Count,
     Directories,
@@ -27,17 +25,15 @@ from trainshed.serve.setting_types import (
     ImagePull,
     Isolation,
     Lease,
+    MailServer,
     MappedImages,
     NodeAccelerators,
     NotifyTables,
-    Origins,
     Port,
     Positive,
     Project,
-    Quotas,
     Region,
     Size,
-    SmtpTls,
     WebUrl,
     accelerators_of,
     convert,
@@ -73,8 +69,6 @@ class Settings(Struct, frozen=True):
     host: str = "127.0.0.1"
     #: Port of REST; 0 = any free one.
     port: Port = 8080
-    #: Whether there is gRPC.
-    grpc: bool = True
     #: Ports of gRPC without and with TLS; 0 = beside the REST port.
     grpc_port: Port = 0
     grpc_tls_port: Port = 0
@@ -91,20 +85,13 @@ class Settings(Struct, frozen=True):
     cache: Path = Path()
     #: The engine that runs replicas.
     engine: Engine = "local"
-    #: The kind of store.
-    database: Literal["sqlite"] = "sqlite"
     #: Virtual nodes of the local engine.
     nodes: Positive = 1
     #: Project and region of clients that name none.
     project: Project = "trainshed"
     region: Region = "us-central1"
-    #: Bucket for the demo and for code of the service's own project, made at the first start; those of other
-    #: projects are named after it.
-    default_bucket: BucketName = "trainshed"
     #: Buckets that are open to the programs of all projects, with commas in between.
     shared_buckets: BucketNames = ""
-    #: Whether the storage port serves everybody without credentials.
-    anonymous_storage: bool = False
     #: How many replicas run at once; further jobs wait.
     max_replicas: Positive = 256
     #: Seconds between SIGTERM and SIGKILL of a replica.
@@ -115,100 +102,47 @@ class Settings(Struct, frozen=True):
     exact_runtimes: bool = False
     #: Whether nodes have bounds (spec/queue#quotas); "" = nodes of a cluster do, this machine does not.
     capacity: Capacity = ""
-    #: The quotas that apply where none is set.
-    quotas: Quotas = "unlimited"
     #: CPUs, memory in GiB, and accelerators as TYPE=COUNT,… that each node is said to have; 0 and "" = its
     #: share of the machine.
     node_cpus: Amount = 0.0
     node_memory: Amount = 0.0
     node_accelerators: NodeAccelerators = ""
-    #: Seconds for which a waiting job may be overtaken.
-    patience: Amount = 600.0
     #: Seconds after which a shim or node that does not answer counts as lost.
     lease: Lease = 30.0
     #: Jobs that are not over, of those that programs of one job made, or of jobs that it made; 0 = none.
     max_child_jobs: Count = 20
-    #: Most attempts of one job.
-    max_attempts: Positive = 10
-    #: Seconds without progress after which a program is ended; 0 = never.
-    stall_after: Amount = 0.0
     #: Which programs begin with their frameworks imported, unless their jobs say otherwise.
     warm_starts: WarmStarts = "trials"
-    #: Whether all other programs begin in a fork of their runtime's interpreter that is already up.
-    #: Whether programs in prebuilt images have root directories of their own, unless their jobs say
-    #: otherwise.
-    own_root: bool = False
-    #: Seconds without a program after which frameworks are no longer kept imported; 0 = they never are.
-    warm_idle: Amount = 600.0
-    #: Seconds after a job's end before the public APIs show its error.
-    error_delay: Amount = 0.0
-    #: Whether reducers speak TLS even if a job does not ask for it.
-    reduction_tls: bool = False
-    #: The algorithm's engine for studies that ask for the default algorithm.
-    #: Most trials of one study or tuning job; 0 = any number.
-    max_study_trials: Count = 1000
     #: The address at which browsers reach this service; "" = where it listens.
     web_url: WebUrl = ""
-    #: Where links in errors of jobs lead: to this service's page of the job, or to that of the public text.
-    error_links: Literal["service", "google"] = "service"
     #: Further hostnames of the service, with commas in between.
     allowed_hosts: HostNames = ""
-    #: Origins of other pages that may call it, with commas in between.
-    allowed_origins: Origins = ""
     #: The isolation level that is demanded; "" = the strongest that works here.
     isolation: Isolation = ""
     #: Directories that programs may read although they are hidden by default, with colons in between.
     visible_paths: Directories = ""
-    #: Most processes of one replica, and at most a quarter of the numbers that its machine has for them; 0 =
-    #: any number.
-    max_processes: Count = 32768
-    #: Seconds between two samples of what a replica uses; 0 = none are taken.
-    usage_every: Amount = 10.0
+    #: Most processes and threads of one replica, or of one installation of packages; 0 = any number.
+    max_processes: Count = 32_768
     #: Whether a replica is ended whose files take more than the disk that its job asked for.
     enforce_disk: bool = False
-    #: Most memory of one installation of a job's packages in MiB; 0 = that of one replica, or 8 GiB.
-    build_memory: Count = 0
-    #: Most disk in GiB, and most seconds, of such an installation; 0 = any.
-    build_disk: Amount = 32.0
-    build_time: Amount = 1800.0
     #: Whether shells can be opened in replicas.
     shell: Literal["on", "off"] = "on"
-    #: Seconds without a byte after which a shell is closed; 0 = never.
-    shell_idle: Amount = 1800.0
     #: TensorBoards that run at once to show what jobs wrote; 0 = none are started.
     tensorboards: Count = 4
-    #: Seconds without a request after which a TensorBoard is ended; 0 = never.
-    tensorboard_idle: Amount = 600.0
-    #: Most memory of a TensorBoard in MiB.
-    tensorboard_memory: Positive = 2048
     #: Hours for which autopsies of failed replicas are kept; 0 = not at all.
     autopsy_ttl: Amount = 24.0
-    #: Most GiB of all autopsies.
-    autopsy_limit: Amount = 10.0
     #: How long a job is kept after its end; "" = for ever.
     retention_jobs: Age = ""
-    #: How long its log is kept; "" = as long as the job.
-    retention_logs: Age = ""
     #: How much the logs of all jobs that are over may take; "" = any size.
     retention_size: Size = ""
-    #: The mail server for `notify`; "" = there is none.
-    smtp_host: str = ""
-    smtp_port: Port = 587
-    smtp_tls: SmtpTls = "starttls"
-    #: The user name at the mail server; "" = none.
-    smtp_user: str = ""
-    #: The environment variable that contains the password.
-    smtp_password_env: str = ""
+    #: The mail server for `notify`, as smtp://USER@HOST:PORT; "" = there is none.
+    smtp: MailServer = ""
     #: The sender's address of mail.
     smtp_sender: str = ""
     #: Seconds for which all GPUs of a job may be idle before its timeline says so; 0 = for ever.
     idle_gpus: Amount = 0.0
-    #: The same for everything of a job: processors, GPUs and network.
-    idle_jobs: Amount = 0.0
     #: Seconds after that warning until a job that is still idle is stopped; 0 = it is not.
     idle_stop: Amount = 0.0
-    #: Address of an OpenTelemetry collector that takes traces by OTLP over HTTP; "" = there are none.
-    traces_endpoint: Collector = ""
     #: Format of the lines in the service's log.
     log_format: LogFormat = "text"
     #: The lowest level that is logged; each request is logged at info.
@@ -239,7 +173,7 @@ class Settings(Struct, frozen=True):
     @property
     def keeps_imports(self) -> bool:
         """Whether programs can begin with their frameworks imported; on nodes of a cluster they cannot."""
-        return self.engine == "local" and self.warm_idle > 0
+        return self.engine == "local"
 
     @property
     def is_handed_down(self) -> bool:
@@ -258,18 +192,10 @@ LOCAL_ENGINE = (
     "isolation",
     "visible_paths",
     "max_processes",
-    "usage_every",
-    "warm_idle",
     "enforce_disk",
     "autopsy_ttl",
-    "autopsy_limit",
 )
-"""Settings of the local engine: they may also be written in `[engines.local]`."""
-
-
-GROUPS = ("retention", "smtp", "idle", "traces")
-"""Tables of the file whose settings have the table's name as prefix: `[retention] jobs` is
-`retention_jobs`."""
+"""Settings of the local engine."""
 
 
 class Origin(Struct, frozen=True):
@@ -303,7 +229,8 @@ def load_with_origins(
         if os.environ.get(variable)
     }
     if config is not None:
-        document = _flattened(config, _read(config), wrong)
+        document = _read(config)
+        wrong += _engine_tables(config, document.get("engines", {}))
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
         origins.update({key: Origin("file", str(config.absolute())) for key in document})
         wrong += [
@@ -362,55 +289,14 @@ def engine_settings(settings: Settings) -> dict[str, Any]:
     return table | {"node_accelerators": accelerators}
 
 
-def _flattened(config: Path, document: dict[str, Any], wrong: list[str]) -> dict[str, Any]:
-    """Return the document with the settings of `[engines.local]` at the top level, where they may be given as
-    well."""
-    value = document.pop("engines", {})
+def _engine_tables(config: Path, value: Any) -> Iterator[str]:
+    """Yield what is wrong in the tables of engines, as far as a service can tell; each checks its own."""
     tables = cast("dict[str, Any]", value) if isinstance(value, dict) else {"NAME": value}
-    engines: dict[str, dict[str, Any]] = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
-            wrong.append(
-                f"{config}: engines: write settings of an engine as a table: [engines.{name}]"
-            )
-        elif name != "local":
-            engines[name] = table
-        else:
-            wrong += _local_engine(config, document, cast("dict[str, Any]", table))
-    for group in GROUPS:
-        wrong += _grouped(config, document, group)
-    return document | ({"engines": engines} if engines else {})
-
-
-def _grouped(config: Path, document: dict[str, Any], group: str) -> Iterator[str]:
-    """Yield what is wrong in a table of `GROUPS`, and move its settings into the document under their full
-    names."""
-    table = document.pop(group, {})
-    if not isinstance(table, dict):
-        yield f"{config}: {group}: write its settings as a table: [{group}]"
-        return
-    prefix = f"{group}_"
-    known = [name[len(prefix) :] for name in Settings.__struct_fields__ if name.startswith(prefix)]
-    for name, value in cast("dict[str, Any]", table).items():
-        if name not in known:
-            hint = near(name, known) or f" There are {', '.join(known)}."
-            yield f"{config}: {group}: unknown setting {name!r}.{hint}"
-        elif prefix + name in document:
-            yield f"{config}: {prefix}{name}: given twice, here and in [{group}]; give it once"
-        else:
-            document[prefix + name] = value
-
-
-def _local_engine(config: Path, document: dict[str, Any], table: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong in `[engines.local]`, and move its settings into the document."""
-    for name, value in table.items():
-        if name not in LOCAL_ENGINE:
-            hint = near(name, LOCAL_ENGINE) or " docs/settings.md lists all."
-            yield f"{config}: engines.local: unknown setting {name!r}.{hint}"
-        elif name in document:
-            yield f"{config}: {name}: given twice, here and in [engines.local]; give it once"
-        else:
-            document[name] = value
+            yield f"{config}: engines: write settings of an engine as a table: [engines.{name}]"
+        elif name == "local":
+            yield f"{config}: engines.local: write these settings at the top of the file"
 
 
 def speaks_tls(settings: Settings) -> bool:
@@ -422,13 +308,9 @@ def _no_mail(settings: Settings) -> str:
     """Return what is missing for the mail that `notify` asks for; "" = nothing."""
     if not any(table.mail for table in settings.notify):
         return ""
-    wanted = [name for name in ("smtp_host", "smtp_sender") if not getattr(settings, name)]
+    wanted = [name for name in ("smtp", "smtp_sender") if not getattr(settings, name)]
     if wanted:
         return f"Wrong settings:\n  [[notify]] has addresses of mail; set {' and '.join(wanted)} for it"
-    if (variable := settings.smtp_password_env) and not os.environ.get(variable):
-        return (
-            f"Wrong settings:\n  smtp_password_env: the environment variable {variable} is not set"
-        )
     return ""
 
 

@@ -60,13 +60,9 @@ _NAMED = 10
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
 @click.option("--engine", help="Engine that runs the replicas. Default: local.")
-@click.option("--database", help="Database that keeps the record. Default: sqlite.")
 @click.option("--nodes", type=int, help="Virtual nodes of the local engine. Default: 1.")
 @click.option(
     "--capacity", help="relaxed: run any job on what is here; strict: respect node sizes."
-)
-@click.option(
-    "--quotas", help="Quotas where none is set: unlimited, or public defaults. Default: unlimited."
 )
 @click.option(
     "--node-cpus", type=float, help="CPUs of each node. Default: its share of the machine."
@@ -277,11 +273,6 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
         more = len(taken_over) - _NAMED
         named = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield f"Taken over: {len(taken_over)} {many} that ran on ({named})."
-    if settings.anonymous_storage:
-        yield (
-            "NOTE: anonymous_storage is on: every program, and whoever reaches the buckets, has all of"
-            " them."
-        )
     if not (is_loopback(settings.host) or speaks_tls(settings)):
         yield (
             f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"

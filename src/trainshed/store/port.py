@@ -196,7 +196,7 @@ class Intake(Protocol):
         ...
 
     async def set_quota(self, key: QuotaKey, limit: float) -> None:
-        """Set a quota; `capacity.UNLIMITED` for no limit."""
+        """Set a quota."""
         ...
 
     async def clear_quota(self, key: QuotaKey) -> None:

@@ -1,1 +1,1 @@
-"""The service's log lines with fields, its counters and histograms, and spans for traces."""
+"""The service's log lines with fields, its counters and histograms."""

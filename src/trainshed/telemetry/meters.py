@@ -9,8 +9,6 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from trainshed.telemetry.spans import SpanSink
-
 Labels = tuple[str, ...]
 
 LATENCIES: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -65,5 +63,3 @@ class Meters(Struct):
     freed: int = 0
     #: Attempts to deliver a notification, by target and outcome.
     notifications: Counter[Labels] = field(default_factory=Counter[Labels])
-    #: Takes spans for traces; None = none are made.
-    spans: SpanSink | None = None

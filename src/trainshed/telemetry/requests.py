@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from trainshed.telemetry.lines import request_id
 from trainshed.telemetry.meters import Meters
-from trainshed.telemetry.spans import Span
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[Any], Awaitable[None]]
@@ -57,28 +56,8 @@ class Logged:
         if status and (method := scope.get(METHOD)):
             seconds = time.perf_counter() - self._began
             meters.requests.observe(seconds, "rest", method, str(status))
-            if meters.spans is not None:
-                parent = next((v for name, v in scope["headers"] if name == b"traceparent"), b"")
-                told: dict[str, str | int] = {
-                    "http.request.method": scope["method"],
-                    "http.response.status_code": status,
-                    "rpc.system": "rest",
-                    "trainshed.request": self._identity,
-                }
-                meters.spans.record(
-                    request_span(method, seconds, told, status >= 500, parent.decode("latin-1"))
-                )
         log_request(scope["method"], scope["path"], str(status or "-"), self._began)
         request_id.reset(self._token)
-
-
-def request_span(
-    method: str, seconds: float, told: dict[str, str | int], failed: bool, parent: str
-) -> Span:
-    """Return the span of a request that was answered just now. `seconds`: how long it took."""
-    now = time.time_ns()
-    attributes = {"rpc.method": method, **told}
-    return Span(method, now - round(seconds * 1e9), now, attributes, (), failed, parent)
 
 
 def identified(given: str) -> str:

@@ -81,11 +81,15 @@ class _Entry(Struct, eq=False):
         return self.starting.done() and (self.viewer is None or not self.viewer.is_alive)
 
 
+_IDLE: Final = 600.0
+"""Seconds without a request after which a viewer is ended."""
+
+
 class ViewerPool:
     """The running viewers, each started by the first request for it. Runs on the event loop only. `most`:
-    limit at once. `idle`: seconds without a request after which a viewer is ended; 0 = never."""
+    limit at once. `idle`: seconds without a request after which a viewer is ended."""
 
-    def __init__(self, most: int, idle: float) -> None:
+    def __init__(self, most: int, idle: float = _IDLE) -> None:
         self._most: Final = most
         self._idle: Final = idle
         #: By name; the one that was used least lately comes first.

@@ -9,7 +9,6 @@ from trainshed.core.capacity import (
     NodeStatus,
     Preflight,
     QuotaKey,
-    QuotaSource,
     QuotaStatus,
     Waiting,
 )
@@ -68,10 +67,9 @@ class ValueRoom:
         return tuple(
             QuotaStatus(
                 key,
-                self._limits.get(key, -1),
+                self._limits.get(key),
                 self.used.get(key, 0),
                 0,
-                QuotaSource.SET if key in self._limits else QuotaSource.NONE,
             )
             for key in {**self.used, **self._limits}
             if (key.project_id, key.region) == (project_id, region)

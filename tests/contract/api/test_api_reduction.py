@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.specs_requests import REDUCER, ReducingRuntimes, container, custom_job, pool
-from trainshed.api.calls.services import ApiSettings
 from trainshed.api.rest import ApiApplication
 from trainshed.core import reduction
 from trainshed.core.lifecycle.events import JobAdmitted, PauseOver, RuntimePrepared
@@ -170,7 +169,7 @@ async def is_secured(house: House, body: dict[str, Any]) -> bool:
     return stored.spec.reduction_tls
 
 
-async def test_tls_is_asked_for_by_a_label_or_a_setting(house: House) -> None:
+async def test_tls_is_asked_for_by_a_label(house: House) -> None:
     """spec/reduction#security: settled when the job is submitted; what would not be on is refused."""
     on = {reduction.TLS_LABEL: "on"}
     assert not await is_secured(house, reduced())
@@ -179,6 +178,3 @@ async def test_tls_is_asked_for_by_a_label_or_a_setting(house: House) -> None:
     wrong = await house.call("POST", f"{LOCATION}/customJobs", reduced(**{reduction.TLS_LABEL: ""}))
     assert wrong.status == 400
     assert f"labels.{reduction.TLS_LABEL}" in json.dumps(wrong.error)
-    house.services = replace(house.services, settings=ApiSettings(reduction_tls=True))
-    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-    assert await is_secured(house, reduced())

@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.events import (
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.core.names import JobName, ReplicaId, project_number
+from trainshed.core.names import ReplicaId, project_number
 
 pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/customJobs"
@@ -189,24 +189,6 @@ async def test_a_failed_job_carries_its_error(house: House) -> None:
     assert view["error"]["message"].startswith(
         "The replica workerpool0-0 exited with a non-zero status of 7."
     )
-
-
-async def test_the_error_can_be_told_later_than_the_end(house: House) -> None:
-    """As the hosted service does, where the operator says so: `error_delay`."""
-    late = ApiSettings(error_delay=60 * SECOND)
-    house.services = replace(house.services, settings=late)
-    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-    name = await created(house)
-    await finish(house, name, code=7)
-    view = (await house.call("GET", f"/v1/{name}")).json
-    assert (view["state"], "error" in view) == ("JOB_STATE_FAILED", False)
-    jobs = f"/v1/{name.rpartition('/')[0]}"
-    ended = (await house.store.reader.job(JobName.parse(name)))[0].ended
-    for passed, told in ((59, False), (60, True)):
-        house.clock = ended + passed * SECOND
-        (listed,) = (await house.call("GET", jobs)).json["customJobs"]
-        alone = (await house.call("GET", f"/v1/{name}")).json
-        assert ("error" in listed, "error" in alone) == (told, told)
 
 
 async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:

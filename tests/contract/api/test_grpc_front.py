@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import House
-from trainshed.replica.system.listening import listen_tcp, listen_unix
+from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates
 from trainshed.serve.grpc_front import GrpcFront, GrpcPorts, Relay
 
@@ -258,16 +258,3 @@ async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() ->
         writer.close()
     assert tries == 2
     relay.refuse()
-
-
-async def test_programs_are_served_where_there_are_no_ports(house: House, tmp_path: Path) -> None:
-    """Without gRPC for others (the setting grpc), programs still find it at the hosts of the public
-    services."""
-    path = tmp_path / "programs.sock"
-    front = GrpcFront(None, listen_unix(path), tmp_path, house.services, house.tokens.authenticate)
-    await front.start()
-    metadata = (("authorization", f"Bearer {house.token}"),)
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        assert await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20) == b""
-    assert sockets(tmp_path) == ["grpc.sock", "programs.sock"]
-    await front.close(1)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.contract.api.house import House
 from trainshed.access.principals import Principal
 from trainshed.api import metrics
-from trainshed.core.capacity import Load, QuotaKey, QuotaSource, QuotaStatus
+from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
 from trainshed.core.names import Api
 
 pytestmark = pytest.mark.anyio
@@ -55,9 +55,9 @@ async def test_requests_are_counted_by_method_and_code(house: House) -> None:
 async def test_what_there_is_to_do_is_told(house: House) -> None:
     def load() -> Load:
         key = QuotaKey("p1", "us-central1", "cpus")
-        endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), -1, 3, 0, QuotaSource.NONE)
+        endless = QuotaStatus(QuotaKey("p2", "us-central1", "cpus"), None, 3, 0)
         jobs = {(Api.ML, "QUEUED"): 2, (Api.VERTEX, "RUNNING"): 1}
-        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16, QuotaSource.SET), endless))
+        return Load(jobs, 2, (QuotaStatus(key, 8, 4, 16), endless))
 
     house.capacity.load = load
     samples = await read(house)

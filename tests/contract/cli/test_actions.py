@@ -45,7 +45,7 @@ def answering(service: FakeService) -> FakeService:
     return service
 
 
-QUOTA = {"project": "p", "region": "r", "metric": "cpus", "limit": 2, "used": 1, "source": "set"}
+QUOTA = {"project": "p", "region": "r", "metric": "cpus", "limit": 2, "used": 1}
 SECRET = {"project": "p", "name": "db", "version": 3, "created": ""}
 KEY: dict[str, Any] = {"key": "1a2b", "sealed": 1, "left": []}
 DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
@@ -59,7 +59,6 @@ DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
         ("gc --older-than 1d", done("job", "2", "deleted", record=job("2", "FAILED", **OLD))),
         ("gc --older-than 1d --dry-run", done("job", "2", "due", record=job("2", "FAILED", **OLD))),
         ("quotas set cpus 2", done("quota", "cpus", "set", record=QUOTA)),
-        ("quotas set cpus default", done("quota", "cpus", "cleared", record=QUOTA)),
         ("nodes drain node-1", done("node", "node-1", "drained", record=node())),
         ("nodes drain node-1 --wait", done("node", "node-1", "free", record=node())),
         ("nodes undrain node-1", done("node", "node-1", "undrained", record=node())),

@@ -20,7 +20,7 @@ HOSTILE = "\x1b]0;gone\x07rm\nnext"
 
 
 def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
-    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0, "source": "set"} | more
+    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0} | more
 
 
 def dataset(dataset_id: str, **more: Any) -> dict[str, Any]:
@@ -100,8 +100,8 @@ SECRET: dict[str, Any] = {
             "quotas",
             f"{OWN}/quotas",
             quota(),
-            "METRIC USED LIMIT WAITING FROM",
-            "cpus_n1_e2  12.5  20  0  set",
+            "METRIC USED LIMIT WAITING",
+            "cpus_n1_e2  12.5  20  0",
         ),
         (
             "secrets",
@@ -156,7 +156,7 @@ def test_pages_are_joined_and_nothing_hostile_is_printed(
 
 
 def test_a_list_of_another_place(trainshed: Invoke, service: FakeService) -> None:
-    unused = quota(used=0, limit="unlimited", source="none")
+    unused = quota(used=0, limit="unlimited")
     service.on("GET", f"{OWN}/quotas", {"quotas": [unused]})
     where = ("--project", "q", "--region", "r")
     assert "trainshed quotas list --all" in trainshed("quotas", *where).stderr

@@ -11,20 +11,17 @@ PLACE = {"project": "p", "region": "us-central1"}
 
 
 def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
-    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0, "source": "set"} | more
+    return {"metric": metric, "limit": 20, "used": 12.5, "waiting": 0} | more
 
 
-def test_set_and_clear(trainshed: Invoke, service: FakeService) -> None:
+def test_set(trainshed: Invoke, service: FakeService) -> None:
     service.on("POST", f"{QUOTAS}:set", {**PLACE, **quota()}, {**PLACE, **quota(limit="unlimited")})
-    service.on("POST", f"{QUOTAS}:clear", {**PLACE, **quota(limit=2200, source="public")})
     said = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
     assert said == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
     trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
     bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
     assert [body["limit"] for body in bodies] == [20, "unlimited"]
     assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "limit": 20}
-    said = trainshed("quotas", "set", "cpus_n1_e2", "default").stdout
-    assert said.startswith("cpus_n1_e2  2200 (the default) for p")
 
 
 def test_what_is_no_limit_is_refused_here(trainshed: Invoke, service: FakeService) -> None:

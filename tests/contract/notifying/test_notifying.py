@@ -25,7 +25,7 @@ from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.notifying.senders import Senders
-from trainshed.notifying.targets import NotifyTable, Smtp
+from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.serve import certificates
 from trainshed.store.port import Commit, LiveJob
 
@@ -192,7 +192,10 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
     shows.load_cert_chain(made.chain, made.key)
     trusts = ssl.create_default_context(cafile=str(made.ca))
     async with mailbox(shows, b"geheim") as box:
-        smtp = Smtp("127.0.0.1", box.port, "starttls", "trainshed", "geheim", "train@example.org")
+        url = f"smtp://trainshed@127.0.0.1:{box.port}"
+        server = mail_server(url, "geheim", "train@example.org")
+        assert server is not None and server.tls == "none", "nobody listens within a machine"
+        smtp = replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "b@example.org"))
         told = worker(house, table, smtp=smtp, trust=trusts)
         async with at_work(told):

@@ -363,7 +363,7 @@ def test_more_memory_than_the_limit_ends_it(place: Path, level: str) -> None:
     done = _python(confinement, _MEMORY)
     assert done.code != 0
     assert done.verdict.kind == "limit"
-    assert "192 MiB" in done.verdict.text and "build_memory" in done.verdict.text
+    assert "192 MiB" in done.verdict.text
 
 
 def test_more_processes_than_the_limit_are_not_made(place: Path, level: str) -> None:
@@ -380,7 +380,7 @@ def test_processes_beyond_the_limit_are_ended_where_nobody_refuses_them(place: P
     done = _python(_confinement(place, "session", processes=40), _FORKS + "time.sleep(60)")
     assert done.code != 0 or "refused" in done.said
     if os.geteuid() == 0:
-        assert "max_processes" in done.verdict.text
+        assert "40 processes" in done.verdict.text
 
 
 def test_more_files_than_the_limit_end_it(place: Path, level: str) -> None:
@@ -388,7 +388,7 @@ def test_more_files_than_the_limit_end_it(place: Path, level: str) -> None:
     done = _python(confinement, _FILES)
     assert done.code != 0
     assert done.verdict.kind == "limit"
-    assert "build_disk" in done.verdict.text
+    assert "0.0625 GiB" in done.verdict.text
 
 
 def test_one_file_never_gets_larger_than_the_limit(place: Path, level: str) -> None:
@@ -404,7 +404,7 @@ def test_its_time_is_limited(place: Path, level: str) -> None:
     done = _run(confinement, "/bin/sh", "-c", "setsid sleep 600 & sleep 600")
     assert done.code == 137
     assert done.verdict.kind == "limit"
-    assert "1 seconds" in done.verdict.text and "build_time" in done.verdict.text
+    assert "1 seconds" in done.verdict.text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be asked")

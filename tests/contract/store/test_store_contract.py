@@ -21,7 +21,6 @@ from tests.contract.store.store_samples import (
     quota_key,
     step,
 )
-from trainshed.core.capacity import UNLIMITED
 from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered
@@ -211,13 +210,13 @@ async def test_drained_nodes_are_kept_until_they_are_undrained(store: Store) -> 
 async def test_quotas_are_set_and_cleared(store: Store) -> None:
     await store.intake.set_quota(quota_key(region="us-west1"), 2.5)
     await store.intake.set_quota(quota_key(), 4)
-    await store.intake.set_quota(quota_key(metric="nvidia_t4_gpus"), UNLIMITED)
+    await store.intake.set_quota(quota_key(metric="nvidia_t4_gpus"), 3.5)
     await store.intake.set_quota(quota_key("a"), 0)
     await store.intake.set_quota(quota_key(), 8)
     assert await store.reader.quotas() == (
         (quota_key("a"), 0),
         (quota_key(), 8),
-        (quota_key(metric="nvidia_t4_gpus"), UNLIMITED),
+        (quota_key(metric="nvidia_t4_gpus"), 3.5),
         (quota_key(region="us-west1"), 2.5),
     )
     for _ in range(2):

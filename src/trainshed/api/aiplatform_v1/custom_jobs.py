@@ -19,7 +19,7 @@ from trainshed.api.resources.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
-    with_error_due,
+    with_link,
 )
 from trainshed.api.resources.submission import BucketUse, checked, new_job, store_works
 from trainshed.api.resources.web_access import add_to_job
@@ -123,7 +123,7 @@ async def list_(call: Call, request: Any) -> Message:
 
 
 def _shown(call: Call, job: Job) -> wire_json.Resource:
-    shown = views.custom_job(with_error_due(call.services, job))
+    shown = views.custom_job(with_link(call.services, job))
     if shown.kept.get("jobSpec", {}).get("enableWebAccess"):
         outputs: Any = shown.outputs
         add_to_job(call, job, outputs.web_access_uris)

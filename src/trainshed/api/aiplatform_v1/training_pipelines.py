@@ -31,7 +31,7 @@ from trainshed.api.resources.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
-    with_error_due,
+    with_link,
 )
 from trainshed.api.resources.submission import (
     BucketUse,
@@ -380,7 +380,7 @@ def _beside(
 
 
 def _shown(call: Call, pipeline: Pipeline) -> Message:
-    return views.training_pipeline(with_error_due(call.services, pipeline))
+    return views.training_pipeline(with_link(call.services, pipeline))
 
 
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:

@@ -22,7 +22,7 @@ from trainshed.api.resources.jobs import (
     of_kind,
     read_vertex_name,
     read_work,
-    with_error_due,
+    with_link,
 )
 from trainshed.api.resources.submission import checked, new_tuning_job, store_works
 from trainshed.api.resources.web_access import add_to_trials
@@ -129,7 +129,7 @@ CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_crea
 
 
 async def _shown(call: Call, job: TuningJob, evidence: Evidence) -> Message:
-    shown = with_error_due(call.services, job)
+    shown = with_link(call.services, job)
     view: Any = await asyncio.to_thread(views.tuning_job, shown, evidence)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)

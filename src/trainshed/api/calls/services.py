@@ -17,7 +17,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
 from trainshed.core.retention import LogCollection, Retention, RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
-from trainshed.core.study.records import StudyUid
+from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.lag import Lag
@@ -285,13 +285,9 @@ class ApiSettings(Struct, frozen=True):
     region: str = ""
     bucket: str = ""
     #: Most trials of a study; 0 = any number.
-    max_study_trials: int = 1000
-    #: Reducers use TLS, whether or not a job asks for it.
-    reduction_tls: bool = False
+    max_study_trials: int = MAX_TRIALS
     #: Notification targets that jobs may name.
     notify: tuple[str, ...] = ()
-    #: Nanoseconds between a job's end and the first answer that tells its error.
-    error_delay: int = 0
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
     #: The settings, as the operator or a default has set them; without secrets.

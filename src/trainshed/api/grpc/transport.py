@@ -31,7 +31,7 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
 from trainshed.telemetry.lines import request_id
-from trainshed.telemetry.requests import HEADER, identified, log_request, request_span
+from trainshed.telemetry.requests import HEADER, identified, log_request
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc
@@ -63,8 +63,6 @@ with _quietly():
     health_service: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
 
 
-_FAULTS: Final = frozenset({"INTERNAL", "UNAVAILABLE", "UNKNOWN", "DATA_LOSS", "DEADLINE_EXCEEDED"})
-"""Codes of errors that are the service's own fault."""
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
 _log = logging.getLogger("trainshed.api")
 DETAILS: Final = "grpc-status-details-bin"
@@ -140,17 +138,7 @@ class GrpcTransport:
         if (known := self._methods.get(aliased(path))) is not None:
             method = f"{known[1].service}.{known[1].method}"
             seconds = time.perf_counter() - began
-            meters = self._services.meters
-            meters.requests.observe(seconds, "grpc", method, code.name)
-            if meters.spans is not None:
-                parent = _value(context.invocation_metadata() or (), "traceparent") or ""
-                facts: dict[str, str | int] = {
-                    "rpc.grpc.status_code": code.value[0],
-                    "rpc.system": "grpc",
-                    "trainshed.request": identity,
-                }
-                failed = code.name in _FAULTS
-                meters.spans.record(request_span(method, seconds, facts, failed, parent))
+            self._services.meters.requests.observe(seconds, "grpc", method, code.name)
         trailers = ((HEADER, identity),)
         if status is not None:
             await context.abort(code, status.message, ((DETAILS, status.details), *trailers))

@@ -23,7 +23,7 @@ from trainshed.api.resources.jobs import (
     cancel_work,
     queue_position,
     read_job_name,
-    with_error_due,
+    with_link,
 )
 from trainshed.api.resources.submission import (
     BucketUse,
@@ -257,7 +257,7 @@ async def _view(call: Call, work: Work, etag: str, *, in_list: bool = False) -> 
         trials = await services.studies.history((work.study,))
         children = () if in_list else await services.reader.children(work.uid)
         evidence = Evidence(trials, tuple(job for job in children if isinstance(job, Job)))
-    shown = with_error_due(services, work)
+    shown = with_link(services, work)
     view: Any = views.job(shown, etag, queue_position(services.capacity, work), evidence)
     if view.training_input.enable_web_access:
         if isinstance(work, Job):

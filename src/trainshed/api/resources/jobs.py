@@ -132,15 +132,6 @@ async def jobs_below(reader: Reader, uid: JobUid) -> list[Job]:
     return jobs
 
 
-def with_error_due(services: Services, work: Kind) -> Kind:
-    """Return the work as it is shown. The public services set a job's error a while after its end, and so
-    does this one if its operator has set that."""
-    due = work.ended + services.settings.error_delay
-    if work.error is not None and services.now() < due:
-        return replace(work, error=None)
-    return with_link(services, work)
-
-
 def with_link(services: Services, work: Kind) -> Kind:
     """Return the work with an error that links to this service's pages."""
     if work.error is None:

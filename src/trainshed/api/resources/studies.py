@@ -286,7 +286,7 @@ def full(services: Services, study: Study) -> FailedPrecondition:
     """Return the error for a study that has had all its trials."""
     return FailedPrecondition(
         f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
-        "another study, or ask an operator of this service to raise the setting max_study_trials."
+        "another study."
     )
 
 

@@ -173,9 +173,9 @@ def check_labels(services: Services, work: Work) -> None:
         return
     _check_stall_label(work)
     _check_tls_label(work)
-    _check_switch(work, WARM_LABEL, "warm_starts")
-    _check_switch(work, OWN_ROOT_LABEL, "own_root")
-    _check_switch(work, OUTLIVES_LABEL)
+    _check_switch(work, WARM_LABEL, "the setting warm_starts counts")
+    _check_switch(work, OWN_ROOT_LABEL, "it is off")
+    _check_switch(work, OUTLIVES_LABEL, "it is off")
     _check_notify_label(work, services.settings.notify)
 
 
@@ -187,11 +187,10 @@ def _check_stall_label(work: Work) -> None:
         raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
 
 
-def _check_switch(work: Work, label: str, setting: str = "") -> None:
+def _check_switch(work: Work, label: str, without: str) -> None:
     """Raise InvalidRequest unless the label is on, off or missing."""
     text = dict(work.labels).get(label, "on")
     if text not in ("on", "off"):
-        without = f"the setting {setting} counts" if setting else "it is off"
         wrong = f"{text!r} is neither on nor off; without it {without}."
         raise InvalidRequest((Violation(f"labels.{label}", wrong),))
 
@@ -200,7 +199,7 @@ def _check_tls_label(work: Work) -> None:
     """Raise InvalidRequest for an invalid value: what somebody believes to be encrypted must be."""
     text = dict(work.labels).get(TLS_LABEL, _ON)
     if text != _ON:
-        wrong = f"{text!r} is not {_ON!r}; without the label the service's setting reduction_tls counts."
+        wrong = f"{text!r} is not {_ON!r}; without the label reducers speak no TLS."
         raise InvalidRequest((Violation(f"labels.{TLS_LABEL}", wrong),))
 
 
@@ -223,8 +222,7 @@ def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]
     for impossible fallbacks."""
     labels = tuple(labels)
     spec = with_fallbacks(spec, labels)
-    wants_tls = services.settings.reduction_tls or dict(labels).get(TLS_LABEL) == _ON
-    if wants_tls and has_reducers(spec):
+    if dict(labels).get(TLS_LABEL) == _ON and has_reducers(spec):
         spec = replace(spec, reduction_tls=True)
     return _with_warnings(services, spec)
 

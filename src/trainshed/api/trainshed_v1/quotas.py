@@ -9,11 +9,11 @@ from msgspec import structs
 
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
 from trainshed.api.trainshed_v1.places import read_place
-from trainshed.core.capacity import UNLIMITED, QuotaKey, QuotaSource, QuotaStatus
+from trainshed.core.capacity import QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.wire.trainshed_v1 import capacity as records
 
-UNLIMITED_WORD: Final = "unlimited"
+UNLIMITED: Final = "unlimited"
 _LARGEST: Final = 10**12
 
 
@@ -43,13 +43,16 @@ async def set_(call: JsonCall) -> records.PlacedQuota:
     key = _key(call, fields)
     limit = _limit(fields)
     fields.refuse()
-    await services.intake.set_quota(key, limit)
+    if limit is None:
+        await services.intake.clear_quota(key)
+    else:
+        await services.intake.set_quota(key, limit)
     await services.capacity.capacity_changed()
     return _view_of(call, key)
 
 
 async def clear(call: JsonCall) -> records.PlacedQuota:
-    """`POST /trainshed/v1/quotas:clear`: reset a quota to its default. It need not be set."""
+    """`POST /trainshed/v1/quotas:clear`: remove the limit. There need not be one."""
     services, fields = call.services, call.fields()
     key = _key(call, fields)
     fields.refuse()
@@ -61,16 +64,15 @@ async def clear(call: JsonCall) -> records.PlacedQuota:
 def quota_view(quota: QuotaStatus) -> records.Quota:
     return records.Quota(
         metric=quota.key.metric,
-        limit=UNLIMITED_WORD if quota.limit == UNLIMITED else quota.limit,
+        limit=UNLIMITED if quota.limit is None else quota.limit,
         used=quota.used,
         waiting=quota.waiting,
-        source=quota.source,
     )
 
 
 def _without_limit(key: QuotaKey) -> QuotaStatus:
     """Return a quota that the capacity view does not list."""
-    return QuotaStatus(key, UNLIMITED, 0, 0, QuotaSource.NONE)
+    return QuotaStatus(key, None, 0, 0)
 
 
 def _view_of(call: JsonCall, key: QuotaKey) -> records.PlacedQuota:
@@ -92,10 +94,10 @@ def _key(call: JsonCall, fields: Fields) -> QuotaKey:
     return QuotaKey(project, region, metric)
 
 
-def _limit(fields: Fields) -> float:
-    if fields.raw("limit") == UNLIMITED_WORD:
-        return UNLIMITED
+def _limit(fields: Fields) -> float | None:
+    if fields.raw("limit") == UNLIMITED:
+        return None
     if isinstance(fields.raw("limit"), str):
-        fields.fault("limit", f'It must be a number of at least 0, or "{UNLIMITED_WORD}".')
+        fields.fault("limit", f'It must be a number of at least 0, or "{UNLIMITED}".')
         return 0
     return fields.number("limit", most=_LARGEST, required=True)

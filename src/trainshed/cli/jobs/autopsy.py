@@ -46,7 +46,7 @@ def command(
     """Open a shell in the file system that a failed replica left, in the view that its program had, with its
     environment but for secrets. Without REPLICA: the first one that failed, of the newest attempt.
 
-    What failed replicas leave is kept for a day (settings autopsy_ttl, autopsy_limit).
+    What failed replicas leave is kept for a day (setting autopsy_ttl).
     """
     if target and line:
         raise click.UsageError("Give only one of --copy and --command.")

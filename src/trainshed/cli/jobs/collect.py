@@ -82,7 +82,7 @@ def command(
     """Delete old jobs that are over, with their logs, curves and what tuning jobs made; or their logs alone.
 
     What they wrote to buckets stays, and so do models. A service that does so by itself has settings:
-    [retention].
+    retention_jobs, retention_size.
     """
     client = endpoint.client(raw=actions.as_data)
     collecting = _Collecting(client, actions, dry_run=dry_run)

@@ -1,19 +1,14 @@
-"""Quotas: how much of which metric a job uses, and the public limits (facts/limits#quotas,
-spec/queue#quotas).
+"""Quotas: how much of which metric a job uses (facts/limits#quotas, spec/queue#quotas).
 
-Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. What the facts leave open
-is decided here: a machine family or disk type without a row of its own gets a metric without a public limit;
-"not available in the region" is a limit of 0; preemptible jobs have metrics of their own with the limits of
-the plain ones; for `ml` v1 only the CPUs are limited, to the usual 450, as its other figures are not known.
+Names are as an operator types them: `cpus_n1_e2`, `NVIDIA_TESLA_T4`, `pd_ssd_gb`. Preemptible jobs have
+metrics of their own, and so have jobs of `ml` v1.
 """
 
 import functools
 from collections.abc import Iterable
 
-from trainshed.core.capacity import UNLIMITED
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import machine_types
-from trainshed.core.catalog.tables import table
 from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
 from trainshed.core.names import Api
 
@@ -45,19 +40,6 @@ def usage_of(
         for metric, amount in _each(api, prefix, machine, disk):
             sums[metric] = sums.get(metric, 0) + amount * count
     return tuple((metric, value) for metric, value in sorted(sums.items()) if value)
-
-
-def public_limit(metric: str, region: str) -> float:
-    """Return the public default limit; UNLIMITED if there is none, as for unknown metrics."""
-    data = table("quotas")
-    if metric == f"{ML}cpus":
-        return data["mlCpus"]
-    row = data["vertex"].get(metric.removeprefix(PREEMPTIBLE))
-    if row is None:
-        return UNLIMITED
-    listed = (figure for figure, regions in row.items() if figure != "else" and region in regions)
-    figure = next(listed, row["else"])
-    return UNLIMITED if figure == "unlimited" else float(figure)
 
 
 @functools.cache

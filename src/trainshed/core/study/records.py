@@ -4,7 +4,7 @@ Times are nanoseconds since the epoch; 0 = the moment has not come.
 """
 
 import enum
-from typing import NewType
+from typing import Final, NewType
 
 from msgspec import Struct
 
@@ -12,6 +12,8 @@ from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.spec import StudySpec, Value
 from trainshed.core.units import Nanos
 
+MAX_TRIALS: Final = 1000
+"""Most trials of a study."""
 StudyUid = NewType("StudyUid", int)
 """Identity of a study; a tuning job's study has the job's own uid."""
 

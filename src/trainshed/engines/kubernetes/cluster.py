@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.kubernetes import kueue, manifests, reasons
@@ -481,7 +481,7 @@ class KubernetesCluster:
 
     async def _await_quota(self, name: HoldName, where: str, failure: ApiFailure) -> None:
         self._unmade[name] = Delay(
-            DelayCause.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
+            WaitReason.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
         )
         self._touch()
         # The API does not signal that a quota has room again.

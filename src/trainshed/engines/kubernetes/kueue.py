@@ -7,7 +7,7 @@ A group is named after its attempt. Replacements of its Pods belong to the same 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.engines.kubernetes.objects import Condition, Pod, Workload
 from trainshed.engines.remote.cluster import HoldName, NodeNeed
 
@@ -68,7 +68,7 @@ def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Del
         return None
     last = next((pod for pod in others if pod.is_leaving), others[0])
     return Delay(
-        DelayCause.CLUSTER,
+        WaitReason.CLUSTER,
         f"Kueue counts Pod {last.metadata.name} until Kubernetes has seen it end on node "
         f"{last.spec.node_name}",
         word="WaitingForReplacementPods",
@@ -89,7 +89,7 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
         ]
         what = "; ".join(checks) or "Kueue does not say which"
         return Delay(
-            DelayCause.CLUSTER,
+            WaitReason.CLUSTER,
             f"Kueue has quota for the job in queue {queue}, and waits for its admission checks ({what})",
             word="AdmissionChecks",
         )
@@ -97,7 +97,7 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
     if said is None:
         return None
     return Delay(
-        DelayCause.CLUSTER,
+        WaitReason.CLUSTER,
         f"Kueue has not admitted the job to queue {queue} yet: {_line(said.message)} ({said.reason})",
         word=said.reason,
         position=_position(workload, others),

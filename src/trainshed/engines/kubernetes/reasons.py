@@ -3,7 +3,7 @@ Pure."""
 
 from typing import Final
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.kubernetes import kueue
 from trainshed.engines.kubernetes.objects import Pod, Terminated
@@ -58,7 +58,7 @@ def delay(pod: Pod) -> Delay | None:
             return None  # The controller that put the gates there says why.
         said = _shortened(unscheduled.message) or "the scheduler has not said why"
         return Delay(
-            DelayCause.CLUSTER,
+            WaitReason.CLUSTER,
             f"Kubernetes has not placed Pod {pod.metadata.name}: {said} ({word})",
             word=word,
         )
@@ -70,7 +70,7 @@ def delay(pod: Pod) -> Delay | None:
     words = pulling if waiting.reason in _PULLS else _why(waiting.reason)
     said = f": {_shortened(waiting.message)}" if waiting.message else ""
     return Delay(
-        DelayCause.CLUSTER,
+        WaitReason.CLUSTER,
         f"Pod {pod.metadata.name} does not start on node {pod.spec.node_name}: {words}{said} "
         f"({waiting.reason})",
         word=waiting.reason,

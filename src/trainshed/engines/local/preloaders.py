@@ -120,7 +120,7 @@ class Preloaders:
 
     def _refusal(self, environ: Mapping[str, str]) -> str:
         if self._idle <= 0:
-            return "no frameworks are kept imported there: it is a node, or warm_idle is 0"
+            return "no frameworks are kept imported there: it is a node of a cluster"
         names = warm_start.differing(environ)
         return (
             f"{', '.join(names)}: an import may read that, and the preloader imported without it"

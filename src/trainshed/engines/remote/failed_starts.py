@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each further start; after the last of them none follows."""
@@ -33,7 +33,7 @@ def delay_of(node: str, failed: FailedStarts, pause: float) -> Delay:
     times = f", {failed.count} times so far" if failed.count > 1 else ""
     soon = f"in {pause:g} s" if pause else "at once"
     return Delay(
-        DelayCause.ENGINE,
+        WaitReason.ENGINE,
         f"the agent on node {node} ended before it was there{times}: {failed.why}; another one is started "
         f"{soon}",
     )

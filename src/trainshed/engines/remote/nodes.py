@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from trainshed.core.capacity import DelayCause
+from trainshed.core.capacity import WaitReason
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -230,7 +230,7 @@ class ClusterNodes:
         """Report why the cluster makes a gang wait, if it does."""
         names = (hold_name(self._options.identity, gang.record, part) for part in gang.record.parts)
         delay = next((report.delays[name] for name in names if name in report.delays), None)
-        if delay is not None or (gang.delay and gang.delay.cause is DelayCause.CLUSTER):
+        if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
             self._attempts.report_delay(gang, delay)
 
     def _judged(self, one: NodeReport) -> NodeReport:

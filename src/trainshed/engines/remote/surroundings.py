@@ -11,7 +11,7 @@ from typing import Any
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.registry import EngineContext
+from trainshed.engines.registry import USAGE_EVERY, EngineContext
 from trainshed.engines.remote.engine import PORT
 
 _OLD = 30 * 86400.0
@@ -35,7 +35,7 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
         hidden=context.hidden,
         visible=context.rules.visible,
         level=context.rules.isolation,
-        keeping=Keeping(context.rules.autopsy_ttl, context.rules.autopsy_limit),
+        keeping=Keeping(context.rules.autopsy_ttl),
         now=context.now,
     )
     return LocalEngine(directory, here)
@@ -48,7 +48,7 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
     return {
         "level": rules.isolation,
         "processes": rules.max_processes,
-        "usage_every": rules.usage_every,
+        "usage_every": USAGE_EVERY,
         "disk_enforced": rules.enforce_disk,
         "hidden": tuple(map(str, context.hidden)),
         "visible": tuple(map(str, rules.visible)),

@@ -7,7 +7,7 @@ described by the parts of their names, and any other reason by its name alone.
 import re
 from collections.abc import Iterable
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.remote.cluster import HoldEnd
 from trainshed.engines.slurm.records import Job, Pending
@@ -114,7 +114,7 @@ def delay(job: Job, before: int | None, now: float) -> Delay | None:
         return None
     nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"
     return Delay(
-        DelayCause.CLUSTER,
+        WaitReason.CLUSTER,
         f"Slurm has not given {nodes} yet: {words} ({job.reason})",
         word=job.reason,
         position=0 if before is None else before + 1,

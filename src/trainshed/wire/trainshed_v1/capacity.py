@@ -89,8 +89,6 @@ class Quota(Record, frozen=True):
     used: float = 0
     #: Needed by jobs that wait.
     waiting: float = 0
-    #: "set" by an operator, "public" (the public default) or "none".
-    source: str = ""
 
 
 class PlacedQuota(Quota, frozen=True):

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
 
-from trainshed.core.capacity import Delay, DelayCause
+from trainshed.core.capacity import Delay, WaitReason
 from trainshed.engines.remote.content.manifest import Unit
 
 _MB = 10**6
@@ -58,13 +58,13 @@ def delay_of_sending(nodes: Mapping[str, Sending]) -> Delay:
     }
     if not underway:
         return Delay(
-            DelayCause.CONTENT,
+            WaitReason.CONTENT,
             f"What the programs need is being made ready on {_in_words(list(nodes))}",
         )
     sent = sum(so_far for so_far, _ in underway.values())
     whole = sum(size for _, size in underway.values())
     return Delay(
-        DelayCause.CONTENT,
+        WaitReason.CONTENT,
         f"The environment is being sent to {_in_words(list(underway))}: {_megabytes(sent)} of "
         f"{_megabytes(whole)} MB",
     )
