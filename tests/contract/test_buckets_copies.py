@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.contract.buckets_service import MIB, Service, client_at
 from trainshed.buckets.setup import BucketRules
-from trainshed.controller.model_exports import CopyingBuckets
+from trainshed.controller.exports import CopyingBuckets
 from trainshed.core.errors import NotFound, PermissionDenied, Unavailable
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.serve.bucket_adapters import BucketCopies

@@ -167,7 +167,7 @@ DECIDING: Final = (
     ),
     Mutant(
         "alarm rings early",
-        _CONTROLLER + "alarms.py",
+        _CONTROLLER + "mailboxes.py",
         "        if asyncio.get_running_loop().time() < alarm.due[deadline.at]:\n",
         "        if asyncio.get_running_loop().time() < 0:\n",
         "After a day of waiting a limit is met before its time.",

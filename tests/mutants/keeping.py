@@ -58,7 +58,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "lists skip a row",
-        _SQLITE + "places.py",
+        _SQLITE + "narrowing.py",
         "AND {equal} AND uid < :below",
         "AND {equal} AND uid < :below - 1",
         "The first job of each page but the first is in no page.",
@@ -156,7 +156,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "another's file taken for the export's",
-        "src/trainshed/controller/model_exports.py",
+        "src/trainshed/controller/exports.py",
         "        if known is not None and known.has_content_of(source):\n",
         "        if known is not None and known.size == source.size:\n",
         "A copy that is to be whole has a file in it that is not the model's.",

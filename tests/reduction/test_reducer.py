@@ -18,7 +18,7 @@ from tests.reduction.certificates import authority
 from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
 from trainshed.access.job_tokens import JobTokens
-from trainshed.serve.vault import JobCertificate, job_certificate
+from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.tunnel import Tunnel

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.sim.virtual import run
-from trainshed.controller.alarms import LONGEST_DELAY, Alarms
+from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms
 from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid

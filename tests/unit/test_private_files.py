@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.serve.private_files import Exposed, close_to_others
+from trainshed.serve.bootstrap import Exposed, close_to_others
 
 OPEN = ("owner.token", "tokens.json", "jobs.key", "secrets.key", "sessions.json", "tls/ca.key")
 

@@ -46,7 +46,7 @@ from trainshed.engines.launch.documents import launch_document
 from trainshed.engines.launch.where import HostFacts, SharedPaths, Where
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
-from trainshed.serve.vault import JobCertificate, job_certificate
+from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 from trainshed_reduction import settings, variables
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (

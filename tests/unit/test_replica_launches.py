@@ -11,7 +11,7 @@ from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
 from trainshed.replica.observe import launches
 from trainshed.replica.observe.masking import Mask
-from trainshed.store.logs.launches import read_launches
+from trainshed.store.logs.reader import read_launches
 
 UID, PRIMARY = JobUid(7), ReplicaId(0, 0)
 

@@ -14,7 +14,7 @@ from trainshed.core.routes import Acceptance
 from trainshed.core.specs.fallbacks import AFTER, MACHINE_TYPES, REGIONS, with_fallbacks
 from trainshed.core.specs.machines import resolve
 from trainshed.engines.port import Node
-from trainshed.scheduler.falling_back import MOST
+from trainshed.scheduler.deciding import MOST
 from trainshed.scheduler.model import Policy
 
 NOW = CREATED + 10 * SECOND

@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.secrets import Made, SecretRef, job_mark, marked
 from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
-from trainshed.serve.vault import JobCertificate, Vault
+from trainshed.serve.engine_adapters import JobCertificate, Vault
 from trainshed.store.sqlite.inline import InlineStore, open_inline
 
 pytestmark = pytest.mark.anyio

@@ -58,8 +58,8 @@ from trainshed.store.codec import (
     encode_version,
     work_kind,
 )
-from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.resources import PersistentResource
 from trainshed.store.sqlite.connections import load_statements
 
 st.register_type_strategy(str, st.text(st.characters(exclude_categories=["Cs"]), max_size=12))

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from trainshed.telemetry.lines import JsonLines, TextLines, about, configure, request_id
+from trainshed.telemetry.lines import JsonLines, Logged, TextLines, about, configure, request_id
 from trainshed.telemetry.meters import Meters
-from trainshed.telemetry.requests import Logged
 
 log = logging.getLogger("trainshed.test")
 

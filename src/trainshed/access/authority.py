@@ -2,7 +2,7 @@
 authority signs the certificates of servers and clients.
 
 It loads `cryptography`, so it is imported only where certificates are made (`serve.certificates`,
-`serve.vault`, `engines.remote.credentials`).
+`serve.engine_adapters`, `engines.remote.credentials`).
 """
 
 import datetime

@@ -46,12 +46,11 @@ from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.core.errors import NotFound, Unauthenticated
-from trainshed.httpd.browsers import keeps_credentials
 from trainshed.httpd.front import Front
-from trainshed.httpd.hosts import Hosts, refuse
+from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
 from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.telemetry.requests import METHOD, Logged
+from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind

@@ -30,9 +30,8 @@ from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
-from trainshed.httpd.accepting import Acceptor
 from trainshed.httpd.protocol import ConnectionGroups
-from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
+from trainshed.httpd.secure import Acceptor, Certificate, SecureServer, TlsListener
 from trainshed.httpd.server import server_config
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from trainshed.core.tensorboards.records import (
 )
 from trainshed.store.metadata import Metadata
 from trainshed.store.points import PointFiles
-from trainshed.store.tensorboards import Tensorboards
+from trainshed.store.resources import Tensorboards
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)

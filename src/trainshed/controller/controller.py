@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.controller.alarms import LONGEST_DELAY, Alarms
 from trainshed.controller.capacity import AT_ONCE, CapacityTracker, event_of_decision
 from trainshed.controller.carrier import JobCarrier, preparation_message
 from trainshed.controller.curves import JobCurves
@@ -28,7 +27,7 @@ from trainshed.controller.leftovers import (
     settle_leftovers,
     settle_unknown,
 )
-from trainshed.controller.mailboxes import Mailbox, Mailboxes
+from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports

@@ -13,8 +13,8 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.notifications import Notification, Occasion, Target, next_try, notifications
 from trainshed.eventloop.background import Crew, joined
 from trainshed.notifying.targets import NotSent
-from trainshed.store.notifications import Notifications, Outgoing
 from trainshed.store.port import Commit, Intake
+from trainshed.store.resources import Notifications, Outgoing
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
 

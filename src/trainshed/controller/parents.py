@@ -30,8 +30,8 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
-from trainshed.store.models import Models
 from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader, StaleCommit
+from trainshed.store.resources import Models
 from trainshed.store.studies import Studies
 from trainshed.studies.port import Advisor
 from trainshed.telemetry.lines import about

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from trainshed.httpd.messages import JSON, Headers, Scope, Send, error_body
+from trainshed.httpd.messages import JSON, Headers, Message, Scope, Send, error_body
 
 ANY = "*"
 _ALWAYS = ("localhost", "*.localhost", "host.docker.internal", "gateway.docker.internal")
@@ -127,3 +127,21 @@ def _is_named(name: str, pattern: str) -> bool:
     if pattern.startswith("*."):
         return name.endswith(pattern[1:])
     return pattern in (ANY, name.rstrip("."))
+
+
+def keeps_credentials(scope: Scope, send: Send) -> Send:
+    """Return `send`, with 403 in place of a 401 to a browser that has sent the console's credentials.
+
+    Browsers forget them at any 401 of the port, so a link to the API would sign their owner out. A challenge
+    for such credentials stays as it is."""
+    if not dict(scope["headers"]).get(b"authorization", b"").lower().startswith(b"basic "):
+        return send
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 401:
+            asked = dict(message.get("headers", ())).get(b"www-authenticate", b"")
+            if not asked.startswith(b"Basic"):
+                message = {**message, "status": 403}
+        await send(message)
+
+    return sent

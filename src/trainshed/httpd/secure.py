@@ -1,6 +1,6 @@
 """Serves ports that speak TLS, alone or beside plain HTTP for this machine, and reads their certificate.
 
-It accepts connections itself (`httpd.accepting`), so that connections that do not finish their handshake are
+It accepts connections itself (`httpd.secure`), so that connections that do not finish their handshake are
 counted like any other half request, and so that the first byte shows what a client speaks.
 """
 
@@ -12,16 +12,16 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from socket import socket as Socket  # noqa: N812 beside a field of that name
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from trainshed.httpd.accepting import Acceptor
+from trainshed.eventloop.background import Crew
 from trainshed.httpd.connections import Connections, Reason
 from trainshed.httpd.protocol import ConnectionGroups
 
@@ -195,3 +195,72 @@ def _new_context() -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.set_alpn_protocols(["http/1.1"])
     return made
+
+
+Greet = Callable[[socket.socket, str], Coroutine[Any, Any, None]]
+"""Takes a new connection and the caller's address ("" on a Unix socket), and serves or closes it."""
+
+_NO_FILES_SECONDS: Final = 0.1
+
+
+class Acceptor:
+    """Accepts connections until it is closed. It has the methods that uvicorn expects of an asyncio
+    server."""
+
+    def __init__(self, listener: socket.socket, greet: Greet, what: str) -> None:
+        """`what` names the handling of a connection in the log."""
+        self._listener = listener
+        self._greet = greet
+        self._what = what
+        self._greeting = Crew()
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        #: When the last connection was taken (seconds of the event loop).
+        self.last = asyncio.get_running_loop().time()
+        listener.setblocking(False)
+        self._begin()
+
+    @property
+    def is_greeting(self) -> bool:
+        """Whether some accepted connections are not served yet."""
+        return self._greeting.is_busy
+
+    def stop(self) -> None:
+        """Accept no more connections. Other holders of the socket still can."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._pause is not None:
+                self._pause.cancel()
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+
+    def close(self) -> None:
+        """Accept no more connections, and cancel the handling of those that are not served yet."""
+        self.stop()
+        self._greeting.cancel()
+
+    async def wait_closed(self) -> None:
+        await self._greeting.settled()
+        self._listener.close()
+
+    def _begin(self) -> None:
+        self._pause = None
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._come)
+
+    def _come(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connection, address = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # The caller has gone already.
+        except OSError as failure:
+            # No file descriptor is left for it; when an open connection ends there is one.
+            _log.warning("a connection could not be taken: %s", failure)
+            loop.remove_reader(self._listener.fileno())
+            self._pause = loop.call_later(_NO_FILES_SECONDS, self._begin)
+            return
+        self.last = loop.time()
+        connection.setblocking(False)
+        is_tcp = connection.family != socket.AF_UNIX
+        if is_tcp:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._greeting.begin(self._greet(connection, str(address[0]) if is_tcp else ""), self._what)

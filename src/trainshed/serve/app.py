@@ -20,11 +20,9 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.data_exports import DataExporter
+from trainshed.controller.exports import DataExporter, ModelExporter, OperationWorker
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
-from trainshed.controller.model_exports import ModelExporter
-from trainshed.controller.operation_worker import OperationWorker
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import ParentStores
 from trainshed.controller.ports import Ports
@@ -63,13 +61,14 @@ from trainshed.serve.bucket_adapters import (
 from trainshed.serve.engine_adapters import (
     EngineLogs,
     EngineShells,
+    Vault,
     build_terms,
+    job_certificate,
     link_key,
     viewer_terms,
 )
 from trainshed.serve.setting_facts import described
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
-from trainshed.serve.vault import Vault, job_certificate
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog

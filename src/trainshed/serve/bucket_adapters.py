@@ -24,7 +24,7 @@ from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
 from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLine, read_back
-from trainshed.controller.model_exports import StoredObject
+from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
@@ -297,7 +297,7 @@ class _RemoteDirectory:
 
 class BucketCopies:
     """Opens buckets through the bucket process, which decides what programs of the export's project may do
-    (`controller.model_exports.OpenBuckets`)."""
+    (`controller.exports.OpenBuckets`)."""
 
     def __init__(self, uds: Path) -> None:
         """`uds`: the bucket process's socket for the service alone."""
@@ -313,7 +313,7 @@ class BucketCopies:
 
 
 class _Copying:
-    """Implements `controller.model_exports.CopyingBuckets`."""
+    """Implements `controller.exports.CopyingBuckets`."""
 
     def __init__(self, calls: BucketCalls) -> None:
         self._calls = calls

@@ -182,8 +182,7 @@ def _serve(
     # `Service` turns the collector on again once it has begun its work.
     gc.disable()
     last_sign = _last_written(settings.data)
-    from trainshed.serve.bootstrap import assembled
-    from trainshed.serve.private_files import close_to_others
+    from trainshed.serve.bootstrap import assembled, close_to_others
 
     for mended in close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
@@ -196,8 +195,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message alone tells how to start the service."""
     from trainshed.core.errors import Unavailable
     from trainshed.engines.port import LevelUnavailable
-    from trainshed.serve.bootstrap import StartFailed
-    from trainshed.serve.private_files import Exposed
+    from trainshed.serve.bootstrap import Exposed, StartFailed
 
     return StartFailed, Exposed, LevelUnavailable, Unavailable, SettingsError
 

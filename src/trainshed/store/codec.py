@@ -26,8 +26,8 @@ from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import BoardResource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation
+from trainshed.store.resources import PersistentResource
 from trainshed.summaries.reading import FileProgress
 
 Labels = tuple[tuple[str, str], ...]

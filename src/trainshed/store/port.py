@@ -21,17 +21,19 @@ from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
-from trainshed.store.curves import Curves
-from trainshed.store.datasets import Datasets
-from trainshed.store.evaluations import Evaluations
 from trainshed.store.metadata import Metadata
-from trainshed.store.models import Models
-from trainshed.store.notifications import Notifications
-from trainshed.store.operations import Operations
 from trainshed.store.records import Operation, RecordSetAside
-from trainshed.store.secrets import Secrets
+from trainshed.store.resources import (
+    Curves,
+    Datasets,
+    Evaluations,
+    Models,
+    Notifications,
+    Operations,
+    Secrets,
+    Tensorboards,
+)
 from trainshed.store.studies import Studies
-from trainshed.store.tensorboards import Tensorboards
 
 NO_JOB: Final = JobUid(0)
 """The uid that no work has."""

@@ -1,11 +1,11 @@
-"""Buckets in memory, in which exports copy (`controller.model_exports.OpenBuckets`)."""
+"""Buckets in memory, in which exports copy (`controller.exports.OpenBuckets`)."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from trainshed.controller.model_exports import StoredObject
+from trainshed.controller.exports import StoredObject
 from trainshed.core.errors import NotFound, RequestError
 from trainshed.core.pipelines.records import ModelExport
 

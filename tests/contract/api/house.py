@@ -24,9 +24,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
-from trainshed.controller.data_exports import DataExporter
-from trainshed.controller.model_exports import ModelExporter
-from trainshed.controller.operation_worker import OperationWorker
+from trainshed.controller.exports import DataExporter, ModelExporter, OperationWorker
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job

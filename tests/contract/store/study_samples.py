@@ -27,8 +27,8 @@ from trainshed.core.study.records import Measurement, Study, StudyUid, Trial, Tr
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
 from trainshed.core.works import Work
-from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.resources import PersistentResource
 
 PLACE = "projects/p/locations/us-central1"
 

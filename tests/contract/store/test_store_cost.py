@@ -28,7 +28,7 @@ from trainshed.core.works import Work
 from trainshed.store.port import Commit, JobQuery, NewWork, Store, open_store
 from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.places import walk
+from trainshed.store.sqlite.narrowing import walk
 
 pytestmark = pytest.mark.anyio
 

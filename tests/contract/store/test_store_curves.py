@@ -1,4 +1,4 @@
-"""What every store promises of the curves of jobs (`trainshed.store.curves`)."""
+"""What every store promises of the curves of jobs (`trainshed.store.resources`)."""
 
 import pytest
 from msgspec.structs import replace

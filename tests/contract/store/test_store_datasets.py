@@ -1,4 +1,4 @@
-"""What every store promises of datasets (`trainshed.store.datasets`)."""
+"""What every store promises of datasets (`trainshed.store.resources`)."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What every store promises of evaluations of models (`trainshed.store.evaluations`)."""
+"""What every store promises of evaluations of models (`trainshed.store.resources`)."""
 
 import pytest
 

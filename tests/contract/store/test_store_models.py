@@ -1,4 +1,4 @@
-"""What every store promises of models and persistent resources (`trainshed.store.models`)."""
+"""What every store promises of models and persistent resources (`trainshed.store.resources`)."""
 
 import pytest
 from msgspec.structs import replace

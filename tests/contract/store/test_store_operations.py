@@ -1,4 +1,4 @@
-"""What every store promises of operations that are of no study (`trainshed.store.operations`)."""
+"""What every store promises of operations that are of no study (`trainshed.store.resources`)."""
 
 import pytest
 from msgspec.structs import replace

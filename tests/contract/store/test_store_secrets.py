@@ -1,4 +1,4 @@
-"""What every store promises of secrets (`trainshed.store.secrets`)."""
+"""What every store promises of secrets (`trainshed.store.resources`)."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.contract.store.store_samples import SECOND, T0
 from trainshed.core.errors import NotFound
 from trainshed.core.secrets import SecretRef
 from trainshed.store.port import Store
-from trainshed.store.secrets import Sealed, SecretVersion, Stored
+from trainshed.store.resources import Sealed, SecretVersion, Stored
 
 pytestmark = pytest.mark.anyio
 

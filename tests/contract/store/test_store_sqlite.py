@@ -39,7 +39,7 @@ from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, open_writer
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.jobs import SqliteIntake
-from trainshed.store.sqlite.places import walk
+from trainshed.store.sqlite.narrowing import walk
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.reader import SqliteReader
 from trainshed.store.sqlite.schema import migrate, scripts

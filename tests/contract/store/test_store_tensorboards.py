@@ -1,4 +1,4 @@
-"""What every store promises of tensorboards (`trainshed.store.tensorboards`)."""
+"""What every store promises of tensorboards (`trainshed.store.resources`)."""
 
 from typing import Any
 

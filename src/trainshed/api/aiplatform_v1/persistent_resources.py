@@ -26,8 +26,8 @@ from trainshed.core.requests import Faults, Section
 from trainshed.core.specs import machines
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.specs.vertex import read_machine
-from trainshed.store.models import PersistentResource
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.resources import PersistentResource
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

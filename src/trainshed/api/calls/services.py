@@ -22,22 +22,24 @@ from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
-from trainshed.store.curves import Curves
-from trainshed.store.datasets import Datasets
-from trainshed.store.evaluations import Evaluations
 from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
-from trainshed.store.models import Models
 from trainshed.store.notices import Notices
-from trainshed.store.notifications import Notifications
-from trainshed.store.operations import Operations
 from trainshed.store.points import PointFiles
 from trainshed.store.port import Intake, NewWork, Reader
 from trainshed.store.records import Operation
-from trainshed.store.secrets import Secrets
+from trainshed.store.resources import (
+    Curves,
+    Datasets,
+    Evaluations,
+    Models,
+    Notifications,
+    Operations,
+    Secrets,
+    Tensorboards,
+)
 from trainshed.store.studies import Studies
-from trainshed.store.tensorboards import Tensorboards
 from trainshed.summaries.places import LogDirectory
 from trainshed.telemetry.meters import Meters
 from trainshed.wire.trainshed_v1.settings import Setting

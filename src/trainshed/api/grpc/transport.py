@@ -30,8 +30,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
-from trainshed.telemetry.lines import request_id
-from trainshed.telemetry.requests import HEADER, identified, log_request
+from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, pool, routes
 from trainshed.wire.routes import Rpc

@@ -16,7 +16,7 @@ from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.runtime import CONTAINER
-from trainshed.store.logs.launches import Launch
+from trainshed.store.logs.reader import Launch
 from trainshed.wire.trainshed_v1 import launches as records
 
 _CLUSTER: Final = "CLUSTER_SPEC"

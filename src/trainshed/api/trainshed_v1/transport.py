@@ -48,7 +48,7 @@ from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import NotFound, PermissionDenied
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
-from trainshed.telemetry.requests import METHOD
+from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import capacity

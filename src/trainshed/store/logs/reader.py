@@ -7,16 +7,17 @@ The service's own lines about the preparation of an attempt (`service_log`) are 
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
-from trainshed.store.logs.launches import Launch, read_launches
+from trainshed.core.units import Bytes, Nanos
 from trainshed.store.logs.lines import (
     LogCursor,
     LogLine,
@@ -29,7 +30,7 @@ from trainshed.store.logs.lines import (
 from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import Place, Sample, is_small, sample
 from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
-from trainshed.store.logs.segments import Entry, ReplicaLog
+from trainshed.store.logs.segments import Entry, ReplicaLog, records
 from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 T = TypeVar("T")
@@ -40,6 +41,56 @@ _SHORT_PAGE = 200
 _FEW_SOURCES = 16
 """Up to so many lines of so many replicas are read in the event loop's own thread, in about two
 milliseconds."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """How one incarnation was started."""
+
+    #: 0 = not known.
+    incarnation: int = 0
+    #: Nanoseconds since the epoch.
+    at: Nanos = 0
+    argv: tuple[str, ...] = ()
+    #: The directory in which it started; "" = a working directory of its own.
+    directory: str = ""
+    #: Names of all its environment variables, sorted.
+    names: tuple[str, ...] = ()
+    #: Values of those variables that the service sets to describe the program's place
+    #: (`replica.observe.launches.SHOWN`).
+    values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    #: "" = the machine's.
+    hostname: str = ""
+    #: "" = the machine's.
+    address: str = ""
+    #: The sandbox's isolation level.
+    level: str = ""
+    #: Number of the Unix user; -1 = the service's own user.
+    user: int = -1
+    #: Memory limit in bytes; 0 = none.
+    memory: Bytes = 0
+    #: Disk limit in bytes; 0 = none.
+    disk: Bytes = 0
+    #: Limit of processes and threads; 0 = none.
+    processes: int = 0
+    #: UUIDs of its GPUs.
+    gpus: tuple[str, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(Launch)
+
+
+def read_launches(
+    held: Iterable[Streams], job_uid: JobUid, attempt: int, replica: ReplicaId
+) -> tuple[Launch, ...]:
+    """Return the launches of a replica in an attempt, in their order; () if there were none. Blocks for a
+    small read."""
+    source = StreamSource(job_uid, attempt, replica)
+    found: list[Launch] = []
+    for streams in held:
+        for part in streams.open(source, StreamKind.LAUNCHES):
+            data = part.read(0, part.size())
+            found.extend(records(data, _decoder))
+    return tuple(found)
 
 
 class LogReader:

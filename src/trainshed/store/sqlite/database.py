@@ -18,14 +18,9 @@ from trainshed.store.sqlite.connections import (
     require_not_emptied,
     require_sound,
 )
-from trainshed.store.sqlite.curves import SqliteCurves
-from trainshed.store.sqlite.datasets import SqliteDatasets
-from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
-from trainshed.store.sqlite.models import SqliteModels
-from trainshed.store.sqlite.notifications import SqliteNotifications
-from trainshed.store.sqlite.operations import SqliteOperations
+from trainshed.store.sqlite.models import SqliteEvaluations, SqliteModels
 from trainshed.store.sqlite.presence import (
     OpenFiles,
     require_content,
@@ -33,8 +28,14 @@ from trainshed.store.sqlite.presence import (
     require_present,
 )
 from trainshed.store.sqlite.reader import SqliteReader
+from trainshed.store.sqlite.resources import (
+    SqliteCurves,
+    SqliteDatasets,
+    SqliteNotifications,
+    SqliteOperations,
+    SqliteSecrets,
+)
 from trainshed.store.sqlite.schema import migrate
-from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
 from trainshed.store.sqlite.studies import SqliteStudies, finish_deleting

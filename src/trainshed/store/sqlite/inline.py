@@ -16,17 +16,18 @@ from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.connections import open_memory
-from trainshed.store.sqlite.curves import SqliteCurves
-from trainshed.store.sqlite.datasets import SqliteDatasets
-from trainshed.store.sqlite.evaluations import SqliteEvaluations
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
-from trainshed.store.sqlite.models import SqliteModels
-from trainshed.store.sqlite.notifications import SqliteNotifications
-from trainshed.store.sqlite.operations import SqliteOperations
+from trainshed.store.sqlite.models import SqliteEvaluations, SqliteModels
 from trainshed.store.sqlite.reader import SqliteReader
+from trainshed.store.sqlite.resources import (
+    SqliteCurves,
+    SqliteDatasets,
+    SqliteNotifications,
+    SqliteOperations,
+    SqliteSecrets,
+)
 from trainshed.store.sqlite.schema import migrate
-from trainshed.store.sqlite.secrets import SqliteSecrets
 from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
 from trainshed.store.sqlite.studies import SqliteStudies

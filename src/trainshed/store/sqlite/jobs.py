@@ -28,7 +28,7 @@ from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, St
 from trainshed.store.records import ADVICE, Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.models import registering
-from trainshed.store.sqlite.notifications import put as put_notifications
+from trainshed.store.sqlite.resources import put as put_notifications
 from trainshed.store.sqlite.rows import Parameters, etag, intent, name_parameters, quota_parameters
 from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.writes import (

@@ -14,8 +14,7 @@ from trainshed.store.conditions import Condition
 from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
 from trainshed.store.sqlite.connections import Reading, load_statements
-from trainshed.store.sqlite.narrowing import narrowed
-from trainshed.store.sqlite.places import walk
+from trainshed.store.sqlite.narrowing import narrowed, walk
 from trainshed.store.sqlite.rows import (
     Parameters,
     name_parameters,

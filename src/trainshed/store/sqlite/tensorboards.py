@@ -1,4 +1,4 @@
-"""Implements tensorboards (`store.tensorboards.Tensorboards`) on SQLite."""
+"""Implements tensorboards (`store.resources.Tensorboards`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence

@@ -1,0 +1,236 @@
+"""Carries out operations that the service does beside requests: exports of models and of datasets."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.core.errors import (
+    FailedPrecondition,
+    NotFound,
+    PermissionDenied,
+    RequestError,
+    Unavailable,
+)
+from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE, INVALID_ARGUMENT
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import JobUid
+from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.units import Bytes
+from trainshed.datasets.port import Account, DataRefused, SplitFiles, Written
+from trainshed.eventloop.background import keep
+from trainshed.store.notices import Notices
+from trainshed.store.records import Operation, OperationKind
+from trainshed.store.resources import Operations
+
+log = logging.getLogger(__name__)
+
+OperationHandler = Callable[[Operation], Awaitable[Operation]]
+"""Does what an operation of its kind asks for, and returns the operation as it ended."""
+
+
+class OperationWorker:
+    """Carries out operations, each in a task of its own. The handlers limit how many work at a time."""
+
+    def __init__(
+        self,
+        operations: Operations,
+        handlers: Mapping[OperationKind, OperationHandler],
+        notices: Notices,
+        now: Callable[[], int],
+    ) -> None:
+        self._operations = operations
+        self._handlers = handlers
+        self._notices = notices
+        self._now = now
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self) -> None:
+        """Go on with what an earlier service left undone."""
+        for kind in self._handlers:
+            for operation in await self._operations.running(kind):
+                self.begin(operation)
+
+    def begin(self, operation: Operation) -> None:
+        """Begin to carry out an operation that is stored."""
+        name = operation.name
+        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"operation {name}")
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def stop(self, name: str) -> None:
+        """End the work on an operation that was cancelled. Does nothing if it is not one of this worker's."""
+        if task := self._tasks.get(name):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop working; what is not done stays stored."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, operation: Operation) -> None:
+        try:
+            ended = await self._handlers[operation.kind](operation)
+        except Exception:
+            # Broad on purpose: if nobody ended the operation, clients would wait for it without end.
+            log.exception("operation %s failed", operation.name)
+            ended = not_exported(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
+        await self._operations.finish(replace(ended, updated=self._now()))
+        self._notices.publish(JobUid(operation.subject))
+        log.info("operation %s %s", operation.name, ended.state)
+
+
+def not_exported(operation: Operation, code: int, message: str) -> Operation:
+    """Return an export as failed. `code`: of google.rpc."""
+    text = f"{operation.target} was not exported: {message}"
+    return replace(operation, state=OperationState.FAILED, error=JobError(code, text))
+
+
+_AT_ONCE: Final = 2
+"""Exports that copy at the same time; others wait."""
+_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds before each further try of a copy that is not possible at the moment."""
+_CODES: Final[dict[type[Exception], int]] = {
+    NotFound: 5,
+    PermissionDenied: 7,
+    FailedPrecondition: 9,
+    Unavailable: 14,
+}
+"""google.rpc codes of the errors that a copy fails with."""
+
+
+class StoredObject(Struct, frozen=True):
+    """An object as a list shows it."""
+
+    #: Its whole gs:// URI.
+    uri: str
+    generation: str
+    size: Bytes
+    #: "" = not known.
+    checksum: str = ""
+
+    def has_content_of(self, other: "StoredObject") -> bool:
+        """Whether both are known to hold the same bytes."""
+        return bool(self.checksum) and (self.size, self.checksum) == (other.size, other.checksum)
+
+
+class CopyingBuckets(Protocol):
+    """Buckets in which objects are copied. Methods raise NotFound, PermissionDenied, FailedPrecondition, and,
+    for what may be tried again, Unavailable."""
+
+    async def objects(self, directory: str) -> tuple[StoredObject, ...]:
+        """Return all objects below a gs:// directory, whose URI ends with a slash."""
+        ...
+
+    async def copy(self, source: StoredObject, target: str) -> None:
+        """Copy that generation of an object to a gs:// URI, whole or not at all. Raises NotFound if the
+        object has another generation by now."""
+        ...
+
+
+OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets]]
+"""Opens the buckets with the rights of an export."""
+
+
+class ModelExporter:
+    """The `controller.exports.OperationHandler` for exports of models."""
+
+    def __init__(self, buckets: OpenBuckets) -> None:
+        self._buckets = buckets
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def __call__(self, operation: Operation) -> Operation:
+        assert operation.export is not None
+        async with self._turns:
+            try:
+                await self._copy_all(operation.name, operation.export)
+            except RequestError as failure:
+                return not_exported(operation, _CODES.get(type(failure), INTERNAL), str(failure))
+        return replace(operation, state=OperationState.SUCCEEDED)
+
+    async def _copy_all(self, name: str, export: ModelExport) -> None:
+        """Copy everything. Temporary failures are tried again, until the last of the pauses in a row has
+        passed."""
+        failed = 0
+        async with self._buckets(export) as buckets:
+            while True:
+                try:
+                    async for _ in _copied(buckets, export):
+                        failed = 0
+                except Unavailable as failure:
+                    if failed == len(_PAUSES):
+                        raise
+                    log.warning("export %s interrupted: %s", name, failure)
+                    await asyncio.sleep(_PAUSES[failed])
+                    failed += 1
+                else:
+                    return
+
+
+async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:
+    """Yield each object after it was copied; objects whose copy exists already are left out."""
+    found = await buckets.objects(export.source)
+    if not found:
+        raise FailedPrecondition(
+            f"there is nothing at {export.source} any more; the copy at {export.output} is not whole"
+        )
+    there = {each.uri: each for each in await buckets.objects(export.output)}
+    for source in found:
+        target = export.output + source.uri.removeprefix(export.source)
+        known = there.get(target)
+        if known is not None and known.has_content_of(source):
+            continue
+        try:
+            await buckets.copy(source, target)
+        except NotFound as failure:
+            raise FailedPrecondition(
+                f"{source.uri} was changed or deleted while it was copied, so that the copy at "
+                f"{export.output} is not whole; export the model again ({failure})"
+            ) from failure
+        yield source
+
+
+_ANSWER: Final = "google.cloud.aiplatform.v1.ExportDataResponse"
+
+
+class DataExporter:
+    """The `controller.exports.OperationHandler` for exports of datasets. The port limits how many
+    are written at a time."""
+
+    def __init__(self, files: SplitFiles) -> None:
+        self._files = files
+
+    async def __call__(self, operation: Operation) -> Operation:
+        export = operation.data
+        assert export is not None
+        account = Account(export.project, export.email)
+        name = operation.name
+        try:
+            written = await self._files.write(
+                export.plan, account, lambda text: log.info("export %s: %s", name, text)
+            )
+        except DataRefused as failure:
+            return not_exported(operation, INVALID_ARGUMENT, str(failure))
+        return replace(
+            operation,
+            state=OperationState.SUCCEEDED,
+            response=json.dumps(answer(written)),
+            response_type=_ANSWER,
+        )
+
+
+def answer(written: Written) -> dict[str, Any]:
+    """Return the operation's response in public JSON."""
+    splits = {"training": written.training, "validation": written.validation, "test": written.test}
+    return {
+        "exportedFiles": [uri for counts in splits.values() for uri in counts.shards],
+        "dataStats": {f"{name}DataItemsCount": str(counts.rows) for name, counts in splits.items()},
+    }
