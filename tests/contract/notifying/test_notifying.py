@@ -3,6 +3,7 @@
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -195,7 +196,7 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         url = f"smtp://trainshed@127.0.0.1:{box.port}"
         server = mail_server(url, "geheim", "train@example.org")
         assert server is not None and server.tls == "none", "nobody listens within a machine"
-        smtp = replace(server, tls="starttls")
+        smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "b@example.org"))
         told = worker(house, table, smtp=smtp, trust=trusts)
         async with at_work(told):
