@@ -123,10 +123,10 @@ DECIDING: Final = (
     Mutant(
         "act before commit",
         _CONTROLLER + "controller.py",
-        "            generation = await self._commit(commit)\n            self._keep(",
+        "            generation = await self._commit(commit)\n            tracked.live =",
         "            tracked.live = LiveJob(job, live.generation)\n"
         "            tracked.carrier.look()\n"
-        "            generation = await self._commit(commit)\n            self._keep(",
+        "            generation = await self._commit(commit)\n            tracked.live =",
         "A crash between the two leaves programs that no stored state knows of.",
         SIMULATION,
     ),

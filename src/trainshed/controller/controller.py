@@ -4,55 +4,44 @@ the carrier act on it.
 Level-triggered: everything it does follows from the stored job, so after a restart it only has to look again.
 No polling: jobs are woken by requests, engine events, deadlines, scheduling decisions and their own carriers.
 A job is woken through its mailbox, drained by a task of its own so that no two changes of one job run
-together, or by the alarm of its earliest deadline, derived from the stored job. Over 600 lines, because
-deciding, committing and carrying out share one table of live jobs.
+together, or by the alarm of its earliest deadline, derived from the stored job. `controller.steps` works
+out what is stored next.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.controller.capacity import AT_ONCE, CapacityTracker, event_of_decision
-from trainshed.controller.carrier import JobCarrier, preparation_message
+from trainshed.controller.capacity import AT_ONCE
+from trainshed.controller.carrier import JobCarrier
 from trainshed.controller.curves import JobCurves
+from trainshed.controller.decisions import Decisions
 from trainshed.controller.job_meters import count_step
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.launch_plans import expected_beginnings
-from trainshed.controller.leftovers import (
-    lost_without_slots,
-    settle_leftovers,
-    settle_unknown,
-)
-from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms, Mailbox, Mailboxes
+from trainshed.controller.leftovers import lost_without_slots, settle_leftovers, settle_unknown
+from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports
+from trainshed.controller.steps import JobSteps
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import (
-    CheckpointDue,
-    Event,
-    NodeLeft,
-    NodesGiven,
-    RuntimePrepared,
-    StartDelayed,
-    TimelineEntry,
-)
-from trainshed.core.lifecycle.machine import Deadline, deadlines, give_up, step
+from trainshed.core.lifecycle.events import CheckpointDue, Event, NodesGiven, StartDelayed
+from trainshed.core.lifecycle.machine import Deadline, deadlines
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import Api, JobUid, ReplicaId
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.units import Nanos
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -64,11 +53,10 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
-from trainshed.scheduler.model import Decision, Policy
+from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, Intake, Ledger, LiveJob, NewWork, Reader, StaleCommit
 from trainshed.store.records import RecordSetAside
-from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)
@@ -79,8 +67,6 @@ what is not released by then until the next start."""
 _METRICS_SPAN = 0.2
 """Seconds for which reports of new measurements are gathered, so that a tuning job is looked at a few times a
 second at most."""
-_CROWD = 100
-"""The longest queue in which waiting jobs are told on their timelines why they wait."""
 _TURN = 0.02
 """Seconds of loading jobs at the start after which other tasks get the event loop."""
 
@@ -135,9 +121,10 @@ class Controller:
         self._now = now
         self._owner = owner
         self._epoch = 0
-        self._failures = failures or FailurePolicy()
-        self._capacity = CapacityTracker(scheduling, self._decide_at, self._decided_apart, at_once)
-        self._next_decision: asyncio.TimerHandle | None = None
+        self._decisions = Decisions(
+            scheduling, now, stored=self._stored, report=self.report, at_once=at_once
+        )
+        self._capacity = self._decisions.capacity
         self._alarms = Alarms(now, self._deadline_passed)
         self._tuning = TuningReconciler(stores, self.wake)
         self._parents = Parents(
@@ -149,8 +136,15 @@ class Controller:
         )
         self._tracked: dict[JobUid, _Tracked] = {}
         self._jobs_of_jobs = JobsOfJobs(self._stored, max_child_jobs)
-        #: How many of these jobs are in each state.
-        self._counts: Counter[tuple[Api, JobState]] = Counter()
+        self._steps = JobSteps(
+            now,
+            failures or FailurePolicy(),
+            capacity=self._capacity,
+            jobs_of_jobs=self._jobs_of_jobs,
+            decisions=self._decisions.new,
+            report=self.report,
+            is_ready=lambda job: self._tracked[job.uid].carrier.is_ready(job),
+        )
         self._curves = curves
         self._meters = meters or Meters()
         self._outbox = outbox
@@ -220,15 +214,13 @@ class Controller:
     async def close(self) -> None:
         """Stop deciding. Commits in progress are finished; running programs are not touched."""
         self._closing = True
-        self._capacity.refuse(Unavailable(_STOPS))
+        self._decisions.close(Unavailable(_STOPS))
         busy = self._mailboxes.close()
         self._tuning.close()
         self._alarms.close()
         for timer in self._measured.values():
             timer.cancel()
         self._watchers.close()
-        if self._next_decision is not None:
-            self._next_decision.cancel()
         for task in (self._watching, self._settling, self._looking):
             if task is not None:
                 task.cancel()
@@ -310,10 +302,10 @@ class Controller:
     async def preflight(self, job: Job) -> Preflight:
         if self._closing:
             raise Unavailable(_STOPS)
-        found = await self._capacity.preflight(job, self._now())
+        answer = await self._capacity.preflight(job, self._now())
         isolation = self._ports.engine.capabilities().isolation
         beginnings = expected_beginnings(job, self._ports.launch_defaults, isolation)
-        return replace(found, beginnings=tuple(beginnings))
+        return replace(answer, beginnings=tuple(beginnings))
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._capacity.node_statuses()
@@ -322,11 +314,8 @@ class Controller:
         return self._capacity.quota_statuses(project_id, region)
 
     def load(self) -> Load:
-        counts = {
-            (api, state.value): count
-            for (api, state), count in self._counts.items()
-            if count and not state.is_final
-        }
+        jobs = (tracked.live.job for tracked in self._tracked.values())
+        counts = Counter((job.name.api, job.state.value) for job in jobs if not job.state.is_final)
         return Load(counts, self._capacity.queue_length, self._capacity.all_quota_statuses())
 
     async def readmit(self, node: str) -> None:
@@ -341,7 +330,7 @@ class Controller:
     async def capacity_changed(self) -> None:
         await self._read_drains_and_quotas()
         self._leave_unfit_nodes()
-        self._decide()
+        self._decisions.decide()
 
     # --- new works ---
 
@@ -376,9 +365,9 @@ class Controller:
         self._mailboxes.hold(uid)
         tracked = self._track(LiveJob(job, generation=0))
         self._capacity.put(job)
-        decided = self._decided(job)
+        decided = self._decisions.decided(job)
         own = [event for about_whom, event in decided if about_whom == uid]
-        admitted = self._admitted(made, own)
+        admitted = self._steps.admitted(made, own)
         try:
             if admitted is None:
                 await self._intake.create_job(job, made.timeline)
@@ -389,7 +378,7 @@ class Controller:
             self._forget(uid)
             self._capacity.forget(uid)
             self._undo(decided)
-            self._decide()
+            self._decisions.decide()
             if isinstance(failure, StaleCommit):
                 raise Unavailable(f"The job was not stored: {failure}") from failure
             raise
@@ -397,32 +386,18 @@ class Controller:
             if admitted is None or about_whom != uid:
                 self.report(about_whom, event)
         if admitted is None:
-            self._keep(tracked, LiveJob(job, generation=1))
-            if self._is_crowd:
+            tracked.live = LiveJob(job, generation=1)
+            if self._steps.is_crowd:
                 self._go_on(tracked)  # There is nothing to add to its timeline.
             else:
                 self._mailboxes.look(uid)
         else:
             assert isinstance(admitted.job, Job)
-            self._keep(tracked, LiveJob(admitted.job, generation=1))
+            tracked.live = LiveJob(admitted.job, generation=1)
             self._notices.publish_soon(uid)
             count_step(self._meters, job, admitted.job, self._now())
             self._go_on(tracked)
         self._mailboxes.release(uid)
-
-    def _admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
-        """Return the new job after the decision that admits it; None if it cannot be stored like that,
-        because it has to wait, for instance."""
-        job, entries = made.job, list(made.timeline)
-        assert isinstance(job, Job)
-        before = job
-        for event in decided:
-            job = self._fold(job, event, entries)
-        if job.phase is AttemptState.PREPARING:
-            job = self._prepare(before, job, entries)
-        if job.phase in (AttemptState.PREPARING, AttemptState.STARTING):
-            return NewWork(job, tuple(entries))
-        return None
 
     def _undo(self, decided: Sequence[tuple[JobUid, Event]]) -> None:
         """Take back decisions about other jobs, which may have been made for the sake of a job that was then
@@ -438,21 +413,8 @@ class Controller:
         carrier = JobCarrier(
             self._ports, lambda: self._tracked[uid].live.job, lambda: self._carried(uid)
         )
-        if uid in self._tracked:
-            self._forget_count(self._tracked[uid])
-        tracked = self._tracked[uid] = _Tracked(live, carrier)
-        self._counts[live.job.name.api, live.job.state] += 1
-        return tracked
-
-    def _forget_count(self, tracked: _Tracked) -> None:
-        job = tracked.live.job
-        self._counts[job.name.api, job.state] -= 1
-
-    def _keep(self, tracked: _Tracked, live: LiveJob[Job]) -> None:
-        """Replace what is held of a job by what is stored of it now."""
-        self._forget_count(tracked)
-        tracked.live = live
-        self._counts[live.job.name.api, live.job.state] += 1
+        self._tracked[uid] = _Tracked(live, carrier)
+        return self._tracked[uid]
 
     def _stored(self, uid: JobUid) -> Job | None:
         tracked = self._tracked.get(uid)
@@ -509,20 +471,20 @@ class Controller:
             loaded = LiveJob(live.job, live.generation, live.intents)
             if tracked is None:
                 tracked = self._track(loaded)
-            self._keep(tracked, loaded)
+            tracked.live = loaded
         await self._advance(tracked, mailbox.events)
 
     async def _advance(self, tracked: _Tracked, events: list[Event]) -> None:
         """Commit what the events lead to, then act on the stored job."""
         live = tracked.live
-        job, entries = self._advanced(live, events)
+        job, entries = self._steps.advanced(live, events)
         if job.state.is_final and self._curves is not None:
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
             commit = Commit(job, live.generation, entries, consumed)
             generation = await self._commit(commit)
-            self._keep(tracked, LiveJob(job, generation))
+            tracked.live = LiveJob(job, generation)
             count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
@@ -541,7 +503,7 @@ class Controller:
         if self._curves is not None:
             self._curves.follow(job)
         self._capacity.put(job)
-        self._decide()
+        self._decisions.decide()
         self._alarms.set(job.uid, deadlines(job))
         if job.drills:
             self._watchers.lines_written(job)
@@ -577,149 +539,10 @@ class Controller:
             self._forget(uid)
 
     def _forget(self, uid: JobUid) -> None:
-        self._forget_count(self._tracked.pop(uid))
+        del self._tracked[uid]
         self._alarms.set(uid, ())
         self._watchers.forget(uid)
         self._notices.forget(uid)
-
-    # --- from a stored job and its events to the job that is stored next; writes nothing ---
-
-    def _advanced(
-        self, live: LiveJob[Job], events: Sequence[Event]
-    ) -> tuple[Job, tuple[TimelineEntry, ...]]:
-        """Return the job after its intents and these events, and the new entries of its timeline."""
-        job, entries = live.job, list[TimelineEntry]()
-        # A replica that is lost with its node has left it: it does not start there again, only to be asked to
-        # leave.
-        lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
-        if lost:
-            job = self._leave(job, lost, entries)
-        current = (event for event in events if self._capacity.counts(job.uid, event))
-        cancels = self._jobs_of_jobs.cancels(job, self._now())
-        for event in (*(intent.event for intent in live.intents), *current, *cancels):
-            job = self._fold(job, event, entries)
-        job = self._leave(job, frozenset(), entries)
-        job = self._schedule(job, entries)
-        if job.phase is AttemptState.PREPARING:
-            job = self._prepare(live.job, job, entries)
-        if live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None:
-            self._tell_why(job, entries)
-        return job, tuple(entries)
-
-    def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
-        """Have the job's replicas leave nodes that take no work. `lost`: replicas that do not run any more,
-        though the job does not know it yet."""
-        for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
-            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
-                staying = tuple(
-                    r.id
-                    for r in job.replicas
-                    if r.state is ReplicaState.RUNNING and r.id not in lost
-                )
-                left = NodeLeft(node, news.cause, staying if news.running_stays or lost else ())
-                job = self._fold(job, left, entries)
-        return job
-
-    def _fold(self, job: Job, event: Event, entries: list[TimelineEntry]) -> Job:
-        try:
-            outcome = step(job, event, self._now(), self._failures)
-        except Exception as failure:
-            # Broad on purpose: an event that raises would raise again each time, and the job would never end.
-            about(log, job.uid, attempt=job.attempt).exception(
-                "%r could not be applied; the job is given up", event
-            )
-            outcome = give_up(job, event, str(failure) or repr(failure), self._now())
-        entries.extend(outcome.timeline)
-        return outcome.job
-
-    def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Show the job to the scheduler and apply its decisions about the job in the same commit. A job that
-        gives back capacity is not shown before that is stored, so that nobody gets the capacity too early."""
-        if job.state.is_final or self._capacity.gives_back(job):
-            return job
-        self._capacity.put(job)
-        for uid, event in self._decisions(job):
-            if uid == job.uid:
-                job = self._fold(job, event, entries)
-            else:
-                self.report(uid, event)
-        return job
-
-    def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
-        """Start a job whose runtime is ready in the same commit; otherwise add to its timeline what it waits
-        for."""
-        if self._tracked[job.uid].carrier.is_ready(job):
-            return self._fold(job, RuntimePrepared(job.attempt), entries)
-        if job.attempt != before.attempt:
-            entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))
-        return job
-
-    def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
-        """Add the first timeline entry of a job that has to wait. Not in a crowd: it would cost every job a
-        commit, only to say that it is one of many; whoever asks about the job gets the reason in any case."""
-        if self._is_crowd:
-            return
-        waiting = self._capacity.why(job.uid, self._now())
-        if waiting is not None:
-            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
-            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
-            entries.append(TimelineEntry(self._now(), "waiting", message, details))
-
-    @property
-    def _is_crowd(self) -> bool:
-        """Whether so many jobs wait that none is told on its timeline why."""
-        return self._capacity.queue_length > _CROWD
-
-    # --- the scheduler's decisions ---
-
-    def _decide(self) -> None:
-        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
-        if not self._closing:
-            for uid, event in self._decided():
-                self.report(uid, event)
-
-    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
-        """Report decisions that took a while, and see what has changed meanwhile."""
-        if not self._closing:
-            for uid, event in self._events(decisions):
-                self.report(uid, event)
-            self._decide()
-
-    def _decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
-        """Return what `_decisions` yields; nothing if the scheduler fails."""
-        try:
-            return list(self._decisions(current))
-        except Exception:
-            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
-            # plan fails over another job.
-            log.exception("the scheduler failed; it is asked again at the next change")
-            return []
-
-    def _decisions(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
-        """Yield new decisions as events of the jobs that they are about. `current`: a job that is about to be
-        stored."""
-        return self._events(self._capacity.decide(self._now()), current)
-
-    def _events(
-        self, decisions: Sequence[Decision], current: Job | None = None
-    ) -> Iterator[tuple[JobUid, Event]]:
-        for decision in decisions:
-            is_current = current is not None and current.uid == decision.uid
-            job = current if is_current else self._stored(decision.uid)
-            if (event := event_of_decision(decision, job)) is not None:
-                yield decision.uid, event
-
-    def _decide_at(self, at: Nanos) -> None:
-        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
-        if self._next_decision is not None:
-            self._next_decision.cancel()
-        delay = max(at - self._now(), 0) / 1e9
-        loop = asyncio.get_running_loop()
-        self._next_decision = loop.call_later(min(delay, LONGEST_DELAY), self._time_passed)
-
-    def _time_passed(self) -> None:
-        self._capacity.time_passed()
-        self._decide()
 
     # --- nodes and the engine ---
 
@@ -745,10 +568,10 @@ class Controller:
             elif isinstance(seen, NodeChanged):
                 self._capacity.set_node_state(seen.node, seen.state, seen.cause)
                 self._leave_unfit_nodes()
-                self._decide()
+                self._decisions.decide()
             elif isinstance(seen, CapacityChanged):
                 self._capacity.set_nodes(seen.nodes)
-                self._decide()
+                self._decisions.decide()
             elif isinstance(seen, StartWaits):
                 self._start_waits(seen)
             elif isinstance(seen, NodesChosen):

@@ -1,0 +1,93 @@
+"""Asks the scheduler when something has changed or time has passed, and makes events of its decisions."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from trainshed.controller.capacity import CapacityTracker, event_of_decision
+from trainshed.controller.mailboxes import LONGEST_DELAY
+from trainshed.core.lifecycle.events import Event
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid
+from trainshed.core.units import Nanos
+from trainshed.scheduler.model import Decision, Policy
+
+log = logging.getLogger(__name__)
+
+
+class Decisions:
+    """The decisions about the jobs of one controller, on its event loop."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        now: Callable[[], int],
+        *,
+        stored: Callable[[JobUid], Job | None],
+        report: Callable[[JobUid, Event], None],
+        at_once: int,
+    ) -> None:
+        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
+        `CapacityTracker`."""
+        self.capacity = CapacityTracker(policy, self._decide_at, self._decided_apart, at_once)
+        self._now = now
+        self._stored = stored
+        self._report = report
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def close(self, error: Exception) -> None:
+        """Decide no more. Pre-flights are refused with the error."""
+        self._is_closed = True
+        self.capacity.refuse(error)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def decide(self) -> None:
+        """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
+        if not self._is_closed:
+            for uid, event in self.decided():
+                self._report(uid, event)
+
+    def _decided_apart(self, decisions: Sequence[Decision]) -> None:
+        """Report decisions that took a while, and see what has changed meanwhile."""
+        if not self._is_closed:
+            for uid, event in self._events(decisions):
+                self._report(uid, event)
+            self.decide()
+
+    def decided(self, current: Job | None = None) -> list[tuple[JobUid, Event]]:
+        """Return what `new` yields; nothing if the scheduler fails."""
+        try:
+            return list(self.new(current))
+        except Exception:
+            # Broad on purpose: the caller stores a job, or has just stored it, and must act on it even if the
+            # plan fails over another job.
+            log.exception("the scheduler failed; it is asked again at the next change")
+            return []
+
+    def new(self, current: Job | None = None) -> Iterator[tuple[JobUid, Event]]:
+        """Yield new decisions as events of the jobs that they are about. `current`: a job that is about to be
+        stored."""
+        return self._events(self.capacity.decide(self._now()), current)
+
+    def _events(
+        self, decisions: Sequence[Decision], current: Job | None = None
+    ) -> Iterator[tuple[JobUid, Event]]:
+        for decision in decisions:
+            is_current = current is not None and current.uid == decision.uid
+            job = current if is_current else self._stored(decision.uid)
+            if (event := event_of_decision(decision, job)) is not None:
+                yield decision.uid, event
+
+    def _decide_at(self, at: Nanos) -> None:
+        """Set the timer for `at` (ns), when the passing of time alone may let a job start."""
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(at - self._now(), 0) / 1e9
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(delay, LONGEST_DELAY), self._time_passed)
+
+    def _time_passed(self) -> None:
+        self.capacity.time_passed()
+        self.decide()

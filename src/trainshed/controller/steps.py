@@ -1,0 +1,149 @@
+"""From a stored job and its events to the job that is stored next, with the new entries of its timeline.
+Writes nothing.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from trainshed.controller.capacity import CapacityTracker
+from trainshed.controller.carrier import preparation_message
+from trainshed.controller.jobs_of_jobs import JobsOfJobs
+from trainshed.core.lifecycle.events import Event, NodeLeft, RuntimePrepared, TimelineEntry
+from trainshed.core.lifecycle.machine import give_up, step
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.lifecycle.states import AttemptState, ReplicaState
+from trainshed.core.lifecycle.transition import FailurePolicy
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.port import LiveJob, NewWork
+from trainshed.telemetry.lines import about
+
+log = logging.getLogger(__name__)
+
+_CROWD = 100
+"""The longest queue in which waiting jobs are told on their timelines why they wait."""
+
+
+class JobSteps:
+    """Works out the steps of jobs."""
+
+    def __init__(
+        self,
+        now: Callable[[], int],
+        failures: FailurePolicy,
+        *,
+        capacity: CapacityTracker,
+        jobs_of_jobs: JobsOfJobs,
+        decisions: Callable[[Job], Iterator[tuple[JobUid, Event]]],
+        report: Callable[[JobUid, Event], None],
+        is_ready: Callable[[Job], bool],
+    ) -> None:
+        """`decisions`: returns the scheduler's new ones, as events of the jobs that they are about. `report`:
+        takes an event of another job. `is_ready`: whether what a job runs in is there."""
+        self._now = now
+        self._failures = failures
+        self._capacity = capacity
+        self._jobs_of_jobs = jobs_of_jobs
+        self._decisions = decisions
+        self._report = report
+        self._is_ready = is_ready
+
+    def admitted(self, made: NewWork, decided: Sequence[Event]) -> NewWork | None:
+        """Return the new job after the decision that admits it; None if it cannot be stored like that,
+        because it has to wait, for instance."""
+        job, entries = made.job, list(made.timeline)
+        assert isinstance(job, Job)
+        before = job
+        for event in decided:
+            job = self._fold(job, event, entries)
+        if job.phase is AttemptState.PREPARING:
+            job = self._prepare(before, job, entries)
+        if job.phase in (AttemptState.PREPARING, AttemptState.STARTING):
+            return NewWork(job, tuple(entries))
+        return None
+
+    def advanced(
+        self, live: LiveJob[Job], events: Sequence[Event]
+    ) -> tuple[Job, tuple[TimelineEntry, ...]]:
+        """Return the job after its intents and these events, and the new entries of its timeline."""
+        job, entries = live.job, list[TimelineEntry]()
+        # A replica that is lost with its node has left it: it does not start there again, only to be asked to
+        # leave.
+        lost = frozenset(event.replica for event in events if isinstance(event, ReplicaLost))
+        if lost:
+            job = self._leave(job, lost, entries)
+        current = (event for event in events if self._capacity.counts(job.uid, event))
+        cancels = self._jobs_of_jobs.cancels(job, self._now())
+        for event in (*(intent.event for intent in live.intents), *current, *cancels):
+            job = self._fold(job, event, entries)
+        job = self._leave(job, frozenset(), entries)
+        job = self._schedule(job, entries)
+        if job.phase is AttemptState.PREPARING:
+            job = self._prepare(live.job, job, entries)
+        if live.generation == 1 and job.attempt == 0 and not entries and job.outcome is None:
+            self._tell_why(job, entries)
+        return job, tuple(entries)
+
+    def _leave(self, job: Job, lost: Collection[ReplicaId], entries: list[TimelineEntry]) -> Job:
+        """Have the job's replicas leave nodes that take no work. `lost`: replicas that do not run any more,
+        though the job does not know it yet."""
+        for node in sorted({r.node for r in job.replicas if r.node and not r.leaving}):
+            if job.is_placed and (news := self._capacity.unfit(node)) is not None:
+                staying = tuple(
+                    r.id
+                    for r in job.replicas
+                    if r.state is ReplicaState.RUNNING and r.id not in lost
+                )
+                left = NodeLeft(node, news.cause, staying if news.running_stays or lost else ())
+                job = self._fold(job, left, entries)
+        return job
+
+    def _fold(self, job: Job, event: Event, entries: list[TimelineEntry]) -> Job:
+        try:
+            outcome = step(job, event, self._now(), self._failures)
+        except Exception as failure:
+            # Broad on purpose: an event that raises would raise again each time, and the job would never end.
+            about(log, job.uid, attempt=job.attempt).exception(
+                "%r could not be applied; the job is given up", event
+            )
+            outcome = give_up(job, event, str(failure) or repr(failure), self._now())
+        entries.extend(outcome.timeline)
+        return outcome.job
+
+    def _schedule(self, job: Job, entries: list[TimelineEntry]) -> Job:
+        """Show the job to the scheduler and apply its decisions about the job in the same commit. A job that
+        gives back capacity is not shown before that is stored, so that nobody gets the capacity too early."""
+        if job.state.is_final or self._capacity.gives_back(job):
+            return job
+        self._capacity.put(job)
+        for uid, event in self._decisions(job):
+            if uid == job.uid:
+                job = self._fold(job, event, entries)
+            else:
+                self._report(uid, event)
+        return job
+
+    def _prepare(self, before: Job, job: Job, entries: list[TimelineEntry]) -> Job:
+        """Start a job whose runtime is ready in the same commit; otherwise add to its timeline what it waits
+        for."""
+        if self._is_ready(job):
+            return self._fold(job, RuntimePrepared(job.attempt), entries)
+        if job.attempt != before.attempt:
+            entries.append(TimelineEntry(self._now(), "preparing", preparation_message(job)))
+        return job
+
+    def _tell_why(self, job: Job, entries: list[TimelineEntry]) -> None:
+        """Add the first timeline entry of a job that has to wait. Not in a crowd: it would cost every job a
+        commit, only to say that it is one of many; whoever asks about the job gets the reason in any case."""
+        if self.is_crowd:
+            return
+        waiting = self._capacity.why(job.uid, self._now())
+        if waiting is not None:
+            message = "; ".join(filter(None, (waiting.message, waiting.hint)))
+            details = {"reason": waiting.reason.value, "blockers": list(waiting.blockers)}
+            entries.append(TimelineEntry(self._now(), "waiting", message, details))
+
+    @property
+    def is_crowd(self) -> bool:
+        """Whether so many jobs wait that none is told on its timeline why."""
+        return self._capacity.queue_length > _CROWD
