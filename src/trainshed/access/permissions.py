@@ -304,10 +304,10 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
         )
     if projects is None or not principal.project or method in _OF_NO_PROJECT:
         return
-    named = dict.fromkeys(projects)
+    unique = dict.fromkeys(projects)
     own = (principal.project, str(project_number(principal.project)))
-    foreign = [project for project in named if project not in own]
-    if foreign or not named:
+    foreign = [project for project in unique if project not in own]
+    if foreign or not unique:
         what = f"names {', '.join(foreign)}" if foreign else "names no project"
         raise PermissionDenied(
             f"{principal.email} has the permission {permission} in the project {principal.project} only, "

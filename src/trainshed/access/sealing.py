@@ -202,7 +202,7 @@ class Sealer:
 
 def _decoded(text: str, what: str) -> tuple[bytes, ...]:
     """The keys in a text, with the sealing one first. Raises KeyUnusable, which does not repeat the text."""
-    found: list[bytes] = []
+    keys: list[bytes] = []
     for word in text.split() or [""]:
         try:
             key = base64.b64decode(word, validate=True)
@@ -210,8 +210,8 @@ def _decoded(text: str, what: str) -> tuple[bytes, ...]:
             raise KeyUnusable(f"{what} is not base64. {_WANTED}.") from None
         if len(key) != _KEY_BYTES:
             raise KeyUnusable(f"{what} holds {len(key)} bytes. {_WANTED}.")
-        found.append(key)
-    return tuple(found)
+        keys.append(key)
+    return tuple(keys)
 
 
 def _fingerprint(key: bytes) -> bytes:

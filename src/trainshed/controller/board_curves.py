@@ -183,7 +183,7 @@ class BoardCurves:
             for tag in tags:
                 await self._add_series(run, [tag])
             return
-        run.series |= {one.display_name: one.uid for one in created}
+        run.series |= {resource.display_name: resource.uid for resource in created}
 
     async def _create_node(self, node: Node) -> None:
         store = node.name.store

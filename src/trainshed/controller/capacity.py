@@ -320,10 +320,10 @@ class CapacityTracker:
         async with self._asking:
             if self._refusal is not None:
                 raise self._refusal
-            asked, planned = gang(job, self._policy), self._snapshot.copy()
+            wanted, planned = gang(job, self._policy), self._snapshot.copy()
             if planned.size <= self._at_once:
-                return explaining.preflight(planned, asked, now)
-            return await self._apart(partial(explaining.preflight, planned, asked, now))
+                return explaining.preflight(planned, wanted, now)
+            return await self._apart(partial(explaining.preflight, planned, wanted, now))
 
     def refuse(self, error: Exception) -> None:
         """Decide no more, and refuse pre-flights."""
@@ -332,9 +332,9 @@ class CapacityTracker:
 
     def node_statuses(self) -> tuple[NodeStatus, ...]:
         news = {name: self.unfit(name) for name in self._nodes}
-        causes = {name: one.cause for name, one in news.items() if one is not None}
+        causes = {name: unfit.cause for name, unfit in news.items() if unfit is not None}
         # Includes what is wrong with nodes that take work all the same.
-        causes = {name: said for name, (_, said) in self._engine_says.items() if said} | causes
+        causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         return explaining.node_statuses(self._snapshot, causes)
 
     def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
@@ -385,10 +385,10 @@ def _is_starting(job: Job, attempt: int) -> bool:
 def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> GangState:
     """Return a job as the scheduler sees it. `before`: how it saw the job last."""
     is_same = before is not None and job.memory_factor == 1.0 and before.gang.choice == job.choice
-    asked = before.gang if before and is_same else gang(job, policy)
+    demand = before.gang if before and is_same else gang(job, policy)
     if not job.is_placed:
         return GangState(
-            asked,
+            demand,
             waiting_since=max(job.created, job.not_before),
             not_before=job.not_before,
             leaving=job.outcome is not None,
@@ -399,7 +399,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> Ga
     # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
     stopping = job.phase is AttemptState.STOPPING
     return GangState(
-        asked,
+        demand,
         tuple((r.id, r.node) for r in job.replicas if r.node),
         () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),
         waiting_since=job.created,

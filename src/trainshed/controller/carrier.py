@@ -107,14 +107,18 @@ class JobCarrier:
     def is_ready(self, job: Job) -> bool:
         """Whether a start needs no preparation. If the next instruction is that start, it uses the
         environments that were found here and does not look for them again."""
-        found = found_runtimes(self._ports.runtimes, job)
-        self._found = {} if found is None else found
-        return found is not None
+        prepared = found_runtimes(self._ports.runtimes, job)
+        self._found = {} if prepared is None else prepared
+        return prepared is not None
 
     def look(self) -> None:
         """Begin what the stored job demands; called when it has changed, or is seen for the first time."""
         wanted = instructions(self._job())
-        self._done = {one for one in wanted if any(_includes(done, one) for done in self._done)}
+        self._done = {
+            instruction
+            for instruction in wanted
+            if any(_includes(done, instruction) for done in self._done)
+        }
         self._changed.set()
         if self._current not in wanted and isinstance(self._current, PrepareRuntime):
             assert self._step is not None
@@ -141,7 +145,14 @@ class JobCarrier:
     def _next(self) -> Instruction | None:
         if self._closed:
             return None
-        return next((one for one in instructions(self._job()) if one not in self._done), None)
+        return next(
+            (
+                instruction
+                for instruction in instructions(self._job())
+                if instruction not in self._done
+            ),
+            None,
+        )
 
     async def _run(self) -> None:
         while (instruction := self._next()) is not None:
@@ -155,7 +166,7 @@ class JobCarrier:
                 self._current = self._step = None
             if done:
                 wanted = instructions(self._job())
-                self._done.update(one for one in wanted if _includes(instruction, one))
+                self._done.update(other for other in wanted if _includes(instruction, other))
         self._task = None
         self._finished()
 
@@ -182,9 +193,9 @@ class JobCarrier:
         tries = 0
         while True:
             try:
-                found = self._found
+                prepared = self._found
                 self._found = {}
-                await _carry_out(self._ports, self._job(), instruction, found)
+                await _carry_out(self._ports, self._job(), instruction, prepared)
             except EngineUnavailable as failure:
                 delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
                 if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
@@ -238,23 +249,23 @@ class JobCarrier:
         return self._current in instructions(self._job())
 
 
-def _includes(done: Instruction, one: Instruction) -> bool:
+def _includes(done: Instruction, other: Instruction) -> bool:
     """Whether what was done includes the other instruction: when a gang was launched, some of its replicas
     are reported sooner than others, and the start of the remaining ones is done as well."""
-    if isinstance(done, StartReplicas) and isinstance(one, StartReplicas):
-        return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)
-    return done == one
+    if isinstance(done, StartReplicas) and isinstance(other, StartReplicas):
+        return done.attempt == other.attempt and set(other.waiting) <= set(done.waiting)
+    return done == other
 
 
-async def _carry_out(ports: Ports, job: Job, instruction: Instruction, found: Prepared) -> None:
-    """Carry out one instruction. `found`: environments of the job that were ready just now; others are looked
-    for."""
+async def _carry_out(ports: Ports, job: Job, instruction: Instruction, prepared: Prepared) -> None:
+    """Carry out one instruction. `prepared`: environments of the job that were ready just now; others are
+    looked for."""
     engine, uid = ports.engine, job.uid
     match instruction:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            await _start(ports, job, instruction, found)
+            await _start(ports, job, instruction, prepared)
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
                 await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
@@ -273,15 +284,17 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction, found: Pr
             assert_never(instruction)
 
 
-async def _start(ports: Ports, job: Job, instruction: StartReplicas, found: Prepared) -> None:
+async def _start(ports: Ports, job: Job, instruction: StartReplicas, prepared: Prepared) -> None:
     # At the same time as the start: programs take longer than this to print their first line.
     beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
-    await _launch(ports, job, instruction, found)
+    await _launch(ports, job, instruction, prepared)
     await beginning
 
 
-async def _launch(ports: Ports, job: Job, instruction: StartReplicas, found: Prepared) -> None:
-    prepared = await prepared_runtimes(ports, job, instruction.attempt, found)
+async def _launch(
+    ports: Ports, job: Job, instruction: StartReplicas, environments: Prepared
+) -> None:
+    prepared = await prepared_runtimes(ports, job, instruction.attempt, environments)
     packages = await reduction_directory(ports, job)
     await _release_before(ports.engine, job.uid, instruction.attempt)
     requests = slot_requests(job, ports.launch_defaults)
@@ -306,8 +319,8 @@ async def _launch(ports: Ports, job: Job, instruction: StartReplicas, found: Pre
 async def _stop(ports: Ports, job: Job, instruction: StopReplicas) -> None:
     uid, attempt = job.uid, instruction.attempt
     if not await _has_slots(ports.engine, uid, attempt):
-        for one in job.replicas:
-            ports.report(uid, ReplicaLost(attempt, one.id, one.incarnation, NEVER_STARTED))
+        for other in job.replicas:
+            ports.report(uid, ReplicaLost(attempt, other.id, other.incarnation, NEVER_STARTED))
         return
     await ports.engine.stop(uid, attempt, ports.grace)
     for replica, incarnation in instruction.waiting:
@@ -338,13 +351,13 @@ def found_runtimes(runtimes: Runtimes, job: Job) -> Prepared | None:
         return None
     if has_reducers(job.spec) and runtimes.reduction() is None:
         return None
-    found: dict[Package, PreparedRuntime] = {}
+    runtimes_there: dict[Package, PreparedRuntime] = {}
     for package in packages(job):
         runtime = runtimes.ready(*package)
         if runtime is None:
             return None
-        found[package] = runtime
-    return found
+        runtimes_there[package] = runtime
+    return runtimes_there
 
 
 def preparation_message(job: Job) -> str:
@@ -403,11 +416,11 @@ async def begin_log(ports: Ports, job: Job) -> None:
 
 
 async def prepared_runtimes(
-    ports: Ports, job: Job, attempt: int, found: Prepared
+    ports: Ports, job: Job, attempt: int, ready: Prepared
 ) -> dict[Package, PreparedRuntime]:
     """Return the environments of a job, and build again those that were removed since they were prepared.
-    `found`: environments known to be ready."""
-    prepared = dict(found)
+    `ready`: environments known to be ready."""
+    prepared = dict(ready)
     missing: list[Package] = []
     for package in packages(job):
         if package not in prepared:

@@ -173,7 +173,9 @@ class JobCurves:
             await followed.board.begin()
         followed.files = {file.path: file for file in await curves.files(job.uid)}
         if followed.files:
-            followed.series = {(one.run, one.tag): one for one in await curves.series(job.uid)}
+            followed.series = {
+                (series.run, series.tag): series for series in await curves.series(job.uid)
+            }
         uri, project = log_directory(job.spec), job.name.project_id
         directory = (
             await asyncio.to_thread(self._stores.places.directory, uri, project) if uri else None
@@ -221,8 +223,8 @@ class JobCurves:
         # Files of earlier jobs in that directory are older than this job.
         pieces = read_on(directory, followed.files, followed.job.created / 1e9, met)
         try:
-            while (found := await self._next(pieces)) is not None:
-                if not await self._take(followed, *found):
+            while (piece := await self._next(pieces)) is not None:
+                if not await self._take(followed, *piece):
                     break
         except OSError as failure:
             where = log_directory(followed.job.spec)

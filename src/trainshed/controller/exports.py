@@ -177,13 +177,13 @@ class ModelExporter:
 
 async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator[StoredObject]:
     """Yield each object after it was copied; objects whose copy exists already are left out."""
-    found = await buckets.objects(export.source)
-    if not found:
+    objects = await buckets.objects(export.source)
+    if not objects:
         raise FailedPrecondition(
             f"there is nothing at {export.source} any more; the copy at {export.output} is not whole"
         )
-    there = {each.uri: each for each in await buckets.objects(export.output)}
-    for source in found:
+    there = {copy.uri: copy for copy in await buckets.objects(export.output)}
+    for source in objects:
         target = export.output + source.uri.removeprefix(export.source)
         known = there.get(target)
         if known is not None and known.has_content_of(source):

@@ -130,8 +130,8 @@ def stall_after(job: Job) -> int:
 
 
 def _says(job: Job, label: str, usual: bool) -> bool:
-    said = dict(job.labels).get(label, "")
-    return said == "on" or (usual and said != "off")
+    value = dict(job.labels).get(label, "")
+    return value == "on" or (usual and value != "off")
 
 
 def reduction_part(spec: JobSpec, replica: ReplicaId, packages: str = "") -> ReductionPart:
@@ -292,4 +292,6 @@ def _argv(
     # Imported here, because an idle service should not hold what is only needed inside images.
     from trainshed.replica.supervisor import executor
 
-    return executor.wrapped(tuple((each.uri, each.digest) for each in program.packages), argv)
+    return executor.wrapped(
+        tuple((package.uri, package.digest) for package in program.packages), argv
+    )

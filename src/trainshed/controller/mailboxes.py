@@ -150,8 +150,8 @@ class Mailboxes:
 
     async def _gather(self, uid: JobUid) -> None:
         mailbox = self._mailboxes[uid]
-        told = {event.replica for event in mailbox.events if isinstance(event, _OF_A_GANG)}
-        mailbox.awaited = self._expected(uid, mailbox) - told
+        reported = {event.replica for event in mailbox.events if isinstance(event, _OF_A_GANG)}
+        mailbox.awaited = self._expected(uid, mailbox) - reported
         if mailbox.awaited:
             mailbox.is_complete.clear()
             with contextlib.suppress(TimeoutError):

@@ -44,7 +44,9 @@ def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> 
         return measured
     kept = measured[:: 1 << ((len(measured) - 1) // _MOST).bit_length()]
     final = final_measurement(study, measured) if is_over else None
-    return kept if final is None else sorted({*kept, final}, key=lambda one: one.step)
+    return (
+        kept if final is None else sorted({*kept, final}, key=lambda measurement: measurement.step)
+    )
 
 
 def known_metrics(
@@ -56,13 +58,17 @@ def known_metrics(
     time. So the new value replaces the stored one, and the trial has one measurement per step.
     """
     known = {metric.id for metric in study.metrics}
-    elapsed = {one.step: one.elapsed for one in stored}
-    found: list[Measurement] = []
-    for one in measured:
-        metrics = tuple(pair for pair in one.metrics if pair[0] in known)
+    elapsed = {measurement.step: measurement.elapsed for measurement in stored}
+    filled: list[Measurement] = []
+    for measurement in measured:
+        metrics = tuple(pair for pair in measurement.metrics if pair[0] in known)
         if metrics:
-            found.append(Measurement(metrics, one.step, elapsed.get(one.step, one.elapsed)))
-    return found
+            filled.append(
+                Measurement(
+                    metrics, measurement.step, elapsed.get(measurement.step, measurement.elapsed)
+                )
+            )
+    return filled
 
 
 class Curves:
@@ -79,11 +85,11 @@ class Curves:
         """Return the current curves of all trials of the transition's job that have one, ascending by number.
         `sights`: one for every trial that ran when the transition began."""
         convex = transition.job.spec.study.convex_stopping
-        found = await self._ended(transition, {sight.trial.number for sight in sights})
+        curves = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:
             points = sight.measurements or sight.stored
-            found[sight.trial.number] = _counted(convex, transition.current(sight.trial), points)
-        return [curve for _, curve in sorted(found.items()) if curve is not None]
+            curves[sight.trial.number] = _counted(convex, transition.current(sight.trial), points)
+        return [curve for _, curve in sorted(curves.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
         """Drop the curves of a job that is over."""
@@ -93,28 +99,28 @@ class Curves:
         """Return the curves of the trials that were over before the transition, by number."""
         job = transition.job
         kept = self._kept.setdefault(job.uid, {})
-        found = dict(kept)
+        curves = dict(kept)
         numbers = range(job.spec.first_trial, job.next_trial)
         missing = [number for number in numbers if number not in kept and number not in running]
         if not missing:
-            return found
+            return curves
         span = missing[-1] - missing[0] + 1
         trials = await self._studies.trials(job.study, missing[0] - 1, span)
         # One statement for each number, or a single one for all: after a restart there may be a thousand of
         # them.
-        asked = None if len(missing) > len(kept) else missing
-        measured = await self._studies.measurements(job.study, asked)
+        numbers_wanted = None if len(missing) > len(kept) else missing
+        measured = await self._studies.measurements(job.study, numbers_wanted)
         wanted = set(missing)
         for trial in trials:
             if trial.number not in wanted:
                 continue
             points = measured.get(trial.number, ())
             curve = _counted(job.spec.study.convex_stopping, trial, points)
-            found[trial.number] = curve
+            curves[trial.number] = curve
             if trial.state.is_over and (size := _size(curve)) <= self._left:
                 self._left -= size
                 kept[trial.number] = curve
-        return found
+        return curves
 
 
 def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]) -> Curve:

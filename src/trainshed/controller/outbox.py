@@ -107,13 +107,16 @@ class OutboxWorker:
     async def _send_due(self) -> float:
         """Try what is due. Return the seconds until there is more to do, 0 = at once."""
         waiting = await self._outbox.waiting(_BATCH)
-        due = [each for each in waiting if each.due <= self._now()]
+        due = [outgoing for outgoing in waiting if outgoing.due <= self._now()]
         if not due:
-            later = [each.due - self._now() for each in waiting]
+            later = [outgoing.due - self._now() for outgoing in waiting]
             return min(_LONGEST_WAIT, *(gap / 1e9 for gap in later)) if later else _LONGEST_WAIT
         # A target that hangs delays its own notifications alone.
-        due.sort(key=lambda each: each.notification.target)
-        groups = [list(each) for _, each in groupby(due, lambda each: each.notification.target)]
+        due.sort(key=lambda outgoing: outgoing.notification.target)
+        groups = [
+            list(outgoing)
+            for _, outgoing in groupby(due, lambda outgoing: outgoing.notification.target)
+        ]
         await asyncio.gather(*map(self._try_all, groups))
         return 0
 
@@ -121,48 +124,53 @@ class OutboxWorker:
         """Send the notifications of one target. After a failure the rest is not tried, because it would fail
         as well, and each try may take long."""
         cause = ""
-        for each in group:
+        for outgoing in group:
             if cause:
-                await self._failed(each, cause)
+                await self._failed(outgoing, cause)
             else:
-                cause = await self._try(each)
+                cause = await self._try(outgoing)
 
-    async def _try(self, each: Outgoing) -> str:
+    async def _try(self, outgoing: Outgoing) -> str:
         """Send one notification. Return why that failed, "" = it did not."""
-        told = each.notification
-        what = f"{told.target} was told that the job {_WORDS[told.occasion]}"
+        notification = outgoing.notification
+        what = f"{notification.target} was told that the job {_WORDS[notification.occasion]}"
         try:
-            await self._sender.send(told.target, f"{told.job_uid}-{each.id}", told.content)
+            await self._sender.send(
+                notification.target, f"{notification.job_uid}-{outgoing.id}", notification.content
+            )
         except NotSent as failure:
             cause = str(failure)
         except Exception as failure:
             # Broad on purpose: one notification that makes its sender fail must not hold up all others.
-            about(log, told.job_uid).exception("telling %s failed", told.target)
+            about(log, notification.job_uid).exception("telling %s failed", notification.target)
             cause = repr(failure)
         else:
-            self._meters.notifications[(told.target, "sent")] += 1
-            await self._tell(each, "notified", f"{what}.")
-            await self._outbox.remove(each.id)
+            self._meters.notifications[(notification.target, "sent")] += 1
+            await self._tell(outgoing, "notified", f"{what}.")
+            await self._outbox.remove(outgoing.id)
             return ""
-        await self._failed(each, cause)
+        await self._failed(outgoing, cause)
         return cause
 
-    async def _failed(self, each: Outgoing, cause: str) -> None:
-        told, tries = each.notification, each.tries + 1
-        what = f"{told.target} could not be told that the job {_WORDS[told.occasion]}: {cause}."
-        due = next_try(told.created, tries, self._now())
-        about(log, told.job_uid).warning("%s", what)
+    async def _failed(self, outgoing: Outgoing, cause: str) -> None:
+        notification, tries = outgoing.notification, outgoing.tries + 1
+        word = _WORDS[notification.occasion]
+        what = f"{notification.target} could not be told that the job {word}: {cause}."
+        due = next_try(notification.created, tries, self._now())
+        about(log, notification.job_uid).warning("%s", what)
         if due is None:
-            self._meters.notifications[(told.target, "given_up")] += 1
-            await self._tell(each, "notify_failed", f"{what} Given up after {tries} tries.")
-            await self._outbox.remove(each.id)
+            self._meters.notifications[(notification.target, "given_up")] += 1
+            await self._tell(outgoing, "notify_failed", f"{what} Given up after {tries} tries.")
+            await self._outbox.remove(outgoing.id)
             return
-        self._meters.notifications[(told.target, "failed")] += 1
-        await self._outbox.put_off(each.id, due)
+        self._meters.notifications[(notification.target, "failed")] += 1
+        await self._outbox.put_off(outgoing.id, due)
         if tries == 1:
-            await self._tell(each, "notify_delayed", f"{what} It is tried again for a day.")
+            await self._tell(outgoing, "notify_delayed", f"{what} It is tried again for a day.")
 
-    async def _tell(self, each: Outgoing, kind: str, message: str) -> None:
-        told = each.notification
-        details = {"target": told.target, "occasion": told.occasion.value}
-        await self._intake.tell(told.job_uid, (TimelineEntry(self._now(), kind, message, details),))
+    async def _tell(self, outgoing: Outgoing, kind: str, message: str) -> None:
+        notification = outgoing.notification
+        details = {"target": notification.target, "occasion": notification.occasion.value}
+        await self._intake.tell(
+            notification.job_uid, (TimelineEntry(self._now(), kind, message, details),)
+        )

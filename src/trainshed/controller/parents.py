@@ -85,8 +85,8 @@ class ParentStores(Struct, frozen=True):
     async def work(self, uid: JobUid) -> Work | None:
         """Return a work as it is stored; None if it was deleted."""
         with contextlib.suppress(NotFound):
-            found, _ = await self.reader.job_by_uid(uid)
-            return found
+            work, _ = await self.reader.job_by_uid(uid)
+            return work
         return None
 
 
@@ -134,19 +134,19 @@ class Parents:
     async def apply(self, live: LiveJob[Work], events: Sequence[Event]) -> None:
         """Reconcile a work, store the result, and wake and cancel its jobs. Raises StaleCommit, and what the
         reconciler failed with."""
-        found = await self._reconciled(live, events)
+        reconciled = await self._reconciled(live, events)
         made: tuple[NewWork, ...] = ()
-        if found.commit is not None:
-            await self._commit(found.commit)
-            made = found.commit.made
-        self._set_alarm(found.job.uid, found.deadlines)
+        if reconciled.commit is not None:
+            await self._commit(reconciled.commit)
+            made = reconciled.commit.made
+        self._set_alarm(reconciled.job.uid, reconciled.deadlines)
         for new in made:
             self._wake(new.job.uid)
-        parent = parent_of(found.job)
-        if parent is not None and found.job.state is not live.job.state:
+        parent = parent_of(reconciled.job)
+        if parent is not None and reconciled.job.state is not live.job.state:
             self._wake(parent)
         # Last, because it may fail: it is then done again, when the state does not change any more.
-        for uid, cause in found.cancel:
+        for uid, cause in reconciled.cancel:
             await self._cancel(uid, cause)
 
     async def _reconciled(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
@@ -154,7 +154,7 @@ class Parents:
         up: its jobs are cancelled, and it ends with the cause."""
         uid = live.job.uid
         try:
-            found = await self._reconcilers[type(live.job)].reconcile(live, events)
+            reconciled = await self._reconcilers[type(live.job)].reconcile(live, events)
         except (StaleCommit, Unavailable, EngineUnavailable, OSError):
             raise
         except Exception as failure:
@@ -162,9 +162,9 @@ class Parents:
             if failures < PATIENCE:
                 raise
             about(log, uid).exception("reconciling failed %d times; the job is given up", failures)
-            found = await self._given_up(live, str(failure) or repr(failure))
+            reconciled = await self._given_up(live, str(failure) or repr(failure))
         self._failures.pop(uid, None)
-        return found
+        return reconciled
 
     async def _given_up(self, live: LiveJob[Work], cause: str) -> Next:
         work, now = live.job, self._stores.now()
@@ -178,17 +178,17 @@ class Parents:
                         trials.append(
                             (await self._stores.studies.trial(work.study, running.number)).trial
                         )
-                ended, told = give_up(work, cause, now)
+                ended, entries = give_up(work, cause, now)
             case Pipeline():
                 jobs = [work.job]
-                ended, told = machine.given_up(work, cause, now)
+                ended, entries = machine.given_up(work, cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
         # First, because nobody looks at a work that is over.
         for uid in jobs:
             await self._cancel(uid, CancelCause.PARENT)
         over = abandoned(trials, cause, now)
-        return Next(ended, Commit(ended, live.generation, told, consumed(live), trials=over))
+        return Next(ended, Commit(ended, live.generation, entries, consumed(live), trials=over))
 
     async def _cancel(self, uid: JobUid, cause: CancelCause) -> None:
         work = await self._stores.work(uid)
@@ -232,22 +232,22 @@ class PipelineReconciler:
     async def reconcile(self, live: LiveJob[Work], events: Sequence[Event]) -> Next:
         pipeline = live.job
         assert isinstance(pipeline, Pipeline)
-        told: list[TimelineEntry] = []
+        entries: list[TimelineEntry] = []
         for cancel_request in intents(live, events):
             pipeline, more = machine.cancelled(pipeline, cancel_request)
-            told.extend(more)
+            entries.extend(more)
         now = self._stores.now()
         backing = await self._stores.work(pipeline.job)
         assert not isinstance(backing, Pipeline)
         pipeline, more = machine.observed(pipeline, backing, now)
-        told.extend(more)
+        entries.extend(more)
         model = None
         if backing is not None and backing.state is JobState.SUCCEEDED:
             pipeline, more, model = await self._succeeded(pipeline, backing, now)
-            told.extend(more)
+            entries.extend(more)
         commit = None
         if pipeline != live.job or live.intents:
-            commit = Commit(pipeline, live.generation, tuple(told), consumed(live), model=model)
+            commit = Commit(pipeline, live.generation, tuple(entries), consumed(live), model=model)
         cancels = pipeline.cancelled and not pipeline.state.is_final
         cancel = ((pipeline.job, CancelCause.PARENT),) if cancels else ()
         return Next(pipeline, commit, cancel)

@@ -127,9 +127,9 @@ class RetentionTimer:
             await self._take_stock()
             due = logs_due(list(self._logs.values()), retention, self.now())
             done: list[LogDue] = []
-            for each in due[:most]:
-                if dry_run or await self._delete_log(each):
-                    done.append(each)
+            for log_due in due[:most]:
+                if dry_run or await self._delete_log(log_due):
+                    done.append(log_due)
             return LogCollection(tuple(done), len(due[most:]))
 
     async def look(self) -> None:
@@ -148,7 +148,7 @@ class RetentionTimer:
             for due in logs_due(list(self._logs.values()), self.retention, self.now()):
                 await self._delete_log(due)
                 await self.sleep(_BREATH)
-            self.report.kept = sum(each.bytes for each in self._logs.values())
+            self.report.kept = sum(kept_log.bytes for kept_log in self._logs.values())
         self.report.last_pass = self.now()
         if (jobs, logs) != (self.report.jobs, self.report.logs):
             log.info(
@@ -164,13 +164,13 @@ class RetentionTimer:
         """Return the due jobs that clients made; `_delete` also deletes what each of them made."""
         before = self.now() - parse_age(self.retention.jobs)
         query = JobQuery("", None, None, limit=_PAGE)
-        found: list[_Over] = []
+        over: list[_Over] = []
         while True:
             # No job ends before it was created, so the index on creation finds all that can be due.
             page = await self.reader.matching(query, Created(0, before - 1))
-            found += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
+            over += [_Over(work.uid, work.name, work.ended) for work, _ in page.jobs]
             if page.went_to is None:
-                return jobs_due(found, before)
+                return jobs_due(over, before)
             query = JobQuery("", None, None, limit=_PAGE, after=page.went_to)
 
     async def _delete(self, over: _Over) -> bool:
@@ -240,8 +240,8 @@ class RetentionTimer:
             await self._tell(uid, due)
             await self.removals.log(uid)
         except (OSError, RequestError) as failure:
-            told = about(log, uid)
-            told.warning("its log was not deleted: %s; the next pass tries again", failure)
+            job_log = about(log, uid)
+            job_log.warning("its log was not deleted: %s; the next pass tries again", failure)
             return False
         self._logs.pop(uid, None)
         self.report.logs += 1
@@ -261,8 +261,8 @@ class RetentionTimer:
                 work, _ = await self.reader.job_by_uid(wanted)
             except NotFound:
                 return
-            told = await self.reader.timeline(wanted)
-            if not any(entry.kind == LOG_DELETED for entry in told):
+            timeline = await self.reader.timeline(wanted)
+            if not any(entry.kind == LOG_DELETED for entry in timeline):
                 message = log_deleted_message(due, now)
                 entry = TimelineEntry(now, LOG_DELETED, message, {"kept": due.kept})
                 await self.intake.tell(wanted, (entry,))

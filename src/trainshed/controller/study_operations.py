@@ -177,8 +177,8 @@ class StudyOperations:
                 await self._stop_all(study, history)
             return []
         shown = [seen(trial) for trial in history]
-        found = await self._advisor.suggest(study.spec, shown, count, study.uid)
-        if found.exhausted and not found.parameters:
+        suggestions = await self._advisor.suggest(study.spec, shown, count, study.uid)
+        if suggestions.exhausted and not suggestions.parameters:
             await self._complete(study, "every point of the search space was tried")
         now = self._now()
         return [
@@ -191,7 +191,7 @@ class StudyOperations:
                 started=now,
                 client=operation.client,
             )
-            for parameters in found.parameters[:count]
+            for parameters in suggestions.parameters[:count]
         ]
 
     async def _stop_all(self, study: Study, history: tuple[Trial, ...]) -> None:
@@ -209,15 +209,15 @@ class StudyOperations:
 
     async def _check(self, study: Study, operation: Operation) -> None:
         try:
-            asked = await self._studies.trial(study.uid, operation.trial)
+            checked = await self._studies.trial(study.uid, operation.trial)
         except NotFound:
             text = f"{study.name.trial(operation.trial)} does not exist; it was deleted"
             raise NotFound(text) from None
         verdict = await self._verdict(study, operation)
-        stop = not asked.trial.state.is_over and verdict is not None and verdict.should_stop
+        stop = not checked.trial.state.is_over and verdict is not None and verdict.should_stop
         if verdict is not None and stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
-            trial, guard = stopped(asked.trial), asked.generation
+            trial, guard = stopped(checked.trial), checked.generation
             await self._studies.change_trial(trial, guard, verdict.predicted)
         done = replace(
             operation,
@@ -246,19 +246,19 @@ class StudyOperations:
             for number, points in measured.items()
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
         }
-        asked = {
+        operations = {
             operation.name: operation.trial
             for operation in waiting
             if operation.kind is OperationKind.CHECK_STOPPING
             and operation.trial in curves
             and not curves[operation.trial].is_over
         }
-        if not asked:
+        if not operations:
             return {}
-        numbers = tuple(dict.fromkeys(asked.values()))
-        found = await self._advisor.should_stop(study.spec, tuple(curves.values()), numbers)
-        verdicts = dict(zip(numbers, found, strict=True))
-        return {name: verdicts[number] for name, number in asked.items()}
+        numbers = tuple(dict.fromkeys(operations.values()))
+        stops = await self._advisor.should_stop(study.spec, tuple(curves.values()), numbers)
+        verdicts = dict(zip(numbers, stops, strict=True))
+        return {name: verdicts[number] for name, number in operations.items()}
 
     async def _finish(
         self,

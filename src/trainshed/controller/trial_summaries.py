@@ -57,7 +57,7 @@ class _Trial(Struct):
     parent: JobUid
     #: None: no program of the project may read the directory.
     follower: Follower | None
-    found: Summaries
+    summaries: Summaries
     #: Whether there may be something new.
     is_due: bool = True
     #: Seconds that the last read took.
@@ -115,7 +115,7 @@ class TrialSummaries:
             if not job.state.is_final and not (is_all and trial.is_watched):
                 pause = trial.took * _SHARE
                 self._set_alarm(job.uid, trial, max(_UNWATCHED if is_all else _SPAN, pause))
-        return trial.found
+        return trial.summaries
 
     def _look(self, job: Job, trial: _Trial, follower: Follower, tag: str) -> bool:
         """Read what is new. Return whether everything was read."""
@@ -136,7 +136,7 @@ class TrialSummaries:
                 if is_all := follower.look(met):
                     break
         except OSError as failure:
-            where = trial.found.uri
+            where = trial.summaries.uri
             about(log, job.uid).warning("summaries in %s not read: %s", where, failure)
             is_watched, is_all = False, True  # They are tried again in a while.
         self._watches.release(job.uid, trial.watches - watches)
@@ -145,7 +145,7 @@ class TrialSummaries:
         runs = follower.runs(tag)
         run = representative(runs)
         points: Points = {} if run is None else runs[run]
-        trial.found = Summaries(trial.found.uri, tuple(sorted(follower.tags)), points)
+        trial.summaries = Summaries(trial.summaries.uri, tuple(sorted(follower.tags)), points)
         return is_all
 
     def _changed(self, uid: JobUid) -> None:

@@ -105,7 +105,7 @@ class TuningReconciler:
         measured = await asyncio.to_thread(stores.metrics.measurements, trial.job, work.started)
         metric, summaries = study.metrics[0].id, None
         # What a program reports itself takes precedence over what its libraries write.
-        if all(one.value(metric) is None for one in measured):
+        if all(measurement.value(metric) is None for measurement in measured):
             summaries = await self._summaries.of(job.uid, work, metric)
             if summaries is not None:
                 measured = of_summaries(metric, summaries.points, work.started)
@@ -172,7 +172,11 @@ class TuningReconciler:
             study = replace(study, limits=replace(study.limits, max_trials=None))
         if reached := limit_reached(study, own, job.created, transition.now):
             running = {trial.number for trial in job.running}
-            machine.reach_limit(transition, reached, [one for one in own if one.number in running])
+            machine.reach_limit(
+                transition,
+                reached,
+                [running_trial for running_trial in own if running_trial.number in running],
+            )
 
     def _begin(
         self, transition: Transition, own: Sequence[Trial], shown: Sequence[Trial]
@@ -271,8 +275,8 @@ class TrialProposals:
         spec, failures, drawn, pause = job.spec.study, 0, "", _PAUSE
         while True:
             try:
-                found = await self._advisor.suggest(spec, shown, count, job.uid)
-                return Answer(found, drawn)
+                suggestions = await self._advisor.suggest(spec, shown, count, job.uid)
+                return Answer(suggestions, drawn)
             except Exception as failure:
                 # Broad on purpose: an algorithm may fail with anything, and a job must not wait for ever.
                 is_told = isinstance(failure, AdvisorFailed)

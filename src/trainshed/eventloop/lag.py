@@ -105,12 +105,12 @@ class LagMeter:
     def _look(self) -> None:
         """Log where the loop is while it stands still. Runs in a thread: if the loop never turns again,
         nobody else can."""
-        told = 0.0
+        logged = 0.0
         while not self._over.wait(LATE):
             due, now = self._due, time.monotonic()
-            if now - due <= LATE or now - told <= _QUIET:
+            if now - due <= LATE or now - logged <= _QUIET:
                 continue
-            told = now
+            logged = now
             frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - the documented way
             stack = "".join(traceback.format_stack(frame)[-_FRAMES:]) if frame else "nowhere\n"
             log.warning(

@@ -45,8 +45,8 @@ class Hosts(Struct, frozen=True):
 
     def lets(self, origin: str, host: str) -> bool:
         """Whether a page of this origin may change something at the host that it called."""
-        asked = urlsplit(origin)
-        if asked.netloc and _bare(asked.netloc) == _bare(host):
+        page = urlsplit(origin)
+        if page.netloc and _bare(page.netloc) == _bare(host):
             return True
         return origin.lower().rstrip("/") in self.origins
 
@@ -139,8 +139,8 @@ def keeps_credentials(scope: Scope, send: Send) -> Send:
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 401:
-            asked = dict(message.get("headers", ())).get(b"www-authenticate", b"")
-            if not asked.startswith(b"Basic"):
+            challenge = dict(message.get("headers", ())).get(b"www-authenticate", b"")
+            if not challenge.startswith(b"Basic"):
                 message = {**message, "status": 403}
         await send(message)
 

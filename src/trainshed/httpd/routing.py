@@ -139,17 +139,17 @@ class Router(Generic[T]):
             return None
         parts = path.split("/")[1:] if path != "/" else []
         head, colon, custom = parts[-1].rpartition(":") if parts else ("", "", "")
-        found = None
+        match = None
         if colon and (self._colon_is_verb or custom in self._customs):
             last, parts[-1] = parts[-1], head
-            found = self._find(self._root, parts, 0, (method, custom))
-            if found is None and not self._colon_is_verb:
+            match = self._find(self._root, parts, 0, (method, custom))
+            if match is None and not self._colon_is_verb:
                 parts[-1] = last
-        if found is None and not (colon and self._colon_is_verb):
-            found = self._find(self._root, parts, 0, (method, ""))
-        if found is None:
+        if match is None and not (colon and self._colon_is_verb):
+            match = self._find(self._root, parts, 0, (method, ""))
+        if match is None:
             return self._match_encoded_verb(method, path)
-        template, target = found
+        template, target = match
         return target, {
             name: unquote("/".join(parts[start : end or None]))
             for name, start, end in template.variables
@@ -158,8 +158,8 @@ class Router(Generic[T]):
     def _match_encoded_verb(self, method: str, path: str) -> tuple[T, dict[str, str]] | None:
         """Match a path whose verb's colon is percent-encoded: some clients encode whatever they can."""
         for colon in ("%3A", "%3a"):
-            head, found, custom = path.rpartition(colon)
-            if found and custom in self._customs:
+            head, separator, custom = path.rpartition(colon)
+            if separator and custom in self._customs:
                 return self.match(method, f"{head}:{custom}")
         return None
 
@@ -172,13 +172,13 @@ class Router(Generic[T]):
         if not part and not self._empty_names:
             return None
         child = node.literals.get(part)
-        found = self._find(child, parts, at + 1, key) if child is not None else None
-        if found is None and node.wildcard is not None:
-            found = self._find(node.wildcard, parts, at + 1, key)
-        if found is None and node.rest is not None:
+        match = self._find(child, parts, at + 1, key) if child is not None else None
+        if match is None and node.wildcard is not None:
+            match = self._find(node.wildcard, parts, at + 1, key)
+        if match is None and node.rest is not None:
             # Leave at least as many segments as a template has behind its `**`: those are not a part of it.
             for split in range(max(at + 1, len(parts) - node.rest.depth), len(parts) + 1):
-                found = self._find(node.rest, parts, split, key)
-                if found is not None:
+                match = self._find(node.rest, parts, split, key)
+                if match is not None:
                     break
-        return found
+        return match

@@ -18,11 +18,11 @@ _TIMEOUT: Final = 20.0
 
 
 def message(
-    sender: str, to: Sequence[str], told: tuple[str, str], id_: str, at: int
+    sender: str, to: Sequence[str], content: tuple[str, str], id_: str, at: int
 ) -> EmailMessage:
-    """Make the mail. `told` is its subject and text, and `at` its date in seconds since the epoch. `id_` is
-    the same at each try, so that a receiver can recognise a mail that came twice."""
-    subject, text = told
+    """Make the mail. `content` is its subject and text, `at` its date in seconds since the epoch. `id_`
+    is the same at each try, so that a receiver can recognise a mail that came twice."""
+    subject, text = content
     mail = EmailMessage()
     mail["From"] = Address("Trainshed", addr_spec=sender)
     mail["To"] = ", ".join(to)

@@ -55,6 +55,6 @@ class Senders:
                 raise NotSent("no server for mail is set (the setting smtp)")
             from trainshed.notifying import mail
 
-            told = mail_of(json.loads(content))
-            letter = mail.message(self._smtp.sender, table.mail, told, id_, at)
+            text = mail_of(json.loads(content))
+            letter = mail.message(self._smtp.sender, table.mail, text, id_, at)
             mail.send(self._smtp, letter, self._context)

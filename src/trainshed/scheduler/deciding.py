@@ -158,7 +158,11 @@ class _Pass:
             self._snapshot.entry(GangState(with_choice(entry.gang, other.choice)))
             for other in entry.gang.alternatives
         ]
-        possible = [one for one in others if not assess(self._snapshot, one.shape.request)[0]]
+        possible = [
+            candidate
+            for candidate in others
+            if not assess(self._snapshot, candidate.shape.request)[0]
+        ]
         for other in possible:
             places = self._places(other)
             if places is not None:
@@ -177,8 +181,8 @@ class _Pass:
         if not reason:
             waiting = why(self._snapshot, entry.gang.uid, self._now)
             seconds = (self._now - entry.eligible_at) // SECOND
-            told = f": {waiting.message}" if waiting else ""
-            reason = f"has waited {seconds} s{told}"
+            because = f": {waiting.message}" if waiting else ""
+            reason = f"has waited {seconds} s{because}"
         self.found.append(FallBack(entry.gang.uid, other.gang.choice, reason))
 
     def _places(self, entry: Entry) -> list[Placement] | None:

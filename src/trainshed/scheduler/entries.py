@@ -261,10 +261,10 @@ class Shapes:
         return shape
 
     def _kind(self, demand: Demand) -> Kind:
-        found = self._kinds.get(demand)
-        if found is None:
-            found = self._kinds[demand] = Kind(demand)
-        return found
+        kind = self._kinds.get(demand)
+        if kind is None:
+            kind = self._kinds[demand] = Kind(demand)
+        return kind
 
 
 def _runs(replicas: Replicas) -> list[tuple[Demand, int]]:
@@ -272,13 +272,13 @@ def _runs(replicas: Replicas) -> list[tuple[Demand, int]]:
     fields for each of them would cost more than all else here."""
     if len(replicas) == 1:
         return [(replicas[0][1], 1)]
-    found: list[tuple[Demand, int]] = []
+    runs: list[tuple[Demand, int]] = []
     at = 0
     for _, run in groupby(map(id, map(_DEMAND, replicas))):
         count = len(list(run))
-        found.append((replicas[at][1], count))
+        runs.append((replicas[at][1], count))
         at += count
-    return found
+    return runs
 
 
 def _in_order(kinds: Sequence[tuple[Kind, int]]) -> tuple[Kind, ...]:

@@ -137,12 +137,14 @@ def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
     if silent := unreached(snapshot, kinds):
-        return "; ".join(f"cluster {one.name} does not answer: {one.unreached}" for one in silent)
+        return "; ".join(
+            f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
+        )
     away = _away(snapshot, kinds)
-    said = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
+    conditions = ", ".join(f"{name} {_condition(snapshot, name)}" for name in away[:_NAMED])
     more = f" and {len(away) - _NAMED} more" if len(away) > _NAMED else ""
     needs = f"needs {described(kinds[0][0])} on a node, and " if snapshot.policy.strict else ""
-    return f"{needs}{said or 'the nodes that are left are too small'}{more}"
+    return f"{needs}{conditions or 'the nodes that are left are too small'}{more}"
 
 
 def _away(snapshot: Snapshot, kinds: Kinds) -> list[str]:
@@ -170,8 +172,8 @@ def _kept_out(snapshot: Snapshot, name: str) -> str:
 
 
 def _condition(snapshot: Snapshot, name: str) -> str:
-    said = _kept_out(snapshot, name)
-    return f"is {said}" if said else "does not answer"
+    reason = _kept_out(snapshot, name)
+    return f"is {reason}" if reason else "does not answer"
 
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
@@ -233,10 +235,10 @@ def _used_by_others(snapshot: Snapshot, kinds: Kinds) -> str:
     if not names:
         return ""
     if len(names) > _NAMED:
-        said = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+        text = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
     else:
-        said = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"; {said} {'is' if len(names) == 1 else 'are'} used by others"
+        text = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"; {text} {'is' if len(names) == 1 else 'are'} used by others"
 
 
 def _more_without_others(snapshot: Snapshot, name: str, kinds: Kinds) -> bool:
@@ -413,7 +415,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
     for entry in snapshot.entries.values():
         for replica, node in entry.state.places:
             replicas.setdefault(node, []).append(f"{entry.gang.name} {replica}")
-    found: list[NodeStatus] = []
+    statuses: list[NodeStatus] = []
     for name, node in sorted(snapshot.nodes.items()):
         capacity = node.capacity
         if capacity is None:
@@ -424,7 +426,7 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
             (kind, min(count, there.get(kind, 0)))
             for kind, count in zip(node.layout.types, node.used, strict=False)
         )
-        found.append(
+        statuses.append(
             NodeStatus(
                 name=name,
                 condition=capacity.condition,
@@ -439,18 +441,18 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
                 others=capacity.others,
             )
         )
-    return tuple(found)
+    return tuple(statuses)
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
     """Return every quota that is set, used or waited for, of one project or of all; by project, region and
     metric."""
     keys = {*snapshot.meters, *snapshot.quotas_set()} - {AT_ONCE}
-    found: list[QuotaStatus] = []
+    statuses: list[QuotaStatus] = []
     for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):
         limit = snapshot.limit(key)
         meter = snapshot.meters.get(key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
         if project_id in ("", key.project_id) and (used or waiting or limit is not None):
-            found.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
-    return tuple(found)
+            statuses.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
+    return tuple(statuses)

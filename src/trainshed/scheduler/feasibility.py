@@ -65,13 +65,13 @@ def shortage(nodes: NodeResources, kinds: Kinds) -> str:
         if not nodes_that_hold(nodes, kind):
             return _too_large(nodes, kind)
     size = sum(count for _, count in kinds)
-    each = "; ".join(
+    texts = "; ".join(
         f"{described(kind)} each, and there is room for {count_placeable(nodes, kind, count)} of them"
         for kind, count in kinds
         if count_placeable(nodes, kind, count) < count
     )
-    if each:
-        return f"needs {size} replicas at once, {each}"
+    if texts:
+        return f"needs {size} replicas at once, {texts}"
     return f"needs {size} replicas at once, and the nodes cannot hold them together"
 
 

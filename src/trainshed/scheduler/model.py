@@ -189,24 +189,27 @@ def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
     jobs with slightly different limits have one shape; what comes before that is not in it.
     """
-    found = _gang(job, job.spec, job.choice, policy)
+    wanted = _gang(job, job.spec, job.choice, policy)
     if not job.spec.choices:
-        return found
+        return wanted
     others = tuple(
         _gang(job, job.spec.chosen(choice), choice, policy)
         for choice in range(len(job.spec.choices))
         if choice != job.choice
     )
-    return replace(found, alternatives=others, patience=job.spec.patience)
+    return replace(wanted, alternatives=others, patience=job.spec.patience)
 
 
 def with_choice(gang: Gang, choice: int) -> Gang:
     """Return the gang that another of its job's choices makes."""
     all_of_them = (replace(gang, alternatives=(), patience=0), *gang.alternatives)
     others = tuple(
-        sorted((one for one in all_of_them if one.choice != choice), key=lambda one: one.choice)
+        sorted(
+            (other for other in all_of_them if other.choice != choice),
+            key=lambda other: other.choice,
+        )
     )
-    taken = next(one for one in all_of_them if one.choice == choice)
+    taken = next(other for other in all_of_them if other.choice == choice)
     return replace(taken, alternatives=others, patience=gang.patience)
 
 

@@ -349,17 +349,17 @@ class Preemption:
         """Return the spot gangs that may be preempted. Those of a higher priority may not: they would only
         take the place again. Of many, only those on the nodes that would be best, or with a quota that is
         short."""
-        found = [
+        spots = [
             spot
             for spot in self._spot
             if spot.gang.priority <= entry.gang.priority
             and spot.gang.uid not in self.leaving
             and spot is not entry
         ]
-        if len(found) <= _LOOKED_AT:
-            return found
+        if len(spots) <= _LOOKED_AT:
+            return spots
         if not self._looks_first:
-            return found[:_LOOKED_AT]
+            return spots[:_LOOKED_AT]
         places = find_placements(self._best_case(), kinds or entry.shape.kinds) or []
         nodes = {part.node for part in places}
         short = [
@@ -369,7 +369,7 @@ class Preemption:
         ]
         return [
             spot
-            for spot in found
+            for spot in spots
             if not nodes.isdisjoint(spot.held) or any(spot.gang.uid in m.holders for m in short)
         ]
 
@@ -387,9 +387,9 @@ class Preemption:
         return self._most
 
     def _add_guarded(self, nodes: NodeResources, node: str) -> None:
-        found = self._transaction.base(node)
-        if found is not None:
-            nodes.add(node, *found)
+        base = self._transaction.base(node)
+        if base is not None:
+            nodes.add(node, *base)
 
     def _add_gang(self, nodes: NodeResources, gang: Entry) -> None:
         for node, kinds in gang.held.items():
@@ -409,9 +409,9 @@ def victims(need: Need, candidates: Sequence[Entry]) -> list[Entry] | None:
     _imagine(need, useful, -1)
     if not met:
         return None
-    found = _one_victim(need, useful) or _fewest_victims(need, useful)
-    _imagine(need, found, 1)
-    return found
+    chosen = _one_victim(need, useful) or _fewest_victims(need, useful)
+    _imagine(need, chosen, 1)
+    return chosen
 
 
 def _one_victim(need: Need, candidates: Sequence[Entry]) -> list[Entry]:

@@ -59,21 +59,21 @@ class Kind:
     def vector(self, layout: Layout) -> Vector:
         """Return what one replica takes of a node of that layout; devices that the node does not have are
         left out."""
-        found = self._vectors.get(layout)
-        if found is None:
+        vector = self._vectors.get(layout)
+        if vector is None:
             devices = (
                 self.demand.accelerators if t == self.accelerator else 0 for t in layout.types
             )
-            found = self._vectors[layout] = (*devices, self.cpus, self.demand.memory_bytes)
-        return found
+            vector = self._vectors[layout] = (*devices, self.cpus, self.demand.memory_bytes)
+        return vector
 
     def suits(self, layout: Layout) -> bool:
         """Whether nodes of that layout have devices of the type that it needs, and accept it."""
-        found = self._suits.get(layout)
-        if found is None:
-            found = not self.accelerator or self.accelerator in layout.types
-            found = self._suits[layout] = found and self.is_taken(layout)
-        return found
+        suits = self._suits.get(layout)
+        if suits is None:
+            suits = not self.accelerator or self.accelerator in layout.types
+            suits = self._suits[layout] = suits and self.is_taken(layout)
+        return suits
 
     def is_taken(self, layout: Layout) -> bool:
         """Whether nodes of that layout accept it, if they have what it needs."""
@@ -104,10 +104,10 @@ def thousandths(amount: float) -> int:
 def layout_of(node: NodeCapacity) -> Layout:
     types = tuple(sorted([t for t, count in node.accelerators if count > 0]))
     key = types, node.accepts
-    found = _layouts.get(key)
-    if found is None:
-        found = _layouts[key] = Layout(types, node.accepts)
-    return found
+    layout = _layouts.get(key)
+    if layout is None:
+        layout = _layouts[key] = Layout(types, node.accepts)
+    return layout
 
 
 def capacity_of(node: NodeCapacity, layout: Layout) -> Vector:
@@ -186,11 +186,11 @@ class _Classes:
 
     def count(self, need: Vector, most: int) -> int:
         """Return how many nodes have `need`, not counted far beyond `most`."""
-        found, at = 0, self._next(need, 0)
-        while at < len(self.keys) and found < most:
-            found += len(self.members[self.keys[at]])
+        count, at = 0, self._next(need, 0)
+        while at < len(self.keys) and count < most:
+            count += len(self.members[self.keys[at]])
             at = self._next(need, at + 1)
-        return found
+        return count
 
     def _next(self, need: Vector, at: int) -> int:
         """Return the index of the first class, from `at` on, whose nodes have `need`; the number of all, if
@@ -264,19 +264,19 @@ class NodeResources:
         of devices come first, so that work without devices stays away from those that have them; of those the
         ones that accept the fewest sorts of machines."""
         for candidate in self._route(kind):
-            found = self._classes[candidate].best(kind.vector(candidate))
-            if found is not None:
-                return found
+            node = self._classes[candidate].best(kind.vector(candidate))
+            if node is not None:
+                return node
         return None
 
     def count_holding(self, kind: Kind, most: int) -> int:
         """Return how many nodes hold a replica, not counted far beyond `most`."""
-        found = 0
+        count = 0
         for candidate in self._route(kind):
-            if found >= most:
+            if count >= most:
                 break
-            found += self._classes[candidate].count(kind.vector(candidate), most - found)
-        return found
+            count += self._classes[candidate].count(kind.vector(candidate), most - count)
+        return count
 
     def _route(self, kind: Kind) -> list[Layout]:
         route = self._routes.get(kind.route)

@@ -358,10 +358,10 @@ class Snapshot:
 
     def set_nodes(self, nodes: Sequence[NodeCapacity]) -> None:
         """Set all nodes there are. Only what is different from before costs anything to speak of."""
-        named = {capacity.name for capacity in nodes}
+        names = {capacity.name for capacity in nodes}
         for capacity in nodes:
             self.set_node(capacity)
-        for name in [n for n, node in self.nodes.items() if n not in named and node.capacity]:
+        for name in [n for n, node in self.nodes.items() if n not in names and node.capacity]:
             self._set_node(name, None)
 
     def set_node(self, capacity: NodeCapacity) -> None:

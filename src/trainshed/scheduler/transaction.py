@@ -164,9 +164,9 @@ class PlanTransaction:
         for node in self._guarded:
             if not left:
                 break
-            found = self.base(node)
-            if found and kind.suits(found[0]):
-                left -= min(left, count_fitting(found[1], kind.vector(found[0])))
+            base = self.base(node)
+            if base and kind.suits(base[0]):
+                left -= min(left, count_fitting(base[1], kind.vector(base[0])))
         return most - left
 
     def reserve(
@@ -184,9 +184,9 @@ class PlanTransaction:
         for part in parts:
             by_node.setdefault(part.node, []).append(part)
         for node, here in by_node.items():
-            found = self.base(node)
-            assert found is not None
-            layout, base = found
+            unreserved = self.base(node)
+            assert unreserved is not None
+            layout, base = unreserved
             claim = (0,) * len(base)
             for part in here:
                 claim = plus(claim, part.kind.vector(layout), part.count)
@@ -386,9 +386,9 @@ class Need:
         transaction = self._transaction
         nodes: dict[str, tuple[Layout, Vector]] = {}
         for node in (*self._extra, *transaction.guarded):
-            found = transaction.base(node)
-            if found and node not in nodes:
-                layout, free = found
+            base = transaction.base(node)
+            if base and node not in nodes:
+                layout, free = base
                 more = self._extra.get(node)
                 nodes[node] = (layout, plus(free, more) if more else free)
         hidden = transaction.hide(nodes)

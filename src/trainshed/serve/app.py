@@ -397,8 +397,8 @@ def _engine(bootstrap: Bootstrap) -> Engine:
 
 
 def _interpreter_prefixes(settings: Settings) -> Callable[[], Collection[Path]]:
-    found = Interpreters(settings.cache / "interpreters.json")
-    return lambda: {Path(each.prefix) for each in found.search()}
+    interpreters = Interpreters(settings.cache / "interpreters.json")
+    return lambda: {Path(interpreter.prefix) for interpreter in interpreters.search()}
 
 
 def _address(bootstrap: Bootstrap) -> str:

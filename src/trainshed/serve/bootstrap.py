@@ -368,22 +368,22 @@ def close_to_others(data: Path) -> Iterator[str]:
     opened: list[str] = []
     for path in sorted(path for pattern in SECRETS for path in data.glob(pattern)):
         try:
-            found = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             continue  # Of a service that just ends.
-        if found.st_uid not in (os.geteuid(), 0, directory.st_uid):
+        if status.st_uid not in (os.geteuid(), 0, directory.st_uid):
             raise Exposed(
-                f"{path} belongs to user {found.st_uid}, who may have put it there and can read it. If it is "
-                f"yours: chown {os.geteuid()} {path}. If not, restore it from a backup."
+                f"{path} belongs to user {status.st_uid}, who may have put it there and can read it. If it "
+                f"is yours: chown {os.geteuid()} {path}. If not, restore it from a backup."
             )
-        if found.st_mode & _OTHERS:
-            if not _may_change(found):
+        if status.st_mode & _OTHERS:
+            if not _may_change(status):
                 raise Exposed(
-                    f"Other users can read {path} (mode {_mode(found)}), and this one cannot change that. As "
-                    f"its owner: chmod 600 {path}."
+                    f"Other users can read {path} (mode {_mode(status)}), and this one cannot change that. "
+                    f"As its owner: chmod 600 {path}."
                 )
             path.chmod(0o600)
-            opened.append(f"{path.relative_to(data)} ({_mode(found)})")
+            opened.append(f"{path.relative_to(data)} ({_mode(status)})")
     if opened:
         yield (
             f"other users could read secrets in {data}: {', '.join(opened)}. They are closed now. If "
@@ -391,9 +391,9 @@ def close_to_others(data: Path) -> Iterator[str]:
         )
 
 
-def _may_change(found: os.stat_result) -> bool:
-    return os.geteuid() in (0, found.st_uid)
+def _may_change(status: os.stat_result) -> bool:
+    return os.geteuid() in (0, status.st_uid)
 
 
-def _mode(found: os.stat_result) -> str:
-    return f"{stat.S_IMODE(found.st_mode):04o}"
+def _mode(status: os.stat_result) -> str:
+    return f"{stat.S_IMODE(status.st_mode):04o}"

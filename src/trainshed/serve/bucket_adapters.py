@@ -151,7 +151,7 @@ class BucketAdapter:
             if (begins := fixed_part(name)) == name:
                 return self._store.exists(bucket, name)
             objects = self._store.objects(bucket, begins)
-            return any(matches(name, found) for found, _ in objects)
+            return any(matches(name, present) for present, _ in objects)
         except BucketsError:
             return False
 
@@ -321,17 +321,17 @@ class _Copying:
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
         bucket, prefix = parse_gs_uri(directory)
         try:
-            found = await self._calls.objects(bucket, prefix)
+            entries = await self._calls.objects(bucket, prefix)
         except BucketsError as failure:
             raise _told(failure) from failure
         return tuple(
             StoredObject(
-                f"gs://{bucket}/{each['name']}",
-                each["generation"],
-                int(each["size"]),
-                each.get("crc32c", ""),
+                f"gs://{bucket}/{entry['name']}",
+                entry["generation"],
+                int(entry["size"]),
+                entry.get("crc32c", ""),
             )
-            for each in found
+            for entry in entries
         )
 
     async def copy(self, source: StoredObject, target: str) -> None:

@@ -283,9 +283,9 @@ def _roots(ca: Path, environ: Mapping[str, str]) -> Iterable[str]:
     """Return the service's roots and all others that a program would trust, each once, because they also
     replace the machine's own."""
     usual = ssl.get_default_verify_paths().cafile
-    named = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
+    paths = [environ[name] for name in _TRUSTED_BY if environ.get(name)]
     texts = [ca.read_text()]
-    for path in (*named, *([usual] if usual else []), *roots.PLACES):
+    for path in (*paths, *([usual] if usual else []), *roots.PLACES):
         # A missing file that is named would not have been found by the program either.
         with contextlib.suppress(OSError):
             texts.append(Path(path).read_text(errors="replace"))

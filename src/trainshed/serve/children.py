@@ -231,14 +231,15 @@ def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
     # With numbers that none of them has here: if both numbers are equal, some systems do not pass the socket
     # on.
     first = max((listener.fileno() for listener in sockets.values()), default=2) + 1
-    given = {name: first + place for place, name in enumerate(sockets)}
+    descriptors = {name: first + place for place, name in enumerate(sockets)}
     handing = [
-        (os.POSIX_SPAWN_DUP2, listener.fileno(), given[name]) for name, listener in sockets.items()
+        (os.POSIX_SPAWN_DUP2, listener.fileno(), descriptors[name])
+        for name, listener in sockets.items()
     ]
     command = [
         # Without the working directory on the import path: a file there is no library.
         *(sys.executable, "-P", "-m", "trainshed.buckets"),
-        *(str(os.getpid()), setup.encode(), encode(given)),
+        *(str(os.getpid()), setup.encode(), encode(descriptors)),
     ]
     return os.posix_spawn(
         sys.executable, command, dict(os.environ), setpgroup=0, file_actions=handing

@@ -98,8 +98,8 @@ class _Download(Response):
                     disposition = f"attachment; filename*=UTF-8''{quote(self._name, safe='')}"
                     kept.append((b"content-disposition", disposition.encode()))
                 kept.append((b"content-security-policy", b"sandbox; default-src 'none'"))
-                named = {name for name, _ in kept}
-                more = [pair for pair in self.headers if pair[0] not in named]
+                names = {name for name, _ in kept}
+                more = [pair for pair in self.headers if pair[0] not in names]
                 message = {**message, "headers": [*kept, *more]}
             await send(message)
 

@@ -99,8 +99,8 @@ def _isolation_alone(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _of_builds(finding: Finding) -> Finding:
-    told = f"of builds and of shells in what failed, on this machine: {finding.told}"
-    return replace(finding, about="isolation here", told=told)
+    text = f"of builds and of shells in what failed, on this machine: {finding.told}"
+    return replace(finding, about="isolation here", told=text)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
@@ -108,9 +108,9 @@ def _disks(settings: Settings) -> Iterator[Finding]:
         place = _nearest(path)
         if refusal := _refusal(place):
             option = "--data" if path is settings.data else "$TRAINSHED_CACHE"
-            told = f"{path} cannot be written."
+            statement = f"{path} cannot be written."
             cause = f"{place} is {refusal}."
-            yield bad(about, told, cause=cause, remedy=f"Choose another one by {option}.")
+            yield bad(about, statement, cause=cause, remedy=f"Choose another one by {option}.")
             continue
         free = shutil.disk_usage(place).free
         text = f"{path}, {free / 2**30:.0f} GiB free."
@@ -145,9 +145,9 @@ def _database(settings: Settings) -> Iterator[Finding]:
     try:
         require_present(database, had_one=False)
     except StoreUnreadable as failure:
-        told, _, remedy = f"{failure}.".partition(". ")
+        statement, _, remedy = f"{failure}.".partition(". ")
         cause = "It was removed, or the directory was copied in part."
-        yield bad("database", f"{told}.", cause=cause, remedy=remedy)
+        yield bad("database", f"{statement}.", cause=cause, remedy=remedy)
         return
     if not os.access(database, os.R_OK | os.W_OK):
         return
@@ -155,9 +155,9 @@ def _database(settings: Settings) -> Iterator[Finding]:
         check_database(database)
         aside = set_aside_in(database)
     except StoreOfOtherVersion as failure:
-        told, _, remedy = str(failure).partition(". ")
+        statement, _, remedy = str(failure).partition(". ")
         cause = "Another version of the service has written it."
-        yield bad("database", f"{told}.", cause=cause, remedy=remedy)
+        yield bad("database", f"{statement}.", cause=cause, remedy=remedy)
         return
     except StoreUnreadable as failure:
         yield bad(

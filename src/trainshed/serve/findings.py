@@ -34,16 +34,16 @@ class Finding(Struct, frozen=True):
             raise ValueError(f"{self.about}: a fault without its cause and its remedy")
 
 
-def good(about: str, told: str, *, cause: str = "", remedy: str = "") -> Finding:
+def good(about: str, text: str, *, cause: str = "", remedy: str = "") -> Finding:
     """Return a finding for which nothing has to be done."""
-    return Finding(about, Verdict.GOOD, told, cause, remedy)
+    return Finding(about, Verdict.GOOD, text, cause, remedy)
 
 
-def less(about: str, told: str, *, cause: str, remedy: str) -> Finding:
+def less(about: str, text: str, *, cause: str, remedy: str) -> Finding:
     """Return a finding of what works, but not as well as it could."""
-    return Finding(about, Verdict.LESS, told, cause, remedy)
+    return Finding(about, Verdict.LESS, text, cause, remedy)
 
 
-def bad(about: str, told: str, *, cause: str, remedy: str) -> Finding:
+def bad(about: str, text: str, *, cause: str, remedy: str) -> Finding:
     """Return a finding with which no service, or no job, can work."""
-    return Finding(about, Verdict.BAD, told, cause, remedy)
+    return Finding(about, Verdict.BAD, text, cause, remedy)

@@ -46,11 +46,11 @@ class Right:
         """Return the access review to create; `namespace` "" = the whole cluster."""
         resource, _, part = self.resource.partition("/")
         wanted = {"verb": self.verb, "resource": resource, "subresource": part, "group": self.group}
-        given = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
+        fields = {key: value for key, value in (wanted | {"namespace": namespace}).items() if value}
         return {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": given},
+            "spec": {"resourceAttributes": fields},
         }
 
 
@@ -79,15 +79,15 @@ def examine_kubernetes(table: Mapping[str, Any]) -> Iterator[Finding]:
     try:
         settings = parse(table)
     except ValueError as failure:
-        told = str(failure).replace("\n", "; ") + "."
-        yield bad("Kubernetes settings", told, cause=_IN_FILE, remedy=_SETTINGS)
+        text = str(failure).replace("\n", "; ") + "."
+        yield bad("Kubernetes settings", text, cause=_IN_FILE, remedy=_SETTINGS)
         return
     yield from asyncio.run(_gathered(settings))
     yield _address(settings)
-    if told := "; ".join(not_restricted(settings)):
+    if text := "; ".join(not_restricted(settings)):
         yield less(
             "Pod Security",
-            f"Pods do not meet the level restricted: {told}.",
+            f"Pods do not meet the level restricted: {text}.",
             cause=_IN_FILE,
             remedy="Leave it, where namespaces of jobs have the level privileged.",
         )
@@ -152,11 +152,11 @@ class Examination:
     async def _version(self) -> Finding:
         from trainshed.engines.kubernetes.objects import Version
 
-        found = (await self._client.get("/version", Version)).git_version.removeprefix("v")
-        told = f"Kubernetes {found} at {self._client.server}."
-        if found == TESTED:
-            return good("Kubernetes API", told)
-        return good("Kubernetes API", told, cause=f"It is tested on {TESTED} alone.")
+        version = (await self._client.get("/version", Version)).git_version.removeprefix("v")
+        text = f"Kubernetes {version} at {self._client.server}."
+        if version == TESTED:
+            return good("Kubernetes API", text)
+        return good("Kubernetes API", text, cause=f"It is tested on {TESTED} alone.")
 
     async def _missing_rights(self) -> AsyncIterator[Finding]:
         for right in _EVERYWHERE:
@@ -246,8 +246,8 @@ class Examination:
 
 def _lacks(right: Right, where: str, *, final: bool) -> Finding:
     make = bad if final else less
-    told = f"the account may not {right} {where}: {right.why}."
-    return make("Kubernetes rights", told, cause="No role of the account says so.", remedy=_RIGHTS)
+    text = f"the account may not {right} {where}: {right.why}."
+    return make("Kubernetes rights", text, cause="No role of the account says so.", remedy=_RIGHTS)
 
 
 def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     )
     command: Sequence[str] = entry()
     hold = HoldName("doctor", JobUid(1), 1, 0)
-    found = manifests.pod(
+    pod = manifests.pod(
         settings,
         routes.of(MachineWanted(_MACHINE, "")),
         None,
@@ -273,8 +273,8 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
         command=command,
         cache="/srv/trainshed/cache",
     )
-    found["metadata"]["namespace"] = namespace
-    return found
+    pod["metadata"]["namespace"] = namespace
+    return pod
 
 
 def _address(settings: KubernetesSettings) -> Finding:
@@ -282,13 +282,15 @@ def _address(settings: KubernetesSettings) -> Finding:
     about, name = "address for Pods", settings.service_address
     remedy = "Set [engines.kubernetes] address to one by which Pods reach this service."
     try:
-        found = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
+        addresses = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
     except OSError as failure:
         # The name may be known only to Pods in a cluster.
-        told = f"{name} is not known here: {failure.strerror}."
-        return less(about, told, cause="Pods may know it all the same.", remedy=remedy)
-    if all(ipaddress.ip_address(str(one).partition("%")[0]).is_loopback for one in found):
-        told = f"{name} is this machine's loopback address."
-        return bad(about, told, cause="Every Pod has a loopback of its own.", remedy=remedy)
+        text = f"{name} is not known here: {failure.strerror}."
+        return less(about, text, cause="Pods may know it all the same.", remedy=remedy)
+    if all(
+        ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses
+    ):
+        text = f"{name} is this machine's loopback address."
+        return bad(about, text, cause="Every Pod has a loopback of its own.", remedy=remedy)
     port = settings.port or "a free one"
-    return good(about, f"{name} ({', '.join(sorted(map(str, found)))}), port {port}.")
+    return good(about, f"{name} ({', '.join(sorted(map(str, addresses)))}), port {port}.")

@@ -162,8 +162,8 @@ def gc(
             count += 1
         outcome = "kept" if not removed else "due" if dry_run else "deleted"
         why = "" if removed else piece.why or "it has come into use"
-        told = _said(piece, outcome, why)
-        actions.did(piece.kind, piece.name, outcome, told, record={"bytes": piece.bytes}, why=why)
+        text = _said(piece, outcome, why)
+        actions.did(piece.kind, piece.name, outcome, text, record={"bytes": piece.bytes}, why=why)
     word = "would be removed" if dry_run else "removed"
     actions.say(f"{count} {word}, {_size(gone)}; cache {root}.")
 
@@ -193,8 +193,8 @@ def _build(
 
     offer = _told(lambda: inventory.build(family, say, version, python))
     name = f"{offer.family} {offer.version}".strip()
-    told = f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}"
-    actions.did("runtime", name.replace(" ", "="), "built", told, record=_record(offer))
+    text = f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}"
+    actions.did("runtime", name.replace(" ", "="), "built", text, record=_record(offer))
 
 
 def _record(offer: "InventoryEntry") -> dict[str, Any]:

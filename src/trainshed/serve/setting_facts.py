@@ -97,11 +97,11 @@ def described(settings: Settings, origins: Mapping[str, Origin]) -> tuple[Settin
     """Return all settings with their descriptions. `origins`: of those that are not at their default."""
     default = Settings()
     known = Settings.__struct_fields__
-    found: list[Setting] = []
+    settings_shown: list[Setting] = []
     for group, members in ABOUT.items():
         for name in (name for name in members if name in known):
             origin = origins.get(name)
-            found.append(
+            settings_shown.append(
                 Setting(
                     name=name,
                     value=_in_force(settings, name),
@@ -112,7 +112,7 @@ def described(settings: Settings, origins: Mapping[str, Origin]) -> tuple[Settin
                     group=group,
                 )
             )
-    return tuple(found)
+    return tuple(settings_shown)
 
 
 def _in_force(settings: Settings, name: str) -> str:
@@ -158,8 +158,8 @@ def _plain(value: object, key: str = "") -> Any:
 def _masked(text: str, *, is_closed: bool = False) -> str:
     """Return a text whose addresses contain no password and no query, and with `is_closed` no path."""
 
-    def shown(found: re.Match[str]) -> str:
-        address = found[0]
+    def shown(match: re.Match[str]) -> str:
+        address = match[0]
         try:
             parts = urlsplit(address)
         except ValueError:

@@ -318,7 +318,7 @@ def _unheeded(settings: Settings) -> str:
     """Return why settings about nodes would have no effect or contradict each other; "" = they do not."""
     engine = settings.engine
     table = engine_settings(settings) if engine == "slurm" else {}
-    found = [name for name in ("machines", "clusters") if name in table]
+    routes = [name for name in ("machines", "clusters") if name in table]
     if settings.is_handed_down and settings.strict:
         queue = engine_settings(settings)["queue"]
         who = _HANDED_DOWN[engine, queue]
@@ -326,14 +326,14 @@ def _unheeded(settings: Settings) -> str:
             f'Wrong settings:\n  [engines.{engine}] queue = "{queue}" has {who} choose nodes, and capacity = '
             '"strict" has the service do so; take one of them away'
         )
-    if settings.is_handed_down and found:
+    if settings.is_handed_down and routes:
         return (
-            f"Wrong settings:\n  [engines.slurm] {' and '.join(found)} say which nodes take which jobs, and "
+            f"Wrong settings:\n  [engines.slurm] {' and '.join(routes)} say which nodes take which jobs, and "
             'queue = "slurm" has Slurm choose; take one of them away'
         )
-    if not settings.strict and found:
+    if not settings.strict and routes:
         return (
-            f"Wrong settings:\n  [engines.slurm] {' and '.join(found)} say which nodes take which jobs, and "
+            f"Wrong settings:\n  [engines.slurm] {' and '.join(routes)} say which nodes take which jobs, and "
             'capacity = "relaxed" has jobs run anywhere; take one of them away'
         )
     return ""
@@ -382,8 +382,8 @@ def _given(name: str, values: dict[str, tuple[Any, str]]) -> bool:
 
 def _told(source: str, name: str, line: str) -> str:
     """Return an error with its source; a line that names the setting's own parts does not name it twice."""
-    named = line.startswith((f"{name} ", f"{name}["))
-    return f"{source.removesuffix(f': {name}') if named else source}: {line}"
+    names_it = line.startswith((f"{name} ", f"{name}["))
+    return f"{source.removesuffix(f': {name}') if names_it else source}: {line}"
 
 
 def _read(config: Path) -> dict[str, Any]:

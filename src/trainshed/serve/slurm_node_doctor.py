@@ -137,8 +137,8 @@ async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Fi
             return await _look(client, settings, node, wish, wanted)
 
     pairs = [(node, wish) for node in nodes for wish in wishes]
-    found = await asyncio.gather(*(look(*pair) for pair in pairs))
-    return _told(nodes, [(node, wrong) for (node, _), wrong in zip(pairs, found, strict=True)])
+    answers = await asyncio.gather(*(look(*pair) for pair in pairs))
+    return _told(nodes, [(node, wrong) for (node, _), wrong in zip(pairs, answers, strict=True)])
 
 
 async def _wishes(settings: SlurmSettings) -> list[_Wish]:
@@ -173,7 +173,7 @@ async def _look(
         qos=settings.qos,
         extra=settings.extra,
     )
-    asked = time.time()
+    begun = time.time()
     try:
         answer = await client.answer(command, wish.user)
     except ClusterUnavailable as failure:
@@ -181,17 +181,17 @@ async def _look(
             return None
         return [str(failure)]
     try:
-        found: dict[str, Any] = json.loads(answer)
-        clock = told_clock(float(found["clock"]), asked, time.time())
-        return [*(str(one) for one in found["wrong"]), *clock]
+        report: dict[str, Any] = json.loads(answer)
+        clock = told_clock(float(report["clock"]), begun, time.time())
+        return [*(str(fault) for fault in report["wrong"]), *clock]
     except (ValueError, KeyError, TypeError):
         return [f"its answer is not understood: {answer[:200]!r}"]
 
 
-def told_clock(clock: float, asked: float, answered: float) -> list[str]:
+def told_clock(clock: float, begun: float, answered: float) -> list[str]:
     """Return what is wrong with a node's clock, which showed `clock` at some moment between the other two.
     Pure."""
-    wrong = told_skew(clock - min(max(clock, asked), answered))
+    wrong = told_skew(clock - min(max(clock, begun), answered))
     return (
         [f"{wrong}: times in logs from there are off by that (chronyc tracking)"] if wrong else []
     )
@@ -204,14 +204,14 @@ def _shared(settings: SlurmSettings, cache: Path | None) -> Iterator[Path]:
             yield cache
 
 
-def _told(nodes: Sequence[str], found: Sequence[tuple[str, list[str] | None]]) -> Finding:
-    faults = [f"{node}: {'; '.join(wrong)}" for node, wrong in found if wrong]
-    busy = list(dict.fromkeys(node for node, wrong in found if wrong is None))
+def _told(nodes: Sequence[str], answers: Sequence[tuple[str, list[str] | None]]) -> Finding:
+    faults = [f"{node}: {'; '.join(wrong)}" for node, wrong in answers if wrong]
+    busy = list(dict.fromkeys(node for node, wrong in answers if wrong is None))
     if faults:
         some = dict.fromkeys(faults)
         more = f"; and {len(some) - _TOLD} more" if len(some) > _TOLD else ""
-        told = f"{'; '.join(list(some)[:_TOLD])}{more}."
-        return bad(_ABOUT, told, cause=_CAUSE, remedy=_REMEDY)
+        text = f"{'; '.join(list(some)[:_TOLD])}{more}."
+        return bad(_ABOUT, text, cause=_CAUSE, remedy=_REMEDY)
     looked = f"{len(nodes) - len(busy)} of {len(nodes)} that are up were looked at, and agents can be there."
     if busy:
         names = ", ".join(busy[:_TOLD]) + (", …" if len(busy) > _TOLD else "")

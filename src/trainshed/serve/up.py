@@ -269,8 +269,8 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
     if taken_over:
         many = "jobs" if len(taken_over) > 1 else "job"
         more = len(taken_over) - _NAMED
-        named = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        yield f"Taken over: {len(taken_over)} {many} that ran on ({named})."
+        names = ", ".join(taken_over[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield f"Taken over: {len(taken_over)} {many} that ran on ({names})."
     if not (is_loopback(settings.host) or speaks_tls(settings)):
         yield (
             f"NOTE: without TLS in front, tokens and what is typed into shells go to {settings.host} as"
@@ -313,10 +313,10 @@ def _say_started(settings: "Settings", actions: Actions) -> None:
     from trainshed.cli.connection import local
 
     service, output = local(settings.data), settings.data / "up.log"
-    told = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
+    text = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
     # Without its output, which contains the link that signs in to its console.
     record = {"pid": service.pid, "data": str(settings.data), "log": str(output)}
-    actions.did("service", service.rest, "started", told, record=record)
+    actions.did("service", service.rest, "started", text, record=record)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -346,8 +346,8 @@ class Store(Protocol):
         it is cancelled; without it, the next write notices. Returns where nothing can be watched."""
         ...
 
-    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
-        """From now on call `told` with each record that is set aside, on any thread."""
+    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
+        """From now on call `listener` with each record that is set aside, on any thread."""
         ...
 
     def close(self) -> None:

@@ -133,8 +133,8 @@ class Logged:
 
     def __init__(self, scope: Scope, send: Send, meters: Meters) -> None:
         self._scope, self._send, self._meters = scope, send, meters
-        given = next((value for name, value in scope["headers"] if name == _HEADER), b"")
-        self._identity = identified(given.decode("latin-1"))
+        identity = next((value for name, value in scope["headers"] if name == _HEADER), b"")
+        self._identity = identified(identity.decode("latin-1"))
         self._status = 0
         self._began = time.perf_counter()
 
@@ -158,10 +158,10 @@ class Logged:
         request_id.reset(self._token)
 
 
-def identified(given: str) -> str:
+def identified(identity: str) -> str:
     """Return a request's id: the one that its sender gave it, if it is well-formed, else a new one."""
-    if given and _WELL_FORMED.fullmatch(given):
-        return given
+    if identity and _WELL_FORMED.fullmatch(identity):
+        return identity
     return f"{_numbers.getrandbits(64):016x}"
 
 

@@ -235,8 +235,8 @@ _HEAD = 400
 
 def read_line(stream: Stream, text: str) -> Reading:
     """Return the severity of one line (without its newline), and what to show of it."""
-    if text.startswith("{") and text.endswith("}") and (found := _structured(stream, text)):
-        return found
+    if text.startswith("{") and text.endswith("}") and (structured := _structured(stream, text)):
+        return structured
     return Reading(severity_of(stream, text), text)
 
 

@@ -73,7 +73,7 @@ class MetricsReader:
             known.read(self._streams, job_uid)
         if known.count:
             self._known[job_uid] = known
-        while sum(each.count for each in self._known.values()) > self._most:
+        while sum(job_metrics.count for job_metrics in self._known.values()) > self._most:
             self._known.popitem(last=False)
         return known
 
@@ -135,7 +135,9 @@ class _Known:
             self._since = since
             self._made.clear()
         for step in self._values.keys() - self._made.keys():
-            metrics = tuple((tag, told[2]) for tag, told in sorted(self._values[step].items()))
+            metrics = tuple(
+                (tag, reported[2]) for tag, reported in sorted(self._values[step].items())
+            )
             self._made[step] = Measurement(metrics, step, max(0, self._last[step] - since))
         return tuple(self._made[step] for step in sorted(self._made))
 

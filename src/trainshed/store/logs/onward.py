@@ -186,7 +186,7 @@ class JobLog:
             if self._replicas is None or source.replica in self._replicas
         ]
         is_new = False
-        for replica, attempt, streams, source in sorted(sources, key=lambda each: each[:2]):
+        for replica, attempt, streams, source in sorted(sources, key=lambda row: row[:2]):
             begun, seen = self._position.get(replica, (0, -1))
             writer = self._writers.get(replica)
             if attempt < begun or (writer is not None and attempt <= writer.latest):

@@ -85,12 +85,12 @@ def read_launches(
     """Return the launches of a replica in an attempt, in their order; () if there were none. Blocks for a
     small read."""
     source = StreamSource(job_uid, attempt, replica)
-    found: list[Launch] = []
+    launches: list[Launch] = []
     for streams in held:
         for part in streams.open(source, StreamKind.LAUNCHES):
             data = part.read(0, part.size())
-            found.extend(records(data, _decoder))
-    return tuple(found)
+            launches.extend(records(data, _decoder))
+    return tuple(launches)
 
 
 class LogReader:
@@ -150,8 +150,8 @@ class LogReader:
 
     def _open(self, source: StreamSource, kind: StreamKind) -> Sequence[Segment]:
         for streams in self._streams:
-            if found := streams.open(source, kind):
-                return found
+            if stream := streams.open(source, kind):
+                return stream
         return ()
 
     async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
@@ -225,16 +225,16 @@ class _Window(Struct, frozen=True):
 
 def _page(sources: list[_Source], window: _Window, limit: int) -> LogPage:
     merged = heapq.merge(*map(window.of, sources), reverse=window.descending)
-    found = list(islice(merged, limit + 1))
-    lines = _lines(sources, found[:limit])
-    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)
+    entries = list(islice(merged, limit + 1))
+    lines = _lines(sources, entries[:limit])
+    return LogPage(lines, lines[-1].cursor if len(entries) > limit and lines else None)
 
 
-def _lines(sources: list[_Source], found: list[_Keyed]) -> tuple[LogLine, ...]:
+def _lines(sources: list[_Source], entries: list[_Keyed]) -> tuple[LogLine, ...]:
     by_rank = {
         (source.replica.pool, source.replica.index, source.attempt): source for source in sources
     }
-    return tuple(_line(by_rank[key[1:4]], entry) for key, entry in found)
+    return tuple(_line(by_rank[key[1:4]], entry) for key, entry in entries)
 
 
 def _line(source: _Source, entry: Entry) -> LogLine:

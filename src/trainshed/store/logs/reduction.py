@@ -98,23 +98,23 @@ def read_reduction(
 ) -> tuple[ReplicaReduction, ...]:
     """Return the reductions of all replicas of an attempt that have reported metrics, in the order of
     replicas; () if there is none. Blocks for a few small reads."""
-    found = [
+    replicas = [
         read
         for replica, data in contents(held, job_uid, attempt, StreamKind.REDUCTION)
         if (read := _newest(replica, data))
     ]
-    return tuple(sorted(found, key=lambda report: report.replica))
+    return tuple(sorted(replicas, key=lambda report: report.replica))
 
 
 def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
-    found: ReplicaReduction | None = None
+    newest: ReplicaReduction | None = None
     incarnation = started = 0
     samples: list[Sample] = []
     before: Mapping[str, Metric] = {}
     for entry in records(data, _decoder):
         if entry.started:
-            if found is not None and samples:
-                before = found.totals()
+            if newest is not None and samples:
+                before = newest.totals()
             incarnation, started, samples = entry.incarnation, entry.started, []
         elif incarnation:
             metrics = {
@@ -122,21 +122,21 @@ def _newest(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
                 for name, value in entry.metrics.items()
             }
             samples.append(Sample(entry.at, metrics))
-            found = ReplicaReduction(
+            newest = ReplicaReduction(
                 replica, incarnation, started, tuple(samples), entry.last, before=before
             )
-    return None if found is None else replace(found, restarts=max(0, incarnation - 1))
+    return None if newest is None else replace(newest, restarts=max(0, incarnation - 1))
 
 
-def _summed(one: Mapping[str, Metric], other: Mapping[str, Metric]) -> dict[str, Metric]:
+def _summed(mine: Mapping[str, Metric], other: Mapping[str, Metric]) -> dict[str, Metric]:
     """Add the SUMMED metrics; numbers by rank are added rank by rank."""
-    found: dict[str, Metric] = {}
+    sums: dict[str, Metric] = {}
     for name in SUMMED:
-        first, second = one.get(name), other.get(name)
+        first, second = mine.get(name), other.get(name)
         if isinstance(first, tuple) and isinstance(second, tuple):
-            found[name] = tuple(map(sum, zip_longest(first, second, fillvalue=0.0)))
+            sums[name] = tuple(map(sum, zip_longest(first, second, fillvalue=0.0)))
         elif isinstance(first, int | float) and isinstance(second, int | float):
-            found[name] = first + second
+            sums[name] = first + second
         elif (only := first if second is None else second) is not None:
-            found[name] = only
-    return found
+            sums[name] = only
+    return sums

@@ -76,12 +76,12 @@ class _Segment:
         guess = high - _PROBE
         while high - low > _PROBE:
             middle = self._line_start(guess, high)
-            found = self.first(middle, high) if middle < high else None
-            if found is None:
+            place = self.first(middle, high) if middle < high else None
+            if place is None:
                 # No line begins in the upper half: the rest is one long line or nothing.
                 break
-            if before(found.entry):
-                low = found.end
+            if before(place.entry):
+                low = place.end
             else:
                 high = middle
             guess = (low + high) // 2
@@ -206,8 +206,8 @@ def _segment_of(stored: Sequence[Segment], before: Before) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         segment = _Segment(stored[middle])
-        found = segment.first(0, segment.size)
-        if found is not None and before(found.entry):
+        first = segment.first(0, segment.size)
+        if first is not None and before(first.entry):
             low = middle
         else:
             high = middle

@@ -134,8 +134,8 @@ class ReplicaUsage(Struct, frozen=True):
     @property
     def moved(self) -> tuple[int, int] | None:
         """Bytes sent and received; None if no incarnation's were counted."""
-        told = [life.moved for life in self.lives if life.moved is not None]
-        return (sum(sent for sent, _ in told), sum(got for _, got in told)) if told else None
+        known = [life.moved for life in self.lives if life.moved is not None]
+        return (sum(sent for sent, _ in known), sum(got for _, got in known)) if known else None
 
     @property
     def most_cpus(self) -> float:
@@ -171,12 +171,12 @@ _decoder = msgspec.json.Decoder(_Entry)
 def read_usage(held: Iterable[Streams], job_uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
     """Return the usage of all replicas of an attempt that was recorded, in the order of replicas; () if there
     is none. Blocks for a few small reads."""
-    found = [
+    usages = [
         ReplicaUsage(replica, lives)
         for replica, data in contents(held, job_uid, attempt, StreamKind.USAGE)
         if (lives := _lives(data))
     ]
-    return tuple(sorted(found, key=lambda usage: usage.replica))
+    return tuple(sorted(usages, key=lambda usage: usage.replica))
 
 
 def _lives(data: bytes) -> tuple[Life, ...]:

@@ -116,12 +116,12 @@ DAMAGED: Final = (
 def require_sound(connection: sqlite3.Connection, database: Path) -> None:
     """Check the whole database, which takes some seconds per GB. Raises StoreUnreadable."""
     try:
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as failure:
-        found = str(failure)
-    if found != "ok":
+        verdict = str(failure)
+    if verdict != "ok":
         # Its first line names the schema.
-        raise damaged(database, found.splitlines()[-1])
+        raise damaged(database, verdict.splitlines()[-1])
 
 
 def require_not_emptied(database: Path) -> None:

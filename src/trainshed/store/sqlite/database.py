@@ -116,8 +116,8 @@ class SqliteStore:
             loop.remove_reader(handle)
             os.close(handle)
 
-    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
-        self._aside.told = told
+    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
+        self._aside.told = listener
 
     def close(self) -> None:
         if not self._open:

@@ -107,8 +107,8 @@ class InlineStore:
     async def watch(self) -> None:
         """Return: memory has no files."""
 
-    def when_set_aside(self, told: Callable[[RecordSetAside], object]) -> None:
-        self._told = told
+    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
+        self._told = listener
 
     def close(self) -> None:
         """Close the store, and lose all that was stored."""

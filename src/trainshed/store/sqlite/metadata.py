@@ -187,8 +187,8 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
     if edge.role is not EdgeRole.CHILD:
         return
     source, target = ends["source"], ends["target"]
-    found = connection.execute(_SQL["is_below"], {"ancestor": target, "node": source})
-    if found.fetchone() != (0,):
+    row = connection.execute(_SQL["is_below"], {"ancestor": target, "node": source})
+    if row.fetchone() != (0,):
         text = (
             f"{edge.target} is {edge.source} itself, or above it; it cannot be its child as well."
         )
@@ -348,11 +348,11 @@ class _Sql:
                 types = "'text'"
             case _:
                 types = "'integer', 'real'"
-        found = f"json_extract({_JSON}, {path})"
+        stored = f"json_extract({_JSON}, {path})"
         test = (
-            self._text(found, condition.operator, value)
+            self._text(stored, condition.operator, value)
             if isinstance(value, str)
-            else f"{found} {_symbol(condition.operator)} {self.bound(value)}"
+            else f"{stored} {_symbol(condition.operator)} {self.bound(value)}"
         )
         return f"(json_type({_JSON}, {path}) IN ({types}) AND {test})"
 

@@ -56,10 +56,10 @@ class SqliteModels:
             rows = connection.execute(_SQL["versions"], model_parameters(name))
             return tuple([decode_version(*row) for row in rows])
 
-        found = await self._snapshots.aside(read)
-        if not found:
+        versions = await self._snapshots.aside(read)
+        if not versions:
             raise _missing(str(name))
-        return found
+        return versions
 
     async def replace(self, versions: Sequence[ModelVersion]) -> None:
         rows = [(version, _parameters(version)) for version in versions]
@@ -86,14 +86,14 @@ class SqliteModels:
         parameters = model_parameters(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
-            found = _numbered(connection, name, version)
+            stored = _numbered(connection, name, version)
             others = (
                 len(connection.execute(_SQL["versions"], model_parameters(name)).fetchall()) - 1
             )
             if not others:
                 _delete_model(connection, name)
                 return
-            if _DEFAULT in found.aliases:
+            if _DEFAULT in stored.aliases:
                 raise FailedPrecondition(
                     f"{name}@{version} is the default version of a model that has others; give the alias "
                     f"{_DEFAULT!r} to another version first, or delete the model"

@@ -54,15 +54,15 @@ def walk(connection: sqlite3.Connection, query: JobQuery) -> Walk:
     if not query.project_id:
         return Walk(f"{_EVERYWHERE} ORDER BY uid DESC", "works.parent_uid = 0", parameters)
     parameters["project_id"] = query.project_id
-    given = _given(query)
-    parameters |= given
+    columns = _given(query)
+    parameters |= columns
     tests = ["works.project_id = :project_id"]
-    tests += [f"works.{column} = :{column}" for column in given]
+    tests += [f"works.{column} = :{column}" for column in columns]
     if query.collection is None:
         tests.append("works.parent_uid = 0")
     parts: list[str] = []
     for index, whose in (_CLIENTS,) if query.collection is None else (_CLIENTS, _WORKS):
-        for place in _places(connection, index, whose, query.project_id, given):
+        for place in _places(connection, index, whose, query.project_id, columns):
             names = [f"{column}_{len(parts)}" for column in _COLUMNS]
             parameters |= zip(names, place, strict=True)
             equal = " AND ".join(
@@ -78,28 +78,28 @@ def walk(connection: sqlite3.Connection, query: JobQuery) -> Walk:
 
 def _given(query: JobQuery) -> dict[str, str]:
     """Return the query's conditions on places, by column."""
-    given: dict[str, str] = {}
+    place: dict[str, str] = {}
     if query.collection is not None:
-        given |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
+        place |= {"api": Api.VERTEX.value, "kind": KINDS[query.collection].value}
     elif query.api is not None:
-        given["api"] = query.api.value
+        place["api"] = query.api.value
     elif query.location is not None:
         # Names of `ml` jobs have no location, those of Vertex jobs always do, so a location implies the API.
-        given["api"] = (Api.VERTEX if query.location else Api.ML).value
+        place["api"] = (Api.VERTEX if query.location else Api.ML).value
     if query.location is not None:
-        given["location"] = query.location
-    return given
+        place["location"] = query.location
+    return place
 
 
 def _places(
-    connection: sqlite3.Connection, index: str, whose: str, project_id: str, given: dict[str, str]
+    connection: sqlite3.Connection, index: str, whose: str, project_id: str, place: dict[str, str]
 ) -> Iterator[_Place]:
     """Yield the places of a project that meet the conditions; each location costs one index lookup."""
-    apis = (given["api"],) if "api" in given else tuple(Api)
-    kinds = (given["kind"],) if "kind" in given else tuple(WorkKind)
+    apis = (place["api"],) if "api" in place else tuple(Api)
+    kinds = (place["kind"],) if "kind" in place else tuple(WorkKind)
     for api in apis:
-        if "location" in given:
-            locations = iter((given["location"],))
+        if "location" in place:
+            locations = iter((place["location"],))
         else:
             locations = _locations(connection, index, whose, (project_id, api))
         for location in locations:
@@ -227,40 +227,40 @@ class _Sql(Struct):
         match where:
             case Equal(Column.STATE, value):
                 project = " AND project_id = :project_id" if per_project else ""
-                found = (
+                query = (
                     f"works INDEXED BY works_by_state WHERE state = {self._value(value)}{project}"
                 )
             case Equal(Column.DISPLAY_NAME, value):
-                found = (
+                query = (
                     "works INDEXED BY works_by_display_name "
                     f"WHERE display_name = {self._value(value)}"
                 )
             case Equal(_, value):
-                found = f"({self._with_id(value)})"
+                query = f"({self._with_id(value)})"
             case Labelled(key, value):
                 valued = "" if value is None else f" AND value = {self._value(value)}"
-                found = (
+                query = (
                     "work_labels INDEXED BY work_labels_by_value "
                     f"WHERE key = {self._value(key)}{valued}"
                 )
             case Created(first, last):
-                found = f"({self._created(first, last)})"
+                query = f"({self._created(first, last)})"
             case Contains():
                 return None
             case Every(conditions):
-                each = [
+                parts = [
                     few
                     for inner in conditions
                     if (few := self.few(inner, connection, per_project=per_project)) is not None
                 ]
-                return min(each, key=lambda few: few.count, default=None)
+                return min(parts, key=lambda few: few.count, default=None)
             case Either(conditions):
                 return self._few_of_either(conditions, connection, per_project=per_project)
             case _:
                 assert_never(where)
-        counting = f"SELECT count(*) FROM (SELECT 1 FROM {found} LIMIT {FEW + 1})"
+        counting = f"SELECT count(*) FROM (SELECT 1 FROM {query} LIMIT {FEW + 1})"
         ((count,),) = connection.execute(counting, self.parameters)
-        return _Few(f"SELECT uid FROM {found}", count) if count <= FEW else None
+        return _Few(f"SELECT uid FROM {query}", count) if count <= FEW else None
 
     def _few_of_either(
         self,
@@ -269,18 +269,18 @@ class _Sql(Struct):
         *,
         per_project: bool,
     ) -> _Few | None:
-        each: list[_Few] = []
+        parts: list[_Few] = []
         for inner in conditions:
             few = self.few(inner, connection, per_project=per_project)
             if few is None:
                 return None
-            each.append(few)
-        count = sum(few.count for few in each)
-        if not each:
+            parts.append(few)
+        count = sum(few.count for few in parts)
+        if not parts:
             return _Few("SELECT 0 AS uid WHERE FALSE", 0)
         if count > FEW:
             return None
-        return _Few(" UNION ".join(few.sql for few in each), count)
+        return _Few(" UNION ".join(few.sql for few in parts), count)
 
     def _with_id(self, job_id: str) -> str:
         """Return a statement that selects the works with this id; one of them may have it as its uid."""

@@ -80,8 +80,8 @@ class SqliteReader:
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
         def read(connection: sqlite3.Connection) -> Matches:
-            found = narrowed(connection, walk(connection, query), where)
-            return Matches(_records(connection, found.uids), found.went_to)
+            page = narrowed(connection, walk(connection, query), where)
+            return Matches(_records(connection, page.uids), page.went_to)
 
         return await self._snapshots.aside(read)
 
@@ -96,10 +96,10 @@ class SqliteReader:
         return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
-        found = self._all("operation", {"name": name}, operation)
-        if not found:
+        operations = self._all("operation", {"name": name}, operation)
+        if not operations:
             raise NotFound(f"{name} does not exist; check the name of the operation")
-        return found[0]
+        return operations[0]
 
     async def set_aside(self) -> tuple[RecordSetAside, ...]:
         return self._snapshots.here(all_set_aside)
@@ -143,9 +143,9 @@ class SqliteReader:
     ) -> tuple[Work, str]:
         """Return a job with its etag. `is_it`: whether a record that was set aside is this job. Raises
         NotFound, FailedPrecondition (set aside)."""
-        found = self._all(statement, parameters, viewed_job)
-        if found:
-            return found[0]
+        jobs = self._all(statement, parameters, viewed_job)
+        if jobs:
+            return jobs[0]
         bad = self._snapshots.here(lambda connection: job_set_aside(connection, is_it))
         if bad is not None:
             raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")

@@ -42,8 +42,10 @@ class SqliteOperations:
         )
 
     async def running(self, kind: OperationKind) -> tuple[Operation, ...]:
-        found = self._snapshots.here(lambda connection: writes.running_operations(connection, None))
-        return tuple(operation for operation in found if operation.kind is kind)
+        operations = self._snapshots.here(
+            lambda connection: writes.running_operations(connection, None)
+        )
+        return tuple(operation for operation in operations if operation.kind is kind)
 
     async def finish(self, operation: Operation) -> bool:
         return await self._writer.run(
@@ -93,21 +95,21 @@ def put(connection: sqlite3.Connection, notifications: Iterable[Notification]) -
         _NOTIFICATIONS["insert"],
         [
             {
-                "job_uid": each.job_uid,
-                "target": each.target,
-                "occasion": each.occasion.value,
-                "created": each.created,
-                "content": each.content,
+                "job_uid": notification.job_uid,
+                "target": notification.target,
+                "occasion": notification.occasion.value,
+                "created": notification.created,
+                "content": notification.content,
             }
-            for each in notifications
+            for notification in notifications
         ],
     )
 
 
 def _outgoing(row: tuple[Any, ...]) -> Outgoing:
     id_, job_uid, target, occasion, created, content, due, tries = row
-    told = Notification(JobUid(job_uid), target, Occasion(occasion), created, content)
-    return Outgoing(id_, told, due, tries)
+    notification = Notification(JobUid(job_uid), target, Occasion(occasion), created, content)
+    return Outgoing(id_, notification, due, tries)
 
 
 _SECRETS = load_statements("secrets.sql")
@@ -140,14 +142,14 @@ class SqliteSecrets:
 
     async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
         def read(connection: sqlite3.Connection) -> dict[SecretRef, Sealed]:
-            found: dict[SecretRef, Sealed] = {}
+            sealed: dict[SecretRef, Sealed] = {}
             for ref in refs:
-                asked = {"project_id": project_id, "name": ref.name, "version": ref.version}
+                parameters = {"project_id": project_id, "name": ref.name, "version": ref.version}
                 statement = _SECRETS["numbered" if ref.version else "newest"]
-                row = connection.execute(statement, asked).fetchone()
+                row = connection.execute(statement, parameters).fetchone()
                 if row is not None:
-                    found[ref] = Sealed(*row)
-            return found
+                    sealed[ref] = Sealed(*row)
+            return sealed
 
         return self._snapshots.here(read)
 
@@ -162,13 +164,13 @@ class SqliteSecrets:
             # One by one, because together they may be large.
             keys = connection.execute(_SECRETS["all"]).fetchall()
             for project_id, name, version in keys:
-                asked = {"project_id": project_id, "name": name, "version": version}
-                ((_, content),) = connection.execute(_SECRETS["numbered"], asked).fetchall()
+                parameters = {"project_id": project_id, "name": name, "version": version}
+                ((_, content),) = connection.execute(_SECRETS["numbered"], parameters).fetchall()
                 stored = Stored(project_id, name, version, content)
                 if (sealed := seal(stored)) is None:
                     left.append(stored)
                 else:
-                    connection.execute(_SECRETS["reseal"], asked | {"sealed": sealed})
+                    connection.execute(_SECRETS["reseal"], parameters | {"sealed": sealed})
             return len(keys) - len(left), tuple(left)
 
         return await self._writer.run("reseal_secrets", work)
@@ -184,10 +186,10 @@ class SqliteSecrets:
 
     async def delete(self, project_id: str, name: str, version: int = 0) -> None:
         statement = _SECRETS["delete_version" if version else "delete_secret"]
-        asked = {"project_id": project_id, "name": name, "version": version}
+        parameters = {"project_id": project_id, "name": name, "version": version}
 
         def work(connection: sqlite3.Connection) -> None:
-            if not connection.execute(statement, asked).rowcount:
+            if not connection.execute(statement, parameters).rowcount:
                 which = f"version {version} of " if version else ""
                 raise NotFound(
                     f"The project {project_id} has no {which}secret {name!r}; nothing was deleted. "
@@ -288,8 +290,8 @@ class SqliteCurves:
         of_job = {"uid": job}
         file = of_job | {"path": progress.path, "record": encode_curve_file(progress)}
         rows = [
-            of_job | {"run": one.run, "tag": one.tag, "record": encode_curve_series(one)}
-            for one in series
+            of_job | {"run": line.run, "tag": line.tag, "record": encode_curve_series(line)}
+            for line in series
         ]
 
         def work(connection: sqlite3.Connection) -> bool:

@@ -22,15 +22,15 @@ MARK: Final = 0x54534844
 def scripts() -> tuple[tuple[int, str], ...]:
     """Return (number, SQL text) of every script, ascending from 1 without gaps. Raises ValueError."""
     folder = _HERE.joinpath("migrations")
-    found = sorted(
+    files = sorted(
         (int(match[1]), entry.read_text(encoding="utf-8"))
         for entry in folder.iterdir()
         if (match := _SCRIPT.fullmatch(entry.name))
     )
-    numbers = [number for number, _ in found]
-    if numbers != list(range(1, len(found) + 1)):
+    numbers = [number for number, _ in files]
+    if numbers != list(range(1, len(files) + 1)):
         raise ValueError(f"migrations must count from 1 without gaps, found {numbers}")
-    return tuple(found)
+    return tuple(files)
 
 
 def require_known(connection: sqlite3.Connection, database: Path) -> int:

@@ -115,8 +115,8 @@ class SqliteStudies:
             put_measurements(
                 connection,
                 [
-                    measurement_parameters(numbered.study, numbered.number, each)
-                    for each in measurements
+                    measurement_parameters(numbered.study, numbered.number, measurement)
+                    for measurement in measurements
                 ],
             )
             return numbered
@@ -163,11 +163,11 @@ class SqliteStudies:
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
         def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
-            found: dict[int, list[Measurement]] = {}
+            by_trial: dict[int, list[Measurement]] = {}
             for statement, parameters in _asked(study, numbers):
                 for number, record in connection.execute(_TRIALS[statement], parameters):
-                    found.setdefault(number, []).append(decode_measurement(record))
-            return {number: tuple(measured) for number, measured in found.items()}
+                    by_trial.setdefault(number, []).append(decode_measurement(record))
+            return {number: tuple(measured) for number, measured in by_trial.items()}
 
         return await self._snapshots.aside(read)
 

@@ -94,7 +94,7 @@ class SqliteTensorboards:
             connection.execute(_SQL["delete_below"], below)
             connection.execute(_SQL["delete"], _key(name))
             insert_operation(connection, operation)
-            return tuple([each.uid for each in gone if each.name.level is Level.RUN])
+            return tuple([resource.uid for resource in gone if resource.name.level is Level.RUN])
 
         return await self._writer.run("delete", work)
 
