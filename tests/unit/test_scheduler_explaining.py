@@ -326,8 +326,8 @@ def test_nodes_and_quotas_are_reported_with_what_is_used() -> None:
     assert first.replicas == (f"{gang(1).name} workerpool0-0",)
     assert (second.condition, second.cause) == (NodeCondition.GONE, "it does not answer")
     cpus, disk = quota_statuses(world.snapshot, "p")
-    assert (cpus.limit, cpus.used, cpus.waiting, cpus.source) == (6, 2.5, 4, "set")
-    assert (disk.limit, disk.used, disk.waiting, disk.source) == (-1, 0, 100, "none")
+    assert (cpus.limit, cpus.used, cpus.waiting) == (6, 2.5, 4)
+    assert (disk.limit, disk.used, disk.waiting) == (None, 0, 100)
     assert quota_statuses(world.snapshot, "q") == ()
 
 

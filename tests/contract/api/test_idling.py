@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,16 +34,16 @@ async def running(house: House) -> Job:
     return await house.happen(NAME, JobAdmitted(()), RuntimePrepared(1), started)
 
 
-def used(house: House, seconds: int, cpu: float) -> None:
-    """Write down that the replica used processor time, and move the clock."""
+def used(house: House, seconds: int, busy: float) -> None:
+    """Write down for how many seconds the replica's GPU was at work, and move the clock."""
     directory = house.log_root / str(UID) / "1" / "workerpool0-0"
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "usage.jsonl"
-    entries: list[dict[str, float]] = (
-        [] if file.exists() else [{"started": START, "incarnation": 1, "cpus": 4}]
-    )
+    start = {"started": START, "incarnation": 1, "cpus": 4, "gpus": ["GPU-a"]}
+    entries: list[dict[str, Any]] = [] if file.exists() else [start]
     house.clock += seconds * SECOND
-    entries.append({"at": house.clock, "cpu": cpu, "memory": 1, "peak": 1, "processes": 1})
+    look = {"at": house.clock, "cpu": 1.0, "memory": 1, "peak": 1, "processes": 1}
+    entries.append({**look, "gpus": [[busy, 1, 16, 1]]})
     with file.open("a") as usage:
         usage.writelines(json.dumps(entry) + "\n" for entry in entries)
 
@@ -54,7 +55,7 @@ async def kinds(house: House) -> list[str]:
 async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> None:
     job = await running(house)
     watch = IdleWatch(
-        IdlePolicy(jobs=600 * SECOND, stop=300 * SECOND),
+        IdlePolicy(gpus=600 * SECOND, stop=300 * SECOND),
         running=lambda: (job,),
         usages=house.services.logs,
         reader=house.store.reader,
@@ -64,8 +65,8 @@ async def test_a_job_that_does_nothing_is_warned_then_stopped(house: House) -> N
         now=house.now,
     )
     await watch.look()
-    for seconds, cpu in ((60, 50.0), (590, 50.1)):
-        used(house, seconds, cpu)
+    for seconds, busy in ((60, 50.0), (590, 50.1)):
+        used(house, seconds, busy)
         await watch.look()
     assert "idle" not in await kinds(house)
     used(house, 20, 50.1)

@@ -27,7 +27,7 @@ def house(house: ConsoleHouse) -> ConsoleHouse:
 
 async def test_each_setting_is_there_with_its_value_and_its_source(browser: Browser) -> None:
     page = text_of(await browser.get("/settings"))
-    for name in ("grace", "port", "idle_stop", "traces_endpoint"):
+    for name in ("grace", "port", "idle_stop", "log_format"):
         assert name in page
     assert "Seconds between SIGTERM and SIGKILL of a replica 5 file /etc/trainshed.toml" in page
     assert "default 30" in page
