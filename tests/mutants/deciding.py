@@ -159,9 +159,9 @@ DECIDING: Final = (
     Mutant(
         "cancel of trials forgotten",
         _CONTROLLER + "parents.py",
-        "        for uid, cause in found.cancel:\n",
-        "        is_news = found.job.state is not live.job.state\n"
-        "        for uid, cause in found.cancel if is_news else ():\n",
+        "        for uid, cause in reconciled.cancel:\n",
+        "        is_news = reconciled.job.state is not live.job.state\n"
+        "        for uid, cause in reconciled.cancel if is_news else ():\n",
         "Trials of a cancelled tuning job run on if the service died just after it was stored.",
         tests("tests/sim/test_parents.py::test_a_tuning_job_can_be_cancelled_at_any_time"),
     ),
@@ -176,8 +176,8 @@ DECIDING: Final = (
     Mutant(
         "restart taken for done",
         _CONTROLLER + "carrier.py",
-        "        return done.attempt == one.attempt and set(one.waiting) <= set(done.waiting)\n",
-        "        return done.attempt == one.attempt\n",
+        "        return done.attempt == other.attempt and set(other.waiting) <= set(done.waiting)\n",
+        "        return done.attempt == other.attempt\n",
         "A replica that is to be started again is not, because its gang was started once.",
         SIMULATION,
     ),

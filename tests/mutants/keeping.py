@@ -123,10 +123,10 @@ KEEPING: Final = (
     Mutant(
         "last page not told",
         _LOGS + "reader.py",
-        "found[:limit])\n"
-        "    return LogPage(lines, lines[-1].cursor if len(found) > limit and lines else None)",
-        "found[:limit])\n"
-        "    return LogPage(lines, lines[-1].cursor if len(found) > limit + 1 and lines else None)",
+        "entries[:limit])\n"
+        "    return LogPage(lines, lines[-1].cursor if len(entries) > limit and lines else None)",
+        "entries[:limit])\n"
+        "    return LogPage(lines, lines[-1].cursor if len(entries) > limit + 1 and lines else None)",
         "The last line of a log is in no page when the others fill one.",
         _LOG_READER,
     ),
