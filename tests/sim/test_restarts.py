@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, REDUCER, SECOND, job
-from trainshed.controller import controller
+from trainshed.controller import steps
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -276,7 +276,7 @@ def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever
             raise RuntimeError("planted")
         return step(subject, event, now, policy)
 
-    monkeypatch.setattr(controller, "step", broken)
+    monkeypatch.setattr(steps, "step", broken)
 
     async def story() -> None:
         async with world(tmp_path) as w:

@@ -21,7 +21,7 @@ from tests.sim.scenario import DAY, HOUR, SECOND, Scenario
 from tests.sim.tally import Tally
 from tests.sim.witness import Demands, WatchedEngine
 from tests.unit.jobs import CREATED
-from trainshed.controller import controller
+from trainshed.controller import steps
 from trainshed.controller.controller import Controller
 from trainshed.controller.parents import ParentStores
 from trainshed.core.lifecycle.events import Event
@@ -130,7 +130,7 @@ class Universe:
         logger.addHandler(errors)
         propagate, logger.propagate = logger.propagate, False
         try:
-            with mock.patch.object(controller, "step", self._step):
+            with mock.patch.object(steps, "step", self._step):
                 self._live()
         finally:
             logger.removeHandler(errors)
