@@ -40,7 +40,7 @@ class Packages:
     def known(self, packages: Sequence[JobPackage]) -> tuple[Package, ...] | None:
         """Return the packages if all of them were fetched before, have not changed since and are the pinned
         ones, else None. Fast, fetches nothing."""
-        packages: list[Package] = []
+        fetched: list[Package] = []
         for package in packages:
             uri = package.uri
             try:
@@ -50,8 +50,8 @@ class Packages:
             digest = self._digest(uri, fingerprint) if fingerprint else ""
             if not digest or package.fault(digest):
                 return None
-            packages.append(Package(uri, digest, self._place(uri, digest)))
-        return tuple(packages)
+            fetched.append(Package(uri, digest, self._place(uri, digest)))
+        return tuple(fetched)
 
     def fetch(
         self, packages: Sequence[JobPackage], progress: Progress | None = None

@@ -168,7 +168,7 @@ class SimSlot(Struct):
 
     def begin(self, plan: LaunchPlan, script: Script) -> Incarnation:
         """Add another incarnation, as handed over."""
-        one = self.incarnations[plan.incarnation] = Incarnation(
+        run = self.incarnations[plan.incarnation] = Incarnation(
             plan.incarnation,
             script,
             self.slot.node,
@@ -178,30 +178,30 @@ class SimSlot(Struct):
             stall_after=plan.limits.stall_after,
             watch_metrics=plan.watch_metrics,
         )
-        return one
+        return run
 
     def never_started(self, number: int) -> ReplicaReport:
         lost = ReplicaLost(self.attempt, self.replica, number, "never started")
         return ReplicaReport(self.job_uid, lost)
 
-    def told(self, one: Incarnation) -> tuple[EngineEvent, ...]:
+    def told(self, run: Incarnation) -> tuple[EngineEvent, ...]:
         """Return the events that tell all about an incarnation now, in order."""
-        key = (self.attempt, self.replica, one.number)
+        key = (self.attempt, self.replica, run.number)
         events: list[ReplicaEvent] = []
-        if one.started:
-            events.append(ReplicaStarted(*key, one.started))
-        if one.fate is Fate.EXITED:
-            assert one.exit is not None
-            events.append(ReplicaExited(*key, one.exit))
-        if one.fate is Fate.LOST:
-            events.append(ReplicaLost(*key, one.cause, one.by_service))
+        if run.started:
+            events.append(ReplicaStarted(*key, run.started))
+        if run.fate is Fate.EXITED:
+            assert run.exit is not None
+            events.append(ReplicaExited(*key, run.exit))
+        if run.fate is Fate.LOST:
+            events.append(ReplicaLost(*key, run.cause, run.by_service))
         return tuple(ReplicaReport(self.job_uid, event) for event in events)
 
 
 class Tell(Protocol):
     """Sends the events of an incarnation; `news`: only the last one, which is new."""
 
-    def __call__(self, sim_slot: SimSlot, one: Incarnation, *, news: bool = False) -> None: ...
+    def __call__(self, sim_slot: SimSlot, run: Incarnation, *, news: bool = False) -> None: ...
 
 
 class Processes:
@@ -232,35 +232,35 @@ class Processes:
         """Start no process before then, as without a zygote."""
         self._earliest = max(self._earliest, moment)
 
-    def start(self, sim_slot: SimSlot, one: Incarnation) -> None:
+    def start(self, sim_slot: SimSlot, run: Incarnation) -> None:
         """Hand it over; its process starts a little later."""
         wait = max(0, self._earliest - self._clock.now)
         delay = wait + self._random.randint(1, self._longest_start)
-        self._clock.after(delay, lambda: self._begin(sim_slot, one))
+        self._clock.after(delay, lambda: self._begin(sim_slot, run))
 
-    def stop(self, sim_slot: SimSlot, one: Incarnation, grace: int) -> None:
+    def stop(self, sim_slot: SimSlot, run: Incarnation, grace: int) -> None:
         """Send SIGTERM, and SIGKILL after `grace` ns. What has no process yet gets none; of what is over the
         events are sent again."""
-        if one.fate is Fate.STARTING:
-            one.fate, one.cause, one.over = Fate.LOST, "never started", self._clock.now
-        if not one.lives:
-            self._tell(sim_slot, one)
+        if run.fate is Fate.STARTING:
+            run.fate, run.cause, run.over = Fate.LOST, "never started", self._clock.now
+        if not run.lives:
+            self._tell(sim_slot, run)
             return
-        if one.stopped:
+        if run.stopped:
             return
-        one.stopped = True
-        script = one.script
+        run.stopped = True
+        script = run.script
         if script.on_term is OnTerm.DIE:
-            self.end(sim_slot, one, None, SIGTERM)
+            self.end(sim_slot, run, None, SIGTERM)
         elif script.on_term is OnTerm.EXIT and script.term_takes < grace:
-            self._end_after(sim_slot, one, script.term_takes, script.term_code, None)
+            self._end_after(sim_slot, run, script.term_takes, script.term_code, None)
         else:
-            self._end_after(sim_slot, one, grace, None, SIGKILL)
+            self._end_after(sim_slot, run, grace, None, SIGKILL)
 
     def end(
         self,
         sim_slot: SimSlot,
-        one: Incarnation,
+        run: Incarnation,
         code: int | None,
         signal: int | None,
         *,
@@ -268,75 +268,75 @@ class Processes:
         stalled: bool = False,
     ) -> None:
         """End it now, with a sealed record."""
-        one.fate, one.over = Fate.EXITED, self._clock.now
-        one.exit = ExitRecord(
+        run.fate, run.over = Fate.EXITED, self._clock.now
+        run.exit = ExitRecord(
             exit_code=code,
             signal=signal,
             oom=oom,
-            started=one.started,
+            started=run.started,
             ended=self._clock.wall,
-            stopped=one.stopped,
+            stopped=run.stopped,
             stalled=stalled,
         )
-        self._tell(sim_slot, one, news=True)
+        self._tell(sim_slot, run, news=True)
 
     def lose(
         self,
         sim_slot: SimSlot,
-        one: Incarnation,
+        run: Incarnation,
         cause: str,
         *,
         by_service: bool = False,
         tell: bool = True,
     ) -> None:
         """Make it lost: it is gone without a record."""
-        one.fate, one.over = Fate.LOST, self._clock.now
-        one.cause, one.by_service = cause, by_service
+        run.fate, run.over = Fate.LOST, self._clock.now
+        run.cause, run.by_service = cause, by_service
         if tell:
-            self._tell(sim_slot, one, news=True)
+            self._tell(sim_slot, run, news=True)
 
-    def _begin(self, sim_slot: SimSlot, one: Incarnation) -> None:
-        if one.fate is not Fate.STARTING:
+    def _begin(self, sim_slot: SimSlot, run: Incarnation) -> None:
+        if run.fate is not Fate.STARTING:
             return
-        script = one.script
+        script = run.script
         if script.start_fails:
-            self.lose(sim_slot, one, "its sandbox could not be made", by_service=True)
+            self.lose(sim_slot, run, "its sandbox could not be made", by_service=True)
             return
-        one.fate, one.started = Fate.RUNNING, self._clock.wall
-        self._tell(sim_slot, one, news=True)
-        self._print_later(sim_slot, one)
-        self._report_later(sim_slot, one)
+        run.fate, run.started = Fate.RUNNING, self._clock.wall
+        self._tell(sim_slot, run, news=True)
+        self._print_later(sim_slot, run)
+        self._report_later(sim_slot, run)
         if script.hangs:
-            if one.stall_after:
-                silent_for = script.runs + one.stall_after
-                self._end_after(sim_slot, one, silent_for, None, SIGKILL, stalled=True)
+            if run.stall_after:
+                silent_for = script.runs + run.stall_after
+                self._end_after(sim_slot, run, silent_for, None, SIGKILL, stalled=True)
             return
         code = None if script.signal is not None or script.oom else script.code
         signal = SIGKILL if script.oom else script.signal
-        self._end_after(sim_slot, one, script.runs, code, signal, oom=script.oom)
+        self._end_after(sim_slot, run, script.runs, code, signal, oom=script.oom)
 
-    def _print_later(self, sim_slot: SimSlot, one: Incarnation) -> None:
-        for number, delay in enumerate(one.script.prints, 1):
+    def _print_later(self, sim_slot: SimSlot, run: Incarnation) -> None:
+        for number, delay in enumerate(run.script.prints, 1):
 
             def prints(text: str = f"step {number}") -> None:
-                if one.fate is Fate.RUNNING:
-                    self._printed(sim_slot, one, text)
+                if run.fate is Fate.RUNNING:
+                    self._printed(sim_slot, run, text)
 
             self._clock.after(delay, prints)
 
-    def _report_later(self, sim_slot: SimSlot, one: Incarnation) -> None:
-        for report in one.script.reports if one.watch_metrics else ():
+    def _report_later(self, sim_slot: SimSlot, run: Incarnation) -> None:
+        for report in run.script.reports if run.watch_metrics else ():
 
             def reports(report: Reports = report) -> None:
-                if one.fate is Fate.RUNNING:
-                    self._reported(sim_slot, one, report)
+                if run.fate is Fate.RUNNING:
+                    self._reported(sim_slot, run, report)
 
             self._clock.after(report.after, reports)
 
     def _end_after(
         self,
         sim_slot: SimSlot,
-        one: Incarnation,
+        run: Incarnation,
         delay: int,
         code: int | None,
         signal: int | None,
@@ -345,8 +345,8 @@ class Processes:
         stalled: bool = False,
     ) -> None:
         def ends() -> None:
-            if one.fate is Fate.RUNNING:
-                self.end(sim_slot, one, code, signal, oom=oom, stalled=stalled)
+            if run.fate is Fate.RUNNING:
+                self.end(sim_slot, run, code, signal, oom=oom, stalled=stalled)
 
         self._clock.after(delay, ends)
 
