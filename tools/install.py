@@ -18,7 +18,14 @@ sys.path.insert(0, str(ROOT / "src"))
 from trainshed.runtimes.indexes import index_environment  # noqa: E402 - found since the line above
 
 _PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-_PROJECT = ("--no-deps", "--editable", str(ROOT))
+_PROJECT = (
+    "--no-deps",
+    *(
+        word
+        for project in (ROOT, *sorted((ROOT / "packages").iterdir()))
+        for word in ("--editable", str(project))
+    ),
+)
 _RUN = ROOT / "locks" / "run.txt"
 
 

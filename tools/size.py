@@ -14,9 +14,9 @@ import click
 from msgspec import Struct
 from tools.command_reference import commands
 
-from trainshed.engines.kubernetes.settings import KubernetesSettings
-from trainshed.engines.slurm.settings import SlurmSettings
 from trainshed.serve.settings import Settings
+from trainshed_cluster.kubernetes.settings import KubernetesSettings
+from trainshed_cluster.slurm.settings import SlurmSettings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCAL_MARK, CLUSTER_MARK = "¹", "²"
@@ -52,7 +52,7 @@ CEILINGS: Final = {
 
 def sizes() -> tuple[Size, ...]:
     """Measure the tree that this file lies in."""
-    source = _python("src")
+    source = [*_python("src"), *_python("packages")]
     start = [
         path
         for path in source

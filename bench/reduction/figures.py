@@ -9,7 +9,7 @@ from bench.reduction.measuring import Sample
 from bench.reduction.network import PAYLOAD_SHARE
 from bench.reduction.running import Results
 from bench.reduction.sides import GLOO
-from trainshed.reduction.trainshed_reduction import layout
+from trainshed_reduction import layout
 
 LOSS = 1e-5
 """Relative difference of losses and of the parameters' sum that training may have against gloo's."""

@@ -10,7 +10,7 @@ from typing import Any
 from bench.reduction.cases import Task
 from bench.reduction.network import Host, Traffic
 from bench.reduction.processes import Answer, Doing, Processes, SideFailed
-from trainshed.reduction.trainshed_reduction.variables import SMALLEST_BYTES
+from trainshed_reduction.variables import SMALLEST_BYTES
 
 AHEAD = 0.01
 """Seconds between the command to begin and the beginning, so that all ranks are awake for it."""

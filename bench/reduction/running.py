@@ -15,7 +15,7 @@ from bench.reduction.measuring import Sample, Series
 from bench.reduction.network import CannotRun, Network
 from bench.reduction.processes import Processes, SideFailed
 from bench.reduction.sides import Side, Surroundings, new_token
-from trainshed.reduction.trainshed_reduction.variables import SMALLEST_BYTES
+from trainshed_reduction.variables import SMALLEST_BYTES
 
 LIMIT = 120.0
 """Seconds for any one answer of the workers."""

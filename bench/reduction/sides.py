@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.reduction.network import Host
-from trainshed.reduction.trainshed_reduction import variables
+from trainshed_reduction import variables
 
 PORT = 2222
 """Of the first side's reducers, and of where its workers meet; every other side has a pair of its own."""

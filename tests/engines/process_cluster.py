@@ -15,7 +15,7 @@ from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.engines.port import Node, NodeState
-from trainshed.engines.remote.cluster import (
+from trainshed_cluster.remote.cluster import (
     AgentEnded,
     ClusterRefused,
     ClusterReport,

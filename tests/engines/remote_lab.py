@@ -17,15 +17,15 @@ from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
-from trainshed.engines.remote.agents import Agents
-from trainshed.engines.remote.autopsies import CollectorOptions
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
-from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import RemoteEngine
-from trainshed.engines.remote.hub import Hub
-from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.options import RemoteOptions, module_command
 from trainshed.engines.streams import FileStreams
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.autopsies import CollectorOptions
+from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.credentials import Issuer
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.hub import Hub
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.options import RemoteOptions, module_command
 
 LEASE = 4.0
 AUTOPSY_LIMIT = 90_000

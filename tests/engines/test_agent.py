@@ -12,12 +12,12 @@ from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
-from trainshed.engines.remote import agent, messages, node_directory
-from trainshed.engines.remote.agent_handle import AgentHandle
-from trainshed.engines.remote.channel import ChannelClosed
-from trainshed.engines.remote.credentials import Credential
-from trainshed.engines.remote.greeting import NotAdmitted
-from trainshed.engines.remote.messages import AgentDocument
+from trainshed_cluster.remote import agent, messages, node_directory
+from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.channel import ChannelClosed
+from trainshed_cluster.remote.credentials import Credential
+from trainshed_cluster.remote.greeting import NotAdmitted
+from trainshed_cluster.remote.messages import AgentDocument
 
 
 def document_of(directory: Path, account: str, lease: float) -> AgentDocument:

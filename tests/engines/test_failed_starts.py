@@ -22,15 +22,15 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
-from trainshed.engines.remote.engine import RemoteEngine
-from trainshed.engines.remote.failed_starts import (
+from trainshed.eventloop.background import begin
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.failed_starts import (
     PAUSES,
     FailedStarts,
     delay_of,
     is_the_nodes,
     with_another,
 )
-from trainshed.eventloop.background import begin
 
 HERE, THERE = NODES
 UID = JobUid(1)

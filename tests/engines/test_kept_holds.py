@@ -18,9 +18,9 @@ from trainshed.engines.conformance.stage import (
     requests_for,
     staged,
 )
-from trainshed.engines.remote.cluster import HoldName, NodeNeed
-from trainshed.engines.remote.gang import without_adopted
-from trainshed.engines.remote.records import GangRecord
+from trainshed_cluster.remote.cluster import HoldName, NodeNeed
+from trainshed_cluster.remote.gang import without_adopted
+from trainshed_cluster.remote.records import GangRecord
 
 NEEDS = (NodeNeed("alder", 1, 1.0, 1),)
 

@@ -12,7 +12,7 @@ from tests.engines.remote_lab import new_engine
 from tests.ports import free_port
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState, SlotRequest
-from trainshed.engines.remote.engine import RemoteEngine
+from trainshed_cluster.remote.engine import RemoteEngine
 
 pytestmark = [
     pytest.mark.anyio,

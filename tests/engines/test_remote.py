@@ -39,10 +39,10 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
-from trainshed.engines.remote import slots as slot_maker
-from trainshed.engines.remote.cluster import HoldName
-from trainshed.engines.remote.engine import RemoteEngine
-from trainshed.engines.remote.lease import beat, longest_silence
+from trainshed_cluster.remote import slots as slot_maker
+from trainshed_cluster.remote.cluster import HoldName
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.lease import beat, longest_silence
 
 _OWN = (
     *("gang", "exit_codes", "grace", "moves_once", "lost_node", "across_a_restart"),

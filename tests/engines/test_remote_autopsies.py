@@ -15,10 +15,10 @@ from trainshed.core.names import JobUid
 from trainshed.engines.conformance.lab import Program
 from trainshed.engines.conformance.stage import PRIMARY, Stage, staged
 from trainshed.engines.conformance.suite import Conformance
-from trainshed.engines.remote.autopsies import without_secrets
-from trainshed.engines.remote.content.frames import Torn
-from trainshed.engines.remote.content.homecoming import FilesLeft
 from trainshed.engines.terminals import Terminals
+from trainshed_cluster.remote.autopsies import without_secrets
+from trainshed_cluster.remote.content.frames import Torn
+from trainshed_cluster.remote.content.homecoming import FilesLeft
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 

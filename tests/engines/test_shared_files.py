@@ -24,7 +24,7 @@ from trainshed.engines.port import (
     ReplicaReport,
     SlotRequest,
 )
-from trainshed.engines.remote import shared_files
+from trainshed_cluster.remote import shared_files
 
 __all__ = ["port"]
 

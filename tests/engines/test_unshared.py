@@ -19,20 +19,20 @@ from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import Stage, staged
 from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
-from trainshed.engines.remote import slots
-from trainshed.engines.remote.agents import Agents
-from trainshed.engines.remote.cluster import Hold
-from trainshed.engines.remote.content.bootstrap import AgentCode, Bootstrap
-from trainshed.engines.remote.content.library import Library
-from trainshed.engines.remote.credentials import Issuer
-from trainshed.engines.remote.engine import RemoteEngine
-from trainshed.engines.remote.hub import Hub
-from trainshed.engines.remote.messages import AgentDocument, News, Order
-from trainshed.engines.remote.options import AgentCommand, RemoteOptions
 from trainshed.engines.streams import FileStreams
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
+from trainshed_cluster.remote import slots
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.cluster import Hold
+from trainshed_cluster.remote.content.bootstrap import AgentCode, Bootstrap
+from trainshed_cluster.remote.content.library import Library
+from trainshed_cluster.remote.credentials import Issuer
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.hub import Hub
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.options import AgentCommand, RemoteOptions
 
 _INTERPRETER = running_interpreter()
 _MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -14,9 +14,9 @@ from tests.kubernetes.rootfs import PYTHON
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.conformance.lab import LabWithNodes, Program
-from trainshed.engines.kubernetes.build import new_engine
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, ProgramRules
+from trainshed_cluster.kubernetes.build import new_engine
 
 
 class KubernetesEngineLab(LabWithNodes):

@@ -5,7 +5,10 @@ from typing import Final
 from tests.mutants.mutant import Mutant, tests
 
 _LOCAL, _REPLICA = "src/trainshed/engines/local/", "src/trainshed/replica/"
-_REMOTE, _TRANSPORT = "src/trainshed/engines/remote/", "tests/contract/remote/"
+_REMOTE, _TRANSPORT = (
+    "packages/trainshed-cluster/src/trainshed_cluster/remote/",
+    "tests/contract/remote/",
+)
 _SEGMENTS = tests("tests/unit/test_replica_segments.py")
 _JOURNAL = tests("tests/unit/test_replica_journal.py")
 _LEASES = tests("tests/unit/test_engine_local_leases.py")

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.nursery import Nursery
 from tests.reduction.programs import environment, run_one, run_ranks, with_reducers
 from tests.reduction.reducers import Reducers
-from trainshed.reduction import distribution
+from trainshed.runtimes import reduction_distribution as distribution
 from trainshed_reduction import variables
 
 

@@ -18,7 +18,7 @@ from trainshed.core.secrets import SecretRef
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, ProgramRules
-from trainshed.engines.slurm.build import new_engine
+from trainshed_cluster.slurm.build import new_engine
 
 TOLD = "TRAINSHED_TESTS_SLURM_LAB"
 """Variable by which `new_lab` is told what its lab is like: JSON of the fields `settings`, `kills`, and

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
-from trainshed.engines.slurm.queries import FIELDS, JSON, Queries
+from trainshed_cluster.slurm.queries import FIELDS, JSON, Queries
 
 OWN = [0]
 """Users whose jobs are asked for."""

@@ -21,7 +21,7 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.cluster import (
+from trainshed_cluster.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -29,9 +29,9 @@ from trainshed.engines.remote.cluster import (
     HoldName,
     NodeNeed,
 )
-from trainshed.engines.slurm.cluster import SlurmCluster
-from trainshed.engines.slurm.routes import Routes
-from trainshed.engines.slurm.settings import SlurmSettings, parse
+from trainshed_cluster.slurm.cluster import SlurmCluster
+from trainshed_cluster.slurm.routes import Routes
+from trainshed_cluster.slurm.settings import SlurmSettings, parse
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.slurm.lab import CPUS, SlurmLab
-from trainshed.serve.findings import Finding
-from trainshed.serve.slurm_doctor import examine_slurm
+from trainshed.engines.findings import Finding
+from trainshed_cluster.slurm.doctor import examine_slurm
 
 
 def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:

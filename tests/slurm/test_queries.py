@@ -4,7 +4,7 @@ import pytest
 
 from tests.slurm import record
 from tests.slurm.lab import SlurmLab
-from trainshed.engines.slurm.queries import ASK_RELEASE, FIELDS, JSON, Queries, fitting
+from trainshed_cluster.slurm.queries import ASK_RELEASE, FIELDS, JSON, Queries, fitting
 
 
 def told(lab: SlurmLab, queries: Queries) -> tuple[object, ...]:

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import trainshed
-from trainshed.engines.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
+import trainshed_cluster
+from trainshed_cluster.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
 
-_ROOT = Path(trainshed.__file__).parents[1]
+_ROOTS = [Path(package.__file__).parents[1] for package in (trainshed, trainshed_cluster)]
 _STARTS = (AGENT, "trainshed.replica.zygote", "trainshed.replica.endpoint")
-_NOT_THERE = {"cryptography", "trainshed_reduction"}
-"""What makes certificates, in the service; what programs import, from the cache."""
+_NOT_THERE = {"cryptography"}
+"""What makes certificates, in the service."""
 
 
 def _imports(path: Path) -> set[str]:
@@ -25,8 +26,8 @@ def _imports(path: Path) -> set[str]:
 
 
 def _file(module: str) -> Path | None:
-    place = _ROOT.joinpath(*module.split("."))
-    files = (place.with_suffix(".py"), place / "__init__.py")
+    places = [root.joinpath(*module.split(".")) for root in _ROOTS]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
     return next((file for file in files if file.is_file()), None)
 
 
@@ -42,14 +43,14 @@ def test_all_that_an_agent_imports_is_sent() -> None:
         seen.add(module)
         for name in _imports(path):
             top = name.partition(".")[0]
-            if top == "trainshed":
+            if top in ("trainshed", "trainshed_cluster"):
                 waiting.append(name)
             elif top not in sys.stdlib_module_names:
                 others.setdefault(top, module)
     assert len(seen) > 100
-    ours = {module.split(".")[1] for module in seen if "." in module}
+    ours = {module.split(".")[1] for module in seen if module.startswith("trainshed.")}
     assert ours <= set(PACKAGES), "these are not sent"
-    assert others.keys() - _NOT_THERE == set(LIBRARIES), others
+    assert others.keys() - _NOT_THERE == {*LIBRARIES} - {"trainshed_cluster"}, others
 
 
 def test_the_same_code_is_the_same_archive() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.remote.content import packing, trees
-from trainshed.engines.remote.content.frames import FrameReader, FrameWriter, Torn, failed
-from trainshed.engines.remote.content.unpacking import Unpacking
+from trainshed_cluster.remote.content import packing, trees
+from trainshed_cluster.remote.content.frames import FrameReader, FrameWriter, Torn, failed
+from trainshed_cluster.remote.content.unpacking import Unpacking
 
 
 def _packed(root: Path) -> bytes:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from trainshed.engines.findings import Verdict, bad, less
 from trainshed.engines.port import Capabilities, Node
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import kernel
 from trainshed.serve.doctor import examine, promises
-from trainshed.serve.findings import Verdict, bad, less
 from trainshed.serve.settings import Settings
 
 STRONG = Capabilities(

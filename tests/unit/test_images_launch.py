@@ -16,8 +16,8 @@ from trainshed.core.names import ReplicaId
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
-from trainshed.engines.remote import own_image
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
+from trainshed_cluster.remote import own_image
 
 PRIMARY = ReplicaId(0, 0)
 IMAGE = Image(

@@ -1,4 +1,4 @@
-"""Several clusters as one: `trainshed.engines.remote.joined`."""
+"""Several clusters as one: `trainshed_cluster.remote.joined`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -12,8 +12,8 @@ from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
-from trainshed.engines.remote import joined as module
-from trainshed.engines.remote.cluster import (
+from trainshed_cluster.remote import joined as module
+from trainshed_cluster.remote.cluster import (
     ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
@@ -25,7 +25,7 @@ from trainshed.engines.remote.cluster import (
     Owner,
     unreached,
 )
-from trainshed.engines.remote.joined import ALONE, JoinedClusters, Member
+from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member
 
 pytestmark = pytest.mark.anyio
 

@@ -4,8 +4,8 @@ import pytest
 
 from trainshed.core.capacity import OthersUse
 from trainshed.engines.port import Node
-from trainshed.engines.remote.cluster import NodeNeed
-from trainshed.engines.remote.kept_holds import fits
+from trainshed_cluster.remote.cluster import NodeNeed
+from trainshed_cluster.remote.kept_holds import fits
 
 T4 = "NVIDIA_TESLA_T4"
 NODE = Node("a", 16, 1000, ((T4, 2),), OthersUse(4, 200, ((T4, 1),)))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from trainshed.engines.kubernetes.settings import not_restricted, parse
 from trainshed.serve import settings as service_settings
+from trainshed_cluster.kubernetes.settings import not_restricted, parse
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "kubernetes"

@@ -9,10 +9,10 @@ import httpx2
 import pytest
 
 from tests.unit import kubeconfig
-from trainshed.engines.kubernetes.client import ApiClient
-from trainshed.engines.kubernetes.settings import parse
-from trainshed.serve.findings import Finding, Verdict
-from trainshed.serve.kubernetes_doctor import TESTED, Examination, examine_kubernetes
+from trainshed.engines.findings import Finding, Verdict
+from trainshed_cluster.kubernetes.client import ApiClient
+from trainshed_cluster.kubernetes.doctor import TESTED, Examination, examine_kubernetes
+from trainshed_cluster.kubernetes.settings import parse
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ import pytest
 from tests.unit import kubeconfig
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.engines.kubernetes import client, cluster, manifests
-from trainshed.engines.kubernetes.settings import parse
-from trainshed.engines.remote.cluster import AgentEnded, HoldName, NodeNeed
+from trainshed_cluster.kubernetes import client, cluster, manifests
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 

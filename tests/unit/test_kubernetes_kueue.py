@@ -17,11 +17,11 @@ from tests.unit import kubeconfig
 from trainshed.core.capacity import Delay
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
-from trainshed.engines.kubernetes import admission, client, cluster, kueue, reasons
-from trainshed.engines.kubernetes.cluster import KubernetesCluster
-from trainshed.engines.kubernetes.objects import Pod, Workload
-from trainshed.engines.kubernetes.settings import parse
-from trainshed.engines.remote.cluster import ClusterRefused, HoldName, NodeNeed
+from trainshed_cluster.kubernetes import admission, client, cluster, kueue, reasons
+from trainshed_cluster.kubernetes.cluster import KubernetesCluster
+from trainshed_cluster.kubernetes.objects import Pod, Workload
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.remote.cluster import ClusterRefused, HoldName, NodeNeed
 
 pytestmark = pytest.mark.anyio
 

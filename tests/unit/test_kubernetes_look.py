@@ -10,13 +10,13 @@ import pytest
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.kubernetes import manifests, reasons
-from trainshed.engines.kubernetes.look import compile_report, node_state, requests
-from trainshed.engines.kubernetes.objects import ClusterNode, Pod
-from trainshed.engines.kubernetes.routes import OUT_OF_SERVICE, Routes
-from trainshed.engines.kubernetes.settings import parse
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.cluster import ClusterReport, HoldName
+from trainshed_cluster.kubernetes import manifests, reasons
+from trainshed_cluster.kubernetes.look import compile_report, node_state, requests
+from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
+from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.remote.cluster import ClusterReport, HoldName
 
 HOLD = HoldName("abc", JobUid(7), 1, 0)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -11,12 +11,12 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.kubernetes import carried_python, manifests, quantities
-from trainshed.engines.kubernetes.build import entry
-from trainshed.engines.kubernetes.objects import Pod
-from trainshed.engines.kubernetes.routes import Routes
-from trainshed.engines.kubernetes.settings import KubernetesSettings, not_restricted, parse
-from trainshed.engines.remote.cluster import HoldName, NodeNeed, Owner
+from trainshed_cluster.kubernetes import carried_python, manifests, quantities
+from trainshed_cluster.kubernetes.build import entry
+from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.kubernetes.routes import Routes
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
+from trainshed_cluster.remote.cluster import HoldName, NodeNeed, Owner
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kubernetes"
 HOLD = HoldName("abc", JobUid(7), 2, 3)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from trainshed.engines.kubernetes.settings import KubernetesSettings, parse
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse
 
 IMAGE = {"image": "registry.example/trainshed-base:1"}
 

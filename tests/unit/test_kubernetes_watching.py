@@ -12,11 +12,11 @@ import httpx2
 import pytest
 
 from tests.unit import kubeconfig
-from trainshed.engines.kubernetes.client import ApiClient, ApiFailure
-from trainshed.engines.kubernetes.objects import Pod
-from trainshed.engines.kubernetes.settings import parse
-from trainshed.engines.kubernetes.watching import Followed, Starts
-from trainshed.engines.remote.cluster import ClusterUnavailable
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.kubernetes.watching import Followed, Starts
+from trainshed_cluster.remote.cluster import ClusterUnavailable
 
 pytestmark = pytest.mark.anyio
 

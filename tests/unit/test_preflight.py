@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from trainshed.engines.launch.devices import FakeDevices
-from trainshed.engines.remote.nodes import Quarantine
-from trainshed.engines.remote.preflight import Findings, failures, look
+from trainshed_cluster.remote.nodes import Quarantine
+from trainshed_cluster.remote.preflight import Findings, failures, look
 
 GIB = 1 << 30
 FIT = Findings(disk_bytes=10 * GIB, memory_bytes=8 * GIB, skew=0.2, gpus=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.engines.remote.reachability import Break, judge
+from trainshed_cluster.remote.reachability import Break, judge
 
 
 def breaks(*links: str) -> list[Break]:

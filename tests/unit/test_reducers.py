@@ -33,8 +33,8 @@ from trainshed.core.reducers import (
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.reduction.trainshed_reduction import layout, settings, variables
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
+from trainshed_reduction import layout, settings, variables
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
 PYTORCH = f"{REPOSITORY}pytorch-cpu.2-4.py310:latest"

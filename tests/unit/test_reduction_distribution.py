@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from trainshed.reduction import distribution
+from trainshed.runtimes import reduction_distribution as distribution
 from trainshed.runtimes.reduction import Reduction
 
 

@@ -5,8 +5,8 @@ import pytest
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
-from trainshed.engines.remote.clocks import Reading, told_skew
-from trainshed.serve.slurm_node_doctor import told_clock
+from trainshed_cluster.remote.clocks import Reading, told_skew
+from trainshed_cluster.slurm.node_doctor import told_clock
 
 SECOND = 10**9
 NOW = 1_700_000_000 * SECOND

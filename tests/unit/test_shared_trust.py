@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from trainshed.engines.registry import EngineContext
-from trainshed.engines.remote.surroundings import SharedTrust
+from trainshed_cluster.remote.surroundings import SharedTrust
 
 _LONG_AGO = 1_600_000_000
 

@@ -1,4 +1,4 @@
-"""What Slurm's commands are asked and answer: `trainshed.engines.slurm.commands` and `look`, on answers that
+"""What Slurm's commands are asked and answer: `trainshed_cluster.slurm.commands` and `look`, on answers that
 a real 22.05 gave."""
 
 import time
@@ -10,15 +10,15 @@ from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
-from trainshed.engines.remote.cluster import ClusterReport, HoldName
-from trainshed.engines.slurm import commands, records
-from trainshed.engines.slurm.commands import Ask
-from trainshed.engines.slurm.field_queries import SEPARATOR
-from trainshed.engines.slurm.look import Look, compile_look, own_jobs
-from trainshed.engines.slurm.queries import FIELDS
-from trainshed.engines.slurm.records import Gres, NodeLine
-from trainshed.engines.slurm.routes import Routes, has_features
-from trainshed.engines.slurm.settings import MachineRoute, SlurmSettings
+from trainshed_cluster.remote.cluster import ClusterReport, HoldName
+from trainshed_cluster.slurm import commands, records
+from trainshed_cluster.slurm.commands import Ask
+from trainshed_cluster.slurm.field_queries import SEPARATOR
+from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
+from trainshed_cluster.slurm.queries import FIELDS
+from trainshed_cluster.slurm.records import Gres, NodeLine
+from trainshed_cluster.slurm.routes import Routes, has_features
+from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 HELD = HoldName("lab", JobUid(12), 1, 0)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.slurm.field_queries import parse_config, parse_limits
-from trainshed.serve.slurm_doctor import lost_nodes, on_nodes, time_limit
+from trainshed_cluster.slurm.doctor import lost_nodes, on_nodes, time_limit
+from trainshed_cluster.slurm.field_queries import parse_config, parse_limits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm" / "scontrol_config.txt"
 

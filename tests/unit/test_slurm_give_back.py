@@ -1,4 +1,4 @@
-"""What an agent becomes that its service has left alone (`engines.slurm.commands.give_back`), with commands
+"""What an agent becomes that its service has left alone (`slurm.commands.give_back`), with commands
 in place of Slurm's; with Slurm's own: slurm/test_left_behind.py."""
 
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.slurm.commands import give_back
+from trainshed_cluster.slurm.commands import give_back
 
 AWAY = "slurmctld is away"
 GIVEN_BACK = ["scontrol update JobId=12 JobName=trainshed-given-back", "scancel 12"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.engines.slurm.queries import FIELDS, JSON, fitting
-from trainshed.engines.slurm.records import Job
+from trainshed_cluster.slurm.queries import FIELDS, JSON, fitting
+from trainshed_cluster.slurm.records import Job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "slurm"
 RELEASES = ("24.11", "26.05")

@@ -1,12 +1,12 @@
-"""Slurm's reasons in words: `trainshed.engines.slurm.reasons`."""
+"""Slurm's reasons in words: `trainshed_cluster.slurm.reasons`."""
 
 import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed.engines.slurm.field_queries import list_pending, parse_pending
-from trainshed.engines.slurm.reasons import count_before, delay, end, in_words
-from trainshed.engines.slurm.records import Job, Pending
+from trainshed_cluster.slurm.field_queries import list_pending, parse_pending
+from trainshed_cluster.slurm.reasons import count_before, delay, end, in_words
+from trainshed_cluster.slurm.records import Job, Pending
 
 
 @pytest.mark.parametrize(

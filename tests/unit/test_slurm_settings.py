@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from trainshed.engines.slurm.settings import SlurmSettings, parse
-from trainshed.engines.slurm.users import node_directory
+from trainshed_cluster.slurm.settings import SlurmSettings, parse
+from trainshed_cluster.slurm.users import node_directory
 
 
 def test_nothing_has_to_be_set() -> None:

@@ -6,10 +6,10 @@ import pwd
 
 import pytest
 
-from trainshed.engines.remote.cluster import ClusterRefused, Owner
-from trainshed.engines.slurm import users
-from trainshed.engines.slurm.settings import SlurmSettings, parse
-from trainshed.engines.slurm.users import UnixUser, Users, node_directory
+from trainshed_cluster.remote.cluster import ClusterRefused, Owner
+from trainshed_cluster.slurm import users
+from trainshed_cluster.slurm.settings import SlurmSettings, parse
+from trainshed_cluster.slurm.users import UnixUser, Users, node_directory
 
 pytestmark = pytest.mark.anyio
 

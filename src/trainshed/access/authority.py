@@ -2,7 +2,7 @@
 authority signs the certificates of servers and clients.
 
 It loads `cryptography`, so it is imported only where certificates are made (`serve.certificates`,
-`serve.engine_adapters`, `engines.remote.credentials`).
+`serve.engine_adapters`, `trainshed_cluster.remote.credentials`).
 """
 
 import datetime

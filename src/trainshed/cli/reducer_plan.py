@@ -11,7 +11,7 @@ from trainshed.cli.text.tables import Column, pairs, titled
 from trainshed.core.job.spec import Accelerators
 from trainshed.core.reducers import IMAGE, RECOMMENDED_VCPUS, Fleet, enough
 from trainshed.core.specs.machines import MAX_REPLICAS
-from trainshed.reduction.trainshed_reduction.layout import bounds, break_even, shares
+from trainshed_reduction.layout import bounds, break_even, shares
 
 GIGABYTE = 10**9
 BUCKET_CAP_MB = 64

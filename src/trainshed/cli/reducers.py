@@ -165,7 +165,9 @@ def wheel(output: Path, actions: Actions) -> None:
 
     Jobs in prebuilt images have it by themselves.
     """
-    from trainshed.reduction import distribution  # no other command here needs it
+    from trainshed.runtimes import (
+        reduction_distribution as distribution,  # no other command here needs it
+    )
 
     path = output / distribution.wheel_name()
     try:

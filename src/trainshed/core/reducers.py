@@ -16,7 +16,7 @@ from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job.spec import Machine, Program, WorkerPool
 from trainshed.core.requests import Section
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
-from trainshed.reduction.trainshed_reduction import variables
+from trainshed_reduction import variables
 
 POOL = 2
 MACHINE = "n1-highcpu-16"

@@ -11,7 +11,7 @@ from trainshed.core.launch import LOST_REDUCERS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made
-from trainshed.reduction.trainshed_reduction import variables as known
+from trainshed_reduction import variables as known
 
 PROGRAM = ("python3", "-m", "trainshed_reduction.reducer")
 """The command line of reducers."""

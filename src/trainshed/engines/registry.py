@@ -1,30 +1,29 @@
-"""The registry finds engines by name: the built-in ones, and those that other packages offer as entry points
-of the group `trainshed.engines`.
+"""The registry finds engines by name: the local one, and those of other packages, by entry points.
 
-An entry point names an `EngineFactory`:
+Of the group `trainshed.engines` they name an `EngineFactory`, and of `trainshed.doctors` a `Doctor`:
 
     [project.entry-points."trainshed.engines"]
     mine = "mypackage.engine:new_engine"
+    [project.entry-points."trainshed.doctors"]
+    mine = "mypackage.doctor:examine"
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
+from trainshed.engines.findings import Finding
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-GROUP = "trainshed.engines"
-_OURS = {
-    "kubernetes": "trainshed.engines.kubernetes.build:new_engine",
-    "local": "trainshed.engines.local.build:new_engine",
-    "slurm": "trainshed.engines.slurm.build:new_engine",
-}
+ENGINES, DOCTORS = "trainshed.engines", "trainshed.doctors"
+_LOCAL = "trainshed.engines.local.build:new_engine"
+_OF_CLUSTERS = ("kubernetes", "slurm")
 
 
 USAGE_EVERY: Final = 10.0
@@ -73,24 +72,42 @@ EngineFactory = Callable[[EngineContext], Engine]
 """Builds an engine that is not started. Raises ValueError: what is wrong with its settings."""
 
 
+Doctor = Callable[[Mapping[str, Any], Path, bool], Iterable[Finding]]
+"""Tries out what an engine needs. Is called with the engine's table, the cache's directory, and whether nodes
+are to be looked at from inside. May block for seconds."""
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all engines that a configuration may choose."""
-    return tuple(sorted({*_OURS, *(point.name for point in _of_others())}))
+    return tuple(sorted({"local", *_OF_CLUSTERS, *(point.name for point in _points(ENGINES))}))
 
 
 def factory(name: str) -> EngineFactory:
-    """Return the factory of an engine. Raises LookupError (there is no such engine), ImportError (its package
-    cannot be loaded)."""
-    if name in _OURS:
-        return cast("EngineFactory", resolve_name(_OURS[name]))
-    for point in _of_others():
+    """Return the factory of an engine. Raises LookupError (there is no such engine, or it is not installed),
+    ImportError (its package cannot be loaded)."""
+    if name == "local":
+        return cast("EngineFactory", resolve_name(_LOCAL))
+    for point in _points(ENGINES):
         if point.name == name:
             return cast("EngineFactory", point.load())
+    if name in _OF_CLUSTERS:
+        raise LookupError(
+            f"it is in a package of its own, which is not installed here: pip install 'trainshed[{name}]'"
+        )
     raise LookupError(f"there is no engine {name!r}; there are {', '.join(names())}")
 
 
-def _of_others() -> "EntryPoints":
-    # Imported late: a service with a built-in engine never needs it.
+def doctor(name: str) -> Doctor | None:
+    """Return what looks at all that an engine needs; None = its package has nothing of the kind. Raises
+    ImportError."""
+    for point in _points(DOCTORS):
+        if point.name == name:
+            return cast("Doctor", point.load())
+    return None
+
+
+def _points(group: str) -> "EntryPoints":
+    # Imported late: a service with the local engine never needs it.
     from importlib.metadata import entry_points
 
-    return entry_points(group=GROUP)
+    return entry_points(group=group)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from trainshed.reduction import distribution
+from trainshed.runtimes import reduction_distribution as distribution
 from trainshed.runtimes.port import BuildFailed, Progress
 from trainshed.runtimes.shelf import Shelf, waiting_for
 from trainshed.runtimes.trees import let_read

@@ -14,9 +14,10 @@ from msgspec.structs import asdict, replace
 from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
+from trainshed.engines.findings import Finding, Verdict, bad, good, less
 from trainshed.engines.port import Capabilities, Node
+from trainshed.engines.registry import doctor
 from trainshed.serve import clock
-from trainshed.serve.findings import Finding, Verdict, bad, good, less
 from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 
 _TRIAL = ".trainshed-doctor-"
@@ -76,16 +77,9 @@ def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
     Blocks for seconds, because each thing is tried out."""
     yield from _disks(settings)
     yield from _database(settings)
-    if settings.engine == "slurm":
-        from trainshed.serve.slurm_doctor import examine_slurm
-
-        yield from examine_slurm(engine_settings(settings), settings.cache, nodes=on_nodes)
+    if settings.engine != "local" and (examine_cluster := doctor(settings.engine)):
+        yield from examine_cluster(engine_settings(settings), settings.cache, on_nodes)
         # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
-        yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
-    elif settings.engine == "kubernetes":
-        from trainshed.serve.kubernetes_doctor import examine_kubernetes
-
-        yield from examine_kubernetes(engine_settings(settings))
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:
         yield from asyncio.run(_engine(settings))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.kubernetes import carried_python
+from trainshed_cluster.kubernetes import carried_python
 
 LOADS_ALL = """
 import ctypes, os, sys

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from trainshed.engines.remote.channel import Channel
-from trainshed.engines.remote.credentials import Credential, Issuer
-from trainshed.engines.remote.dialer import Dialer
-from trainshed.engines.remote.hub import Hub
 from trainshed.httpd.limits import Limits
+from trainshed_cluster.remote.channel import Channel
+from trainshed_cluster.remote.credentials import Credential, Issuer
+from trainshed_cluster.remote.dialer import Dialer
+from trainshed_cluster.remote.hub import Hub
 
 NAME = "trainshed-abc-7-0-0/node-1"
 OTHER = "trainshed-abc-8-0-0/node-1"

@@ -14,8 +14,8 @@ from typing import Self
 
 import pytest
 
-from trainshed.engines.remote.content.library import Library
-from trainshed.engines.remote.content.manifest import Manifest
+from trainshed_cluster.remote.content.library import Library
+from trainshed_cluster.remote.content.manifest import Manifest
 
 needs_mounts = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("nsenter") is None,
@@ -25,8 +25,8 @@ needs_mounts = pytest.mark.skipif(
 _AGENT = """
 import asyncio, json, sys
 from pathlib import Path
-from trainshed.engines.remote.content.cache import NodeCache
-from trainshed.engines.remote.content.manifest import Manifest, Unit
+from trainshed_cluster.remote.content.cache import NodeCache
+from trainshed_cluster.remote.content.manifest import Manifest, Unit
 
 async def main():
     root, limit, door, manifest = sys.argv[1:]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.contract.remote.conftest import NAME, Block, Message, Place, Said
 from tests.contract.remote.cutting import cut
-from trainshed.engines.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
-from trainshed.engines.remote.credentials import SERVER_NAME, client
+from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
+from trainshed_cluster.remote.credentials import SERVER_NAME, client
 
 pytestmark = pytest.mark.anyio
 
@@ -21,8 +21,8 @@ NESTED = b"\x81\xa1x" + b"\x91" * 1_000_000 + b"\xc0"
 AGENT = """
 import asyncio, sys, msgspec
 from tests.contract.remote.conftest import Message, Said
-from trainshed.engines.remote.credentials import Credential
-from trainshed.engines.remote.dialer import Dialer
+from trainshed_cluster.remote.credentials import Credential
+from trainshed_cluster.remote.dialer import Dialer
 
 async def main():
     channel = await Dialer(msgspec.json.decode(sys.stdin.buffer.read(), type=Credential), Message).dial()

@@ -12,12 +12,12 @@ import pytest
 
 from tests.caches import remove_cache
 from tests.contract.remote.content_node import Agent, Door, Node, needs_mounts
-from trainshed.engines.remote.content import library
-from trainshed.engines.remote.content.library import Library, Refused
-from trainshed.engines.remote.content.manifest import Manifest
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
+from trainshed_cluster.remote.content import library
+from trainshed_cluster.remote.content.library import Library, Refused
+from trainshed_cluster.remote.content.manifest import Manifest
 
 pytestmark = [pytest.mark.anyio, needs_mounts]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
-from trainshed.engines.remote.content.loader import UNFIT
+from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.loader import UNFIT
 
 PYTHON = str(Path(sys.executable).resolve())
 """Not of a virtual environment: it has none of what we import."""
@@ -68,7 +68,7 @@ def test_the_agent_itself_runs_by_what_was_sent(code: AgentCode, tmp_path: Path)
     status, _, errors = _run(code, tmp_path / "node", module=AGENT, document=document)
     assert status == 1
     assert "ValueError: the agent's document cannot be read" in errors
-    assert f"{tmp_path}/node/code/{code.digest}/trainshed/engines/remote/agent_process.py" in errors
+    assert f"{tmp_path}/node/code/{code.digest}/trainshed_cluster/remote/agent_process.py" in errors
 
 
 def test_an_agent_whose_document_broke_off_takes_nothing(code: AgentCode, tmp_path: Path) -> None:

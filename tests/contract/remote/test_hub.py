@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.contract.remote.conftest import NAME, OTHER, Message, Place, Said
-from trainshed.engines.remote import hub
-from trainshed.engines.remote.channel import Channel, ChannelClosed
-from trainshed.engines.remote.credentials import (
+from trainshed_cluster.remote import hub
+from trainshed_cluster.remote.channel import Channel, ChannelClosed
+from trainshed_cluster.remote.credentials import (
     SERVER_NAME,
     AuthorityUnusable,
     Credential,
     Issuer,
     client,
 )
-from trainshed.engines.remote.greeting import NotAdmitted, Refused
+from trainshed_cluster.remote.greeting import NotAdmitted, Refused
 
 pytestmark = pytest.mark.anyio
 

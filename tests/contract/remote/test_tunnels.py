@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.remote.conftest import NAME, Place
-from trainshed.engines.remote import dialer
-from trainshed.engines.remote.hub import introductions
 from trainshed.replica.endpoint.interception import preamble
+from trainshed_cluster.remote import dialer
+from trainshed_cluster.remote.hub import introductions
 
 pytestmark = pytest.mark.anyio
 

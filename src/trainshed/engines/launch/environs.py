@@ -31,10 +31,10 @@ from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE, LaunchPlan
 from trainshed.engines.launch.driver import DeviceEdits
 from trainshed.engines.launch.where import Where
 from trainshed.engines.port import Slot
-from trainshed.reduction.trainshed_reduction import variables as reduction
 from trainshed.replica.observe import metrics, reduction_reports
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import roots
+from trainshed_reduction import variables as reduction
 
 SANE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -1,1 +1,1 @@
-"""What reducers run in: an interpreter and NumPy. Their own package comes from `trainshed.reduction`."""
+"""What reducers run in: an interpreter and NumPy. The package `trainshed_reduction` is not of it."""

@@ -1,0 +1,1 @@
+"""The Kubernetes engine runs each replica in a Pod of its own, in which an agent (`remote`) runs."""

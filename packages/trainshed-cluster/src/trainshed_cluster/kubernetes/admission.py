@@ -1,0 +1,124 @@
+"""Follows Kueue's workloads, one for each attempt, and deletes them when their attempt is over."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from trainshed.core.capacity import Delay
+from trainshed.eventloop.background import Crew
+from trainshed_cluster.kubernetes import kueue
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.objects import ApiGroup, Pod, Workload
+from trainshed_cluster.kubernetes.watching import Followed
+from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName
+
+log = logging.getLogger(__name__)
+
+_LINGER_SECONDS = 5.0
+"""For which an attempt keeps its quota of which nothing is left: a replica that moves is asked for again
+within that."""
+_AGAIN_SECONDS = 5.0
+"""Between two tries to delete one."""
+_STRAY_SECONDS = 120.0
+"""After which one of before this service's start is deleted that nobody came back for."""
+
+
+class Admission:
+    """Kueue's view of this service's attempts. `changed`: called when a workload has changed. `is_wanted`:
+    tells whether anything of the attempt of a workload is held or requested."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        service: str,
+        changed: Callable[[], None],
+        is_wanted: Callable[[str], bool],
+    ) -> None:
+        self._client = client
+        self._service = service
+        self._changed = changed
+        self._is_wanted = is_wanted
+        #: The watched workloads, by namespace.
+        self._followed: dict[str, Followed[Workload]] = {}
+        self._tasks = Crew()
+
+    async def start(self, namespaces: Collection[str]) -> None:
+        """Begin to watch the workloads. Raises ClusterRefused (there is no Kueue, or its workloads may not be
+        read), ClusterUnavailable."""
+        version = await self._version()
+        for where in namespaces:
+            path = f"{kueue.API}/{version}/namespaces/{where}/workloads"
+            followed = self._followed[where] = Followed(self._client, path, Workload, self._learn)
+            try:
+                await followed.list()
+            except ApiFailure as failure:
+                raise ClusterRefused(
+                    f"Kueue's workloads may not be seen: {failure}; deploy/kubernetes/kueue has the rights "
+                    "that the service's account needs"
+                ) from failure
+            self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
+        self._tasks.begin(self._end_strays(), "kubernetes: ending workloads of before")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def delay(self, hold: HoldName, pod: Pod) -> Delay | None:
+        """Return why Kueue makes a Pod wait; None = it does not, or gives no reason."""
+        followed = self._followed.get(pod.metadata.namespace)
+        if followed is None or pod.spec.node_name:
+            return None
+        own = followed.objects.get(f"{pod.metadata.namespace}/{kueue.group(hold)}")
+        return kueue.delay(own, followed.objects.values()) if own else None
+
+    def given_back(self, hold: HoldName, where: str) -> None:
+        """Note that a Pod was given back. With the last Pod of its attempt the workload is deleted, because
+        Kueue otherwise keeps the quota of Pods that did not succeed, and the Pods, for replacements."""
+        name = kueue.group(hold)
+        if where in self._followed and not self._is_wanted(name):
+            self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+
+    async def _end(self, where: str, name: str) -> None:
+        path = f"{self._followed[where].path}/{name}"
+        await end_unwanted(self._client, path, lambda: self._is_wanted(name))
+
+    async def _end_strays(self) -> None:
+        """Delete the workloads of attempts that ended under an earlier service."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        for where, followed in self._followed.items():
+            for one in tuple(followed.objects.values()):
+                name = one.metadata.name
+                if kueue.is_ours(one, self._service) and not self._is_wanted(name):
+                    log.info("kubernetes: workload %s is wanted by nobody: deleted", name)
+                    self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
+
+    async def _version(self) -> str:
+        try:
+            found = await self._client.get(kueue.API, ApiGroup)
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise ClusterRefused(
+                    f"it is not known whether there is Kueue: {failure}"
+                ) from failure
+            raise ClusterRefused(
+                '[engines.kubernetes] queue = "kueue", and the cluster has no Kueue (it has no API '
+                'kueue.x-k8s.io); install it, or set queue = "trainshed"'
+            ) from failure
+        return found.preferred_version.version
+
+    def _learn(self, one: Workload, *, gone: bool) -> None:
+        self._changed()
+
+
+async def end_unwanted(client: ApiClient, path: str, is_wanted: Callable[[], bool]) -> bool:
+    """Delete the object of an attempt of which nothing is left, unless something of it is soon requested
+    again. Returns False if it is still wanted."""
+    await asyncio.sleep(_LINGER_SECONDS)
+    while not is_wanted():
+        try:
+            await client.delete(path)
+        except (ApiFailure, ClusterUnavailable) as failure:
+            log.info("kubernetes: %s is not deleted yet: %s", path, failure)
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            return True
+    return False

@@ -1,0 +1,150 @@
+"""Builds the Kubernetes engine for a service, by the settings of `[engines.kubernetes]`."""
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from trainshed.engines.local import machine
+from trainshed.engines.registry import EngineContext
+from trainshed.engines.streams import FileStreams
+from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, registry_access
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.autopsies import CollectorOptions
+from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.library import EVERYBODYS, Library
+from trainshed_cluster.remote.credentials import Credential, Issuer
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.hub import Hub
+from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.options import AgentCommand, RemoteOptions
+from trainshed_cluster.remote.surroundings import doors, engine_here, last_port, told_to_agents
+
+_AGENTS: Final = f"{DIRECTORY}/agents"
+"""Where an agent writes in its Pod."""
+_WAIT = 60
+"""Seconds for which a Pod's process waits for its document: one that nobody comes for, since the service was
+killed just then, shall not be taken for an agent."""
+_SCRIPT: Final = f"""\
+import os,signal
+signal.signal(signal.SIGALRM,lambda *_:(os.write(2,b'nobody said what to do\\n'),os._exit(78)))
+signal.alarm({_WAIT})
+{READ}
+"""
+"""What they run: what they are sent. As process 1 it would not even get a signal that it has no handler
+for."""
+
+
+def new_engine(context: EngineContext) -> RemoteEngine:
+    """Build the engine. Raises ValueError, which says what is wrong with the settings."""
+    settings = parse(context.settings)
+    try:
+        from trainshed_cluster.kubernetes.cluster import KubernetesCluster
+    except ImportError as failure:
+        raise ValueError(
+            f"the engine kubernetes needs packages that are not installed ({failure.name}); install "
+            "trainshed[kubernetes]"
+        ) from failure
+    directory = context.data / "engines" / "kubernetes"
+    identity = machine.identity(context.data)
+    code = _Code()
+    options = RemoteOptions(
+        identity=identity,
+        directory=directory,
+        lease=settings.lease,
+        # A node that is only silent is waited for (`look.node_state`).
+        down_is_lost=True,
+        agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
+        command=code.command,
+        secrets=context.secrets,
+        library=Library([context.cache], context.interpreters),
+        registry_access=registry_access(settings),
+        preflight=settings.preflight,
+        anywhere=settings.queue == "kueue",
+        apart=True,
+        autopsies=CollectorOptions(nodes_directories=(_AGENTS,)),
+    )
+
+    def new_hub(agents: Agents) -> Hub[Order, News]:
+        return Hub(
+            Issuer.open(directory / "authority", options.now),
+            host=settings.host,
+            port=settings.port or last_port(directory),
+            received=News,
+            doors=doors(context),
+            admits=agents.admits,
+            serve=agents.serve,
+            introduction=agents.may_introduce,
+            content=agents.send_content,
+            dialled=settings.service_address,
+        )
+
+    cluster = KubernetesCluster(
+        settings,
+        identity,
+        command=entry(),
+        cache=str(context.cache),
+        beside=partial(_homes_of_pythons, context),
+    )
+    return RemoteEngine(
+        # Joined, though alone: so the service starts even if the cluster does not answer.
+        JoinedClusters({ALONE: Member(cluster, (), identity)}, identity, "kubernetes"),
+        FileStreams(context.data / "logs"),
+        options,
+        new_hub,
+        here=engine_here(context, directory / "here"),
+    )
+
+
+def _homes_of_pythons(context: EngineContext) -> list[str]:
+    """Return the directories of the Pythons that environments are built on, if not in the cache: Pods are
+    sent them, too."""
+    found = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
+    return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
+
+
+def entry() -> tuple[str, ...]:
+    """Return the command of every Pod."""
+    return tuple(_bootstrap(AgentCode(b"", "")).argv)
+
+
+def _bootstrap(code: AgentCode) -> Bootstrap:
+    return Bootstrap(code, PYTHON, _AGENTS, script=_SCRIPT)
+
+
+class _Code:
+    """The code that agents are sent, read when the first one is started."""
+
+    def __init__(self) -> None:
+        self._made: Bootstrap | None = None
+
+    def command(self, node: str) -> AgentCommand:
+        """Return how an agent is started. Blocks, the first time for half a second."""
+        if self._made is None:
+            self._made = _bootstrap(AgentCode.collect())
+        return AgentCommand(self._made.argv, self._made.parcel)
+
+
+def _document(
+    context: EngineContext,
+    settings: KubernetesSettings,
+    told: Callable[[], Mapping[str, Any]],
+    *,
+    credential: Credential,
+    **own: Any,
+) -> AgentDocument:
+    """Compose an agent's document from what all agents are told and its own values."""
+    own["address"] = ""  # The agent has its Pod's address, not the node's.
+    return AgentDocument(
+        credential=replace(credential, host=settings.service_address),
+        directory=_AGENTS,
+        cache=str(context.cache),
+        preflight=settings.preflight,
+        hosts_file=HOSTS_FILE,
+        grace=settings.grace,
+        # `RemoteOptions.agent` lists the agent's own values.
+        **{**told(), **own},
+    )

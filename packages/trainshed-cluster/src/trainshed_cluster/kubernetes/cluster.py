@@ -1,0 +1,727 @@
+"""Implements `remote`'s `Cluster` for Kubernetes: each hold is a Pod, whose one process becomes the
+agent when it is given the agent's document.
+
+It lists the cluster's nodes and Pods once and watches them from then on (`watching`); `look`, `reasons`,
+`manifests` and `kueue` decide what follows from them. The module has more than 600 lines because all of them
+share one state: the Pods of holds, which calls create and delete while watches report what became of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.held import Leftover
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.engines.port import NodeState
+from trainshed.eventloop.background import Crew, begin
+from trainshed_cluster.kubernetes import kueue, manifests, reasons
+from trainshed_cluster.kubernetes.admission import Admission
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.look import compile_report, node_state
+from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
+from trainshed_cluster.kubernetes.routes import Routes
+from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted
+from trainshed_cluster.kubernetes.watching import Followed, Starts
+from trainshed_cluster.remote.cluster import (
+    AgentEnded,
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldEnd,
+    HoldName,
+    MayLive,
+    NodeNeed,
+    Owner,
+)
+from trainshed_cluster.remote.messages import TAKEN
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_TOLD_EVERY = 0.05
+"""Seconds for which changes are gathered until they are told."""
+_CONFIRM_EVERY = 2.0
+"""Seconds between two questions about one node on which an agent is silent."""
+_QUOTA_SECONDS = 5.0
+"""After which a Pod is asked for again that the namespace's quota did not admit."""
+_GONE_SECONDS = 30.0
+"""For which it is waited for the end of a Pod that another one is to follow."""
+_LEAVING_SECONDS = 2.5
+"""For which it is waited until a Pod is over whose agent was told to leave."""
+_TELLING_SECONDS = 3.0
+"""For which it is waited until a Pod says why its agent was told to end: kubelets that evict tell the API no
+sooner than the agent."""
+_LAST_GRACE = 1
+"""Seconds that an agent has whose work is over, when its Pod is deleted."""
+_STRAY_SECONDS = 120.0
+"""After which a Pod of before this service's start, that nobody came back for, is deleted unless it runs."""
+_NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
+_UNTOLD = HoldEnd(Loss.AGENT_LOST, "its Pod is gone, and nobody saw it end")
+
+
+class KubernetesCluster:
+    """A `Cluster` of Kubernetes. `service`: the part of hold names that tells this service from others.
+    `command`: of Pods. `cache`: the service's cache directory. `beside`: returns other directories from which
+    Pods are sent content; called once, in a thread."""
+
+    def __init__(
+        self,
+        settings: KubernetesSettings,
+        service: str,
+        *,
+        command: Sequence[str],
+        cache: str,
+        beside: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._settings = settings
+        self._routes = Routes(settings)
+        self._service = service
+        self._command = tuple(command)
+        self._cache = cache
+        self._find_beside = beside
+        self._beside: Sequence[str] | None = None
+        self._client: ApiClient | None = None
+        self._tasks = Crew()
+        self._started = 0.0
+        self._nodes: Followed[ClusterNode] | None = None
+        #: The watched Pods: of the whole cluster, or of each namespace if no more may be read.
+        self._pods: list[Followed[Pod]] = []
+        #: This service's Pods, by their hold.
+        self._mine: dict[HoldName, Pod] = {}
+        #: Uids of Pods whose process waits for its document.
+        self._fresh: set[str] = set()
+        #: Uids of Pods whose container has started, though their status may not say so yet.
+        self._begun: set[str] = set()
+        #: How the Pods that no longer exist ended.
+        self._ends: dict[HoldName, HoldEnd] = {}
+        #: The node of each hold whose Pod vanished without an observed end: its programs may live.
+        self._ghosts: dict[HoldName, str] = {}
+        self._needs: dict[HoldName, NodeNeed] = {}
+        #: Kueue's workloads, if jobs wait in its queue.
+        self._admission: Admission | None = None
+        self._is_detached = False
+        #: Holds that a call waits for.
+        self._wanted: set[HoldName] = set()
+        #: Why a hold's Pod cannot even be created just now.
+        self._unmade: dict[HoldName, Delay] = {}
+        self._given_back: set[HoldName] = set()
+        #: Holds whose Pod is just being deleted.
+        self._deleting: set[HoldName] = set()
+        #: Uids of Pods that this service has deleted, until they are gone.
+        self._asked_to_go: set[str] = set()
+        #: Namespaces that have the headless Service by which Pods find each other.
+        self._discovery: set[str] = set()
+        #: When each node was last asked about, in seconds of the monotonic clock.
+        self._confirmed: dict[str, float] = {}
+        self._confirming: set[str] = set()
+        self._changed = asyncio.Event()
+        self._is_dirty = False
+        self._report: ClusterReport | None = None
+        self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
+
+    async def start(self) -> None:
+        self._started = time.monotonic()
+        for what in not_restricted(self._settings):
+            log.warning("kubernetes: not at Pod Security's level restricted: %s", what)
+        client = self._client = ApiClient(self._settings)
+        if not self._settings.namespaces and client.namespace:
+            everybodys = {"*": client.namespace}
+            self._settings = msgspec.structs.replace(self._settings, namespaces=everybodys)
+        self._nodes = Followed(client, _NODES, ClusterNode, self._node_changed)
+        try:
+            await asyncio.gather(self._nodes.list(), self._list_pods(client))
+        except ApiFailure as failure:
+            raise ClusterRefused(
+                f"the cluster does not let its nodes and Pods be seen: {failure}; docs/kubernetes.md has the "
+                "rights that the service's account needs"
+            ) from failure
+        if self._settings.queue == "kueue":
+            self._admission = Admission(client, self._service, self._touch, self._has_any_of)
+            await self._admission.start(self._namespaces())
+        for one in (self._nodes, *self._pods):
+            self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
+        for where in self._namespaces():
+            starts = Starts(
+                client,
+                f"/api/v1/namespaces/{where}/events",
+                manifests.CONTAINER,
+                self._container_started,
+            )
+            self._tasks.begin(starts.follow(), f"kubernetes: watching {starts.path}")
+        self._tasks.keep(self._tell_changes, "kubernetes: telling changes")
+        self._tasks.begin(self._delete_strays(), "kubernetes: deleting what nobody wants")
+        self.report()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        if self._admission is not None:
+            await self._admission.close()
+        self._reader.put_nowait(None)
+        if self._client is not None:
+            await self._client.close()
+
+    def report(self) -> ClusterReport:
+        if self._report is None or self._is_dirty:
+            self._is_dirty = False
+            self._report = self._compile()
+        nodes = tuple(
+            replace(one, looked=self._confirmed.get(one.node.name)) for one in self._report.nodes
+        )
+        return replace(self._report, nodes=nodes)
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while (report := await self._reader.get()) is not None:
+            yield report
+
+    def detach(self) -> None:
+        self._is_detached = True
+
+    def suspect(self, node: str) -> None:
+        last = self._confirmed.get(node, 0.0)
+        if node not in self._confirming and time.monotonic() - last > _CONFIRM_EVERY:
+            self._confirming.add(node)
+            self._tasks.begin(self._confirm(node), f"kubernetes: asking about {node}")
+
+    async def owner(self, project: str, node: str) -> Owner:
+        known = self._settings.namespaces
+        if not known:
+            return Owner()
+        namespace = known.get(project) or known.get("*")
+        if namespace is None:
+            raise ClusterRefused(
+                f"no namespace is named for jobs of project {project or '(none)'}: "
+                f"[engines.kubernetes.namespaces] has {', '.join(sorted(known))}"
+            )
+        return Owner(account=namespace)
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
+        (need,) = needs
+        self._needs[name] = need
+        self._given_back.discard(name)
+        self._ends.pop(name, None)
+        self._ghosts.pop(name, None)
+        self._wanted.add(name)
+        try:
+            pod = await self._running(name, need, avoid=avoid)
+        except BaseException:
+            if self._is_detached:
+                raise  # The Pod waits on, for the next service to find it.
+            # Given back whatever became of it: a request that was sent to the API may still arrive.
+            withdrawing = begin(self._try_to_give_back(name), f"kubernetes: withdrawing {name}")
+            await asyncio.shield(withdrawing)
+            raise
+        finally:
+            self._wanted.discard(name)
+            self._unmade.pop(name, None)
+            self._touch()
+        return Hold(name, pod.metadata.uid, (pod.spec.node_name,))
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
+        if tuple(argv) != self._command:
+            raise ValueError("every agent of a cluster is started by the same command")
+        pod = self._mine.get(hold.name)
+        if pod is None or pod.metadata.uid not in self._fresh or pod.is_leaving or pod.is_over:
+            # The Pod has, or had, an agent already, or another start of one broke off.
+            need = replace(self._needs[hold.name], node=node)
+            pod = await self._running(hold.name, need, anew=True)
+        self._fresh.discard(pod.metadata.uid)
+        try:
+            taken = await self._api.attach(_path(pod), manifests.CONTAINER, stdin, TAKEN)
+        except ApiFailure as failure:
+            # A container that has just ended cannot be attached to; how it ended says more than the API.
+            if failure.status == 404 and await self._is_soon_over(hold.name):
+                raise self._why_not_taken(hold.name, pod) from failure
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} was not given what its agent is to do: {failure}"
+            ) from failure
+        if not taken:
+            await self._is_soon_over(hold.name)
+            raise self._why_not_taken(hold.name, pod)
+
+    async def _is_soon_over(self, name: HoldName) -> bool:
+        """Wait a little for the end of a Pod. Returns whether it has ended."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                await self._until(lambda: True if self._is_over(name) else None)
+        return self._is_over(name)
+
+    def _why_not_taken(self, name: HoldName, pod: Pod) -> ClusterUnavailable:
+        """Return the error that says why a Pod's process ended instead of becoming an agent."""
+        return _ended_early(self._end_of(self._mine.get(name, pod)))
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        if name in self._ends:
+            return self._ends[name]
+        pod = self._mine.get(name)
+        if pod is None:
+            raise MayLive(
+                f"the Pod of {name} is gone, and nobody saw it end: it may have been deleted by force, and "
+                "what ran there may live until its lease is over"
+            )
+        if pod.is_over:
+            return self._end_of(pod)
+        if pod.metadata.uid in self._begun and not pod.is_running:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} has begun, and no more is told of it yet"
+            )
+        return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
+
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        def told() -> HoldEnd | None:
+            pod = self._mine.get(name)
+            if pod is None:
+                return self._ends.get(name, _UNTOLD)
+            is_told = pod.is_leaving or pod.is_over
+            return self._end_of(pod) if is_told else None
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TELLING_SECONDS):
+                end = await self._until(told)
+                return None if end.loss is Loss.AGENT_LOST else end
+        return None
+
+    async def require_answer(self, name: HoldName) -> None:
+        """Does nothing: a Pod ends with its agent."""
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()  # Likewise; and its controller has written down what it has confirmed.
+
+    async def give_back(self, name: HoldName) -> None:
+        self._given_back.add(name)
+        self._ends.pop(name, None)
+        self._ghosts.pop(name, None)
+        need = self._needs.pop(name, None)
+        pod = self._mine.get(name)
+        if self._admission is not None and (pod or need):
+            where = pod.metadata.namespace if pod else ""
+            where = where or (manifests.namespace(self._settings, need) if need else "")
+            self._admission.given_back(name, where)
+        if pod is None:
+            return
+        self._deleting.add(name)
+        try:
+            await self._end(name, pod)
+        finally:
+            self._deleting.discard(name)
+        now = self._mine.get(name)
+        if now is not None and now.metadata.uid != pod.metadata.uid and not now.is_leaving:
+            await self.give_back(name)  # A cancelled call has created it meanwhile.
+
+    async def _end(self, name: HoldName, pod: Pod) -> None:
+        """Delete a Pod once its agent has left. Raises ClusterUnavailable."""
+        has_begun = pod.is_running or pod.metadata.uid in self._begun
+        if has_begun and pod.metadata.uid not in self._fresh:
+            # Its agent has just been told to leave. Deleting a finished Pod takes effect at once; with any
+            # other the kubelet cleans up first, which old kubelets do once a minute.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVING_SECONDS):
+                    await self._until(lambda: True if self._is_over(name) else None)
+        try:
+            await self._delete(pod)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+
+    # --- Pods ---
+
+    @property
+    def _api(self) -> ApiClient:
+        assert self._client is not None, "the cluster was started"
+        return self._client
+
+    async def _running(
+        self,
+        name: HoldName,
+        need: NodeNeed,
+        *,
+        anew: bool = False,
+        avoid: Collection[str] | None = None,
+    ) -> Pod:
+        """Return the hold's Pod once it runs; create it if it does not exist. `anew`: create another one in
+        any case. `avoid`: nodes that it must not be on, if it may be on any other. Raises ClusterRefused,
+        ClusterUnavailable, AgentEnded."""
+        pod, again = self._mine.get(name), 0
+        if pod is not None and (anew or pod.is_over or pod.is_leaving):
+            await self._remove(pod)
+            pod, again = None, manifests.again_of(pod) + 1
+        if pod is None:
+            pod = await self._make(name, need, again, avoid)
+        uid, failing_since = pod.metadata.uid, 0.0
+
+        def judged() -> Pod | None:
+            nonlocal failing_since
+            now = self._mine.get(name)
+            if now is None or now.metadata.uid != uid:
+                end = self._ends.get(name)
+                raise (
+                    _ended_early(end)
+                    if end
+                    else AgentEnded(f"{name}: its Pod was deleted by somebody")
+                )
+            if why := reasons.refusal(now):
+                raise ClusterRefused(why)
+            if now.is_over or now.is_leaving:
+                raise _ended_early(self._end_of(now))
+            if self._admission is not None and now.spec.node_name and not kueue.is_managed(now):
+                raise ClusterRefused(
+                    f"Kueue did not take Pod {now.key} in, and it was given a node: enable Kueue's "
+                    'integration "pod" for that namespace, or set queue = "trainshed"'
+                )
+            if now.is_running or (uid in self._begun and now.spec.node_name):
+                return now
+            if avoid is None or now.spec.node_name:
+                self._require_node_up(now.spec.node_name or need.node)
+            is_failing = now.waiting is not None and now.waiting.reason in reasons.TRIED_AGAIN
+            if is_failing and not failing_since:
+                failing_since = time.monotonic()
+            if failing_since and time.monotonic() - failing_since > self._pull_seconds:
+                told = reasons.delay(now)
+                raise ClusterRefused(
+                    f"{told.message if told else 'its container does not come'}; it was tried for "
+                    f"{self._settings.pull_minutes:g} minutes"
+                )
+            return None
+
+        return await self._until(judged)
+
+    @property
+    def _pull_seconds(self) -> float:
+        return self._settings.pull_minutes * 60
+
+    def _require_node_up(self, node: str) -> None:
+        """Raise ClusterUnavailable if a Pod would wait for this node in vain."""
+        assert self._nodes is not None
+        found = self._nodes.objects.get(node)
+        state, cause = (
+            node_state(found)[:2] if found else (NodeState.GONE, "the cluster does not list it")
+        )
+        if state is not NodeState.UP:
+            raise ClusterUnavailable(f"no Pod starts on node {node}: {cause}")
+
+    async def _make(
+        self, name: HoldName, need: NodeNeed, again: int, avoid: Collection[str] | None
+    ) -> Pod:
+        """Create the hold's Pod. `again`: how many Pods it had before. Raises ClusterRefused,
+        ClusterUnavailable."""
+        accelerator = self._routes.accelerator(need.accelerator) if need.accelerators else None
+        if need.accelerators and accelerator is None:
+            known = ", ".join(self._routes.accelerators) or "no type"
+            raise ClusterRefused(
+                f"no node of this cluster is known to have {need.accelerator}: "
+                f"[engines.kubernetes.accelerators] names {known}"
+            )
+        if self._beside is None:
+            self._beside = await asyncio.to_thread(self._find_beside)
+        where, route = manifests.namespace(self._settings, need), self._routes.of(need.wanted)
+        manifest = manifests.pod(
+            self._settings,
+            route,
+            accelerator,
+            name,
+            need,
+            command=self._command,
+            cache=self._cache,
+            beside=self._beside,
+            again=again,
+            avoid=avoid,
+        )
+        await self._make_discoverable(where)
+        if self._admission is not None:
+            await self._await_vacancy(name, need)
+        while True:
+            try:
+                pod = await self._api.create(f"/api/v1/namespaces/{where}/pods", manifest, Pod)
+            except ApiFailure as failure:
+                if failure.status == 409 and failure.reason == "AlreadyExists":
+                    pod = await self._found(where, manifest["metadata"]["name"], name)
+                elif failure.status in (403, 429) and "quota" in str(failure):
+                    await self._await_quota(name, where, failure)
+                    continue
+                elif failure.is_final:
+                    raise ClusterRefused(
+                        f"Kubernetes does not take the Pod in namespace {where}: {failure}"
+                    ) from failure
+                else:
+                    raise ClusterUnavailable(f"{name}: {failure}") from failure
+            if self._uid(name) != pod.metadata.uid:
+                self._pod_changed(pod, gone=False)
+            return pod
+
+    async def _found(self, where: str, pod_name: str, name: HoldName) -> Pod:
+        """Return the existing Pod of that name, which an earlier call made whose answer was lost. Raises
+        ClusterUnavailable if it belongs to something else."""
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{where}/pods/{pod_name}", Pod)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+        if manifests.hold_of(pod, self._service) != name:
+            raise ClusterUnavailable(
+                f"there is a Pod {pod_name} in namespace {where} that is not this service's; delete it, or "
+                "give the service a namespace of its own"
+            )
+        return pod
+
+    async def _await_vacancy(self, name: HoldName, need: NodeNeed) -> None:
+        """Wait until Kueue counts one Pod less than the attempt is to have."""
+        if delay := kueue.crowded(name, need, self._mine):
+            self._unmade[name] = delay
+            self._touch()
+            await self._until(lambda: None if kueue.crowded(name, need, self._mine) else True)
+            self._unmade.pop(name, None)
+
+    async def _await_quota(self, name: HoldName, where: str, failure: ApiFailure) -> None:
+        self._unmade[name] = Delay(
+            WaitReason.CLUSTER, f"namespace {where} admits no more: {failure}", word="ExceededQuota"
+        )
+        self._touch()
+        # The API does not signal that a quota has room again.
+        await asyncio.sleep(_QUOTA_SECONDS)
+
+    async def _make_discoverable(self, where: str) -> None:
+        """Create the namespace's headless Service, once. Without it hostnames of other Pods do not resolve;
+        replicas are told their addresses anyway."""
+        if where in self._discovery:
+            return
+        self._discovery.add(where)
+        manifest = manifests.discovery(self._settings, where)
+        try:
+            await self._api.create(f"/api/v1/namespaces/{where}/services", manifest, Pod)
+        except ApiFailure as failure:
+            if failure.status != 409:
+                log.warning("kubernetes: hostnames do not resolve in %s: %s", where, failure)
+
+    async def _delete(self, pod: Pod) -> None:
+        """Raises ApiFailure, ClusterUnavailable."""
+        if not pod.is_leaving:
+            self._asked_to_go.add(pod.metadata.uid)
+        await self._api.delete(_path(pod), uid=pod.metadata.uid, grace=_LAST_GRACE)
+
+    def _end_of(self, pod: Pod) -> HoldEnd:
+        """Return how a Pod ended of which nothing runs any more."""
+        by_others = pod.is_leaving and pod.metadata.uid not in self._asked_to_go
+        return reasons.end(pod, deleted=by_others)
+
+    async def _remove(self, pod: Pod) -> None:
+        """Delete a Pod and wait until nothing of it runs. Raises ClusterUnavailable."""
+        name = manifests.hold_of(pod, self._service)
+        assert name is not None
+        try:
+            if not pod.is_leaving:
+                await self._delete(pod)
+            async with asyncio.timeout(_GONE_SECONDS):
+                await self._until(lambda: True if self._is_over(name) else None)
+        except ApiFailure as failure:
+            raise ClusterUnavailable(f"{name}: {failure}") from failure
+        except TimeoutError:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} does not end; its node {pod.spec.node_name} does not answer"
+            ) from None
+        if name in self._ghosts:
+            raise ClusterUnavailable(
+                f"Pod {pod.metadata.name} was deleted by force; what ran there may live"
+            )
+        self._ends.pop(name, None)
+
+    def _is_over(self, name: HoldName) -> bool:
+        pod = self._mine.get(name)
+        return pod is None or pod.is_over
+
+    def _uid(self, name: HoldName) -> str:
+        pod = self._mine.get(name)
+        return pod.metadata.uid if pod else ""
+
+    async def _try_to_give_back(self, name: HoldName) -> None:
+        try:
+            await self.give_back(name)
+        except ClusterUnavailable as failure:
+            log.info("kubernetes: %s is not given back yet: %s", name, failure)
+
+    async def _delete_strays(self) -> None:
+        """Delete Pods from before this start that wait or are over and that no attempt has claimed."""
+        await asyncio.sleep(_STRAY_SECONDS)
+        for name, pod in tuple(self._mine.items()):
+            if name not in self._needs and not pod.is_running:
+                log.info("kubernetes: Pod %s is wanted by nobody: deleted", pod.metadata.name)
+                await self._try_to_give_back(name)
+
+    def _has_any_of(self, group: str) -> bool:
+        """Whether anything of an attempt is held or requested. `group`: Kueue's name of the attempt."""
+        live = (
+            name
+            for name, pod in self._mine.items()
+            if name not in self._given_back and not pod.is_over
+        )
+        return any(kueue.group(name) == group for name in (*self._needs, *live))
+
+    # --- what is seen ---
+
+    async def _list_pods(self, client: ApiClient) -> None:
+        """List and watch the Pods of the whole cluster, if they may be read: others' Pods take resources of
+        nodes, too."""
+        everywhere = Followed(client, _PODS, Pod, self._pod_changed)
+        try:
+            await everywhere.list()
+        except ApiFailure as failure:
+            if failure.status != 403:
+                raise
+            log.warning(
+                "kubernetes: Pods of others cannot be seen (%s): what they take of nodes is not counted",
+                failure,
+            )
+        else:
+            self._pods = [everywhere]
+            return
+        for where in self._namespaces():
+            here = Followed(client, f"/api/v1/namespaces/{where}/pods", Pod, self._pod_changed)
+            await here.list()
+            self._pods.append(here)
+
+    def _namespaces(self) -> list[str]:
+        """Return the namespaces of jobs."""
+        own = self._settings
+        return sorted(set(own.namespaces.values()) or {"default"})
+
+    def _container_started(self, uid: str) -> None:
+        if uid in self._fresh:
+            self._begun.add(uid)
+            self._touch()
+
+    def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
+        self._touch()
+
+    def _pod_changed(self, pod: Pod, *, gone: bool) -> None:
+        name = manifests.hold_of(pod, self._service)
+        self._touch()
+        if name is None:
+            return
+        known = self._mine.get(name)
+        if gone:
+            if known is not None and known.metadata.uid == pod.metadata.uid:
+                del self._mine[name]
+                self._learn_end(name, pod if pod.is_over else known)
+            for some in (self._fresh, self._begun, self._asked_to_go):
+                some.discard(pod.metadata.uid)
+            return
+        if known is not None and manifests.again_of(known) > manifests.again_of(pod):
+            return  # This Pod has ended, or will, and another one has taken its place.
+        if not pod.is_over and not pod.is_running and pod.metadata.uid not in self._begun:
+            self._fresh.add(pod.metadata.uid)
+        self._mine[name] = pod
+        if name in self._given_back and name not in self._deleting and not pod.is_leaving:
+            # A cancelled call created it.
+            self._tasks.begin(self._try_to_give_back(name), f"kubernetes: deleting {name}")
+
+    def _learn_end(self, name: HoldName, pod: Pod) -> None:
+        """Note how a Pod that no longer exists ended."""
+        if name in self._given_back:
+            return
+        if pod.is_over or not pod.spec.node_name or pod.metadata.uid in self._fresh:
+            self._ends[name] = self._end_of(pod)
+        else:
+            log.warning(
+                "kubernetes: Pod %s was deleted by force on node %s; what ran there may live, and is waited "
+                "for as long as its lease",
+                pod.metadata.name,
+                pod.spec.node_name,
+            )
+            self._ghosts[name] = pod.spec.node_name
+
+    def _touch(self) -> None:
+        self._is_dirty = True
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, found: Callable[[], T | None]) -> T:
+        """Wait until `found` returns something, and return that."""
+        while True:
+            changed = self._changed
+            if (result := found()) is not None:
+                return result
+            await changed.wait()
+
+    def _compile(self) -> ClusterReport:
+        assert self._nodes is not None
+        report = compile_report(
+            min(one.listed for one in (self._nodes, *self._pods)),
+            self._nodes.objects.values(),
+            (pod for one in self._pods for pod in one.objects.values()),
+            service=self._service,
+            routes=self._routes,
+            overcommit=self._settings.overcommit,
+            ghosts=self._ghosts,
+            wanted=self._wanted,
+            now=datetime.now(UTC),
+        )
+        return replace(
+            report,
+            delays={**report.delays, **self._not_admitted(), **self._unmade},
+            is_short=report.is_short or bool(self._unmade),
+        )
+
+    def _not_admitted(self) -> dict[HoldName, Delay]:
+        """Return why holds wait that Kueue has not admitted."""
+        if self._admission is None:
+            return {}
+        waiting = ((name, self._mine.get(name)) for name in self._wanted)
+        found = {name: self._admission.delay(name, pod) for name, pod in waiting if pod}
+        return {name: delay for name, delay in found.items() if delay}
+
+    async def _tell_changes(self) -> None:
+        told: ClusterReport | None = None
+        while True:
+            changed = self._changed
+            found = self.report()
+            if told is None or _told_of(told) != _told_of(found):
+                told = found
+                self._reader.put_nowait(found)
+            await changed.wait()
+            await asyncio.sleep(_TOLD_EVERY)
+
+    async def _confirm(self, node: str) -> None:
+        """Read a node, and this service's Pods on it, from the API, because a watch may not have reported
+        their latest changes yet."""
+        asked = time.monotonic()
+        assert self._nodes is not None
+        try:
+            await self._nodes.ask(node)
+            for one in self._pods:
+                await one.ask_some(
+                    {
+                        "labelSelector": manifests.selector(self._service),
+                        "fieldSelector": f"spec.nodeName={node}",
+                    },
+                    lambda pod: (
+                        pod.spec.node_name == node
+                        and manifests.hold_of(pod, self._service) is not None
+                    ),
+                )
+            self._confirmed[node] = asked
+        except (ApiFailure, ClusterUnavailable) as failure:
+            log.info("kubernetes: nothing is told about node %s: %s", node, failure)
+        finally:
+            self._confirming.discard(node)
+            self._touch()
+
+
+def _ended_early(end: HoldEnd) -> ClusterUnavailable:
+    """Return the error for a Pod that ended before its agent connected. If its node was lost, neither the
+    image nor the agent is at fault."""
+    return (ClusterUnavailable if end.loss is Loss.NODE_FAILED else AgentEnded)(end.why)
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
+
+
+def _told_of(report: ClusterReport) -> tuple[object, ...]:
+    return tuple(replace(one, looked=None) for one in report.nodes), report.agents, report.delays

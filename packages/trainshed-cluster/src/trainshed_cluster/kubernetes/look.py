@@ -1,0 +1,163 @@
+"""Compiles a report of the cluster's current state from its nodes and Pods. Pure."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
+from trainshed.engines.port import Node, NodeState
+from trainshed_cluster.kubernetes import manifests, quantities, reasons
+from trainshed_cluster.kubernetes.objects import ClusterNode, Container, Pod
+from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
+from trainshed_cluster.remote.cluster import ClusterReport, HoldName, NodeReport
+
+_FRESH: Final = timedelta(minutes=10)
+
+
+def compile_report(
+    looked: float,
+    nodes: Iterable[ClusterNode],
+    pods: Iterable[Pod],
+    *,
+    service: str,
+    routes: Routes,
+    overcommit: float,
+    ghosts: Mapping[HoldName, str],
+    wanted: Collection[HoldName],
+    now: datetime,
+) -> ClusterReport:
+    """Compile the report. `looked`: monotonic time in seconds since which no change was missed. `ghosts`: the
+    node of each hold whose Pod vanished from the API without an observed end. `wanted`: holds that are
+    requested but not held yet. `now`: wall-clock time."""
+    others: dict[str, list[Pod]] = {}
+    agents: dict[HoldName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
+    delays: dict[HoldName, Delay] = {}
+    used = set(ghosts.values())
+    is_short = False
+    for pod in pods:
+        node, hold = pod.spec.node_name, manifests.hold_of(pod, service)
+        is_short = is_short or _waits_for_room(pod, now)
+        if hold is None:
+            if node and not pod.is_over:
+                others.setdefault(node, []).append(pod)
+            continue
+        if pod.is_over:
+            continue
+        if node:
+            used.add(node)
+        if pod.is_running or (node and pod.is_leaving):
+            agents[hold] = frozenset({node})
+        if hold in wanted and (delay := reasons.delay(pod)):
+            delays[hold] = delay
+    listed = {node.key: node for node in nodes}
+    reports = [
+        _node(listed[name], others.get(name, ()), routes, overcommit)
+        if name in listed
+        else _unlisted(name)
+        for name in sorted(listed.keys() | used)
+    ]
+    return ClusterReport(
+        nodes=tuple(one for one in reports if one.node.accepts.open or one.node.name in used),
+        agents=MappingProxyType(agents),
+        looked=looked,
+        delays=MappingProxyType(delays),
+        is_short=is_short,
+    )
+
+
+def _waits_for_room(pod: Pod, now: datetime) -> bool:
+    """Whether a Pod waits because no node has room. One that has waited for long most likely waits for
+    something else."""
+    made = pod.metadata.creation_timestamp
+    return (
+        not pod.is_over
+        and not pod.is_leaving
+        and pod.unscheduled is not None
+        and pod.unscheduled.reason == "Unschedulable"
+        and made is not None
+        and now - made < _FRESH
+    )
+
+
+def _node(
+    node: ClusterNode, others: Iterable[Pod], routes: Routes, overcommit: float
+) -> NodeReport:
+    state, cause, is_awaited = node_state(node)
+    allocatable = node.status.allocatable or {}
+    devices = routes.on(node)
+    cpus = memory = 0.0
+    taken: dict[str, int] = {}
+    for pod in others:
+        wanted = requests(pod)
+        cpus += wanted.get("cpu", 0.0)
+        memory += wanted.get("memory", 0.0)
+        for public, resource in devices:
+            taken[public] = taken.get(public, 0) + math.ceil(wanted.get(resource, 0.0))
+    has = {
+        public: quantities.whole(allocatable[resource])
+        for public, resource in devices
+        if resource in allocatable
+    }
+    total_memory = quantities.whole(allocatable.get("memory", 0))
+    return NodeReport(
+        Node(
+            node.key,
+            quantities.parse(allocatable.get("cpu", 0)) * overcommit,
+            total_memory,
+            accelerator_counts(has),
+            OthersUse(
+                cpus * overcommit,
+                min(total_memory, math.ceil(memory)),
+                accelerator_counts({kind: min(n, has.get(kind, 0)) for kind, n in taken.items()}),
+            ),
+            routes.acceptance(node),
+        ),
+        state,
+        cause,
+        is_awaited=is_awaited,
+    )
+
+
+def _unlisted(name: str) -> NodeReport:
+    """Return the report of a node that left the API, on which programs of this service may live."""
+    why = "Kubernetes does not list it any more"
+    return NodeReport(Node(name, 0, 0), NodeState.GONE, why, is_awaited=True)
+
+
+def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
+    """Return a node's state, why it is not up, and, if it is gone, whether its programs may still live: a
+    silent node may only be cut off, and then its agents end by their lease."""
+    if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
+        return NodeState.GONE, "an operator says that it is off (taint out-of-service)", False
+    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
+    if ready is None or ready.status == "Unknown":
+        said = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
+        return NodeState.GONE, f"Kubernetes does not hear of it{said}", True
+    if ready.status != "True":
+        # The kubelet reports, so that programs run on, but nothing new may start.
+        return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
+    if node.spec.unschedulable:
+        return NodeState.DRAINING, "it is cordoned", False
+    return NodeState.UP, "", False
+
+
+def requests(pod: Pod) -> dict[str, float]:
+    """Return the requests that the scheduler counts for a Pod: the sum over its containers, or the largest
+    init container's if that is more."""
+    found: dict[str, float] = {}
+    for container in pod.spec.containers or ():
+        for key, amount in _requests(container):
+            found[key] = found.get(key, 0.0) + amount
+    for container in pod.spec.init_containers or ():
+        for key, amount in _requests(container):
+            found[key] = max(found.get(key, 0.0), amount)
+    for key, value in (pod.spec.overhead or {}).items():
+        found[key] = found.get(key, 0.0) + quantities.parse(value)
+    return found
+
+
+def _requests(container: Container) -> Iterable[tuple[str, float]]:
+    wanted = (container.resources.requests if container.resources else None) or {}
+    return ((key, quantities.parse(value)) for key, value in wanted.items())

@@ -1,0 +1,105 @@
+"""Decides where Pods of a machine type go on a cluster (labels, tolerations, runtime and priority class,
+device plugins) and which nodes that leads to. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from trainshed.core.routes import Acceptance, MachineWanted, Route
+from trainshed_cluster.kubernetes.objects import ClusterNode, Taint
+from trainshed_cluster.kubernetes.settings import (
+    Accelerator,
+    KubernetesSettings,
+    MachineRoute,
+    Toleration,
+)
+
+NODES_OWN = "node.kubernetes.io/"
+"""How taints begin that tell how a node stands: they keep nothing away for good."""
+OUT_OF_SERVICE = f"{NODES_OWN}out-of-service"
+"""By this taint an operator says that the node is off, and that nothing of it runs any more."""
+_KEEPS_AWAY = ("NoSchedule", "NoExecute")
+
+
+class KubernetesRoute(Struct, frozen=True):
+    """The scheduling settings of the Pods of some machine types."""
+
+    route: Route
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Toleration, ...]
+    runtime_class: str
+    priority_class: str
+
+    def leads_to(self, node: ClusterNode) -> bool:
+        """Whether its Pods may run there."""
+        return has_labels(node, self.node_selector) and not any(
+            taint.effect in _KEEPS_AWAY
+            and not taint.key.startswith(NODES_OWN)
+            and not any(tolerates(one, taint) for one in self.tolerations)
+            for taint in node.taints
+        )
+
+
+class Routes:
+    """The routes of a cluster: the first match wins, and the last one is for every machine."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._all = tuple(_resolved(one, settings) for one in (*settings.machines, MachineRoute()))
+        self._routes = tuple(one.route for one in self._all)
+        self._accelerators = settings.accelerators
+
+    def of(self, machine: MachineWanted) -> KubernetesRoute:
+        return next(one for one in self._all if one.route.is_for(machine))
+
+    def acceptance(self, node: ClusterNode) -> Acceptance:
+        """Return which routes lead to a node."""
+        way = frozenset(at for at, one in enumerate(self._all) if one.leads_to(node))
+        return Acceptance(self._routes, way)
+
+    def accelerator(self, public: str) -> Accelerator | None:
+        """Return the cluster's name of a public accelerator type; None = none is configured."""
+        return self._accelerators.get(public)
+
+    @property
+    def accelerators(self) -> Sequence[str]:
+        """All public accelerator types that the operator has configured."""
+        return tuple(self._accelerators)
+
+    def on(self, node: ClusterNode) -> tuple[tuple[str, str], ...]:
+        """Return (public type, resource) pairs of the devices that a node may have."""
+        return tuple(
+            (public, one.resource)
+            for public, one in self._accelerators.items()
+            if has_labels(node, one.node_selector)
+        )
+
+
+def has_labels(node: ClusterNode, selector: Mapping[str, str]) -> bool:
+    return all(node.labels.get(key) == value for key, value in selector.items())
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration covers a taint, by the scheduler's rules."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def _resolved(one: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
+    """Return a route, with the plain settings where its table sets none."""
+    selector = settings.node_selector if one.node_selector is None else one.node_selector
+    tolerations = settings.tolerations if one.tolerations is None else one.tolerations
+    named = f"nodes with {_in_words(selector.items())}" if selector else ""
+    return KubernetesRoute(
+        Route(tuple(one.types), tuple(one.accelerators), named),
+        dict(selector),
+        tuple(tolerations),
+        settings.runtime_class if one.runtime_class is None else one.runtime_class,
+        settings.priority_class if one.priority_class is None else one.priority_class,
+    )
+
+
+def _in_words(labels: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels))

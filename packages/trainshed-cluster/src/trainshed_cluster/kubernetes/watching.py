@@ -1,0 +1,165 @@
+"""Keeps a local copy of one kind of a cluster's objects: it lists them once and watches them from then on."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Expired
+from trainshed_cluster.kubernetes.objects import ClusterEvent, ClusterNode, Pod, Workload
+from trainshed_cluster.remote.cluster import ClusterUnavailable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T", Pod, ClusterNode, Workload)
+T_contra = TypeVar("T_contra", Pod, ClusterNode, Workload, contravariant=True)
+
+_STARTED = {"fieldSelector": "involvedObject.kind=Pod,reason=Started"}
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+"""Seconds between two tries to watch."""
+
+
+class Starts:
+    """Watches for events of started containers, which kubelets send up to a second before they update the
+    Pod's status. Nothing depends on them, because the status follows. `path`: of a collection of events.
+    `told`: called with the Pod's uid."""
+
+    def __init__(
+        self, client: ApiClient, path: str, container: str, told: Callable[[str], None]
+    ) -> None:
+        self.path = path
+        self._client = client
+        self._part = f"spec.containers{{{container}}}"
+        self._told = told
+
+    async def follow(self) -> None:
+        """Watch events from now on. Returns if they may not be read."""
+        while True:
+            try:
+                version = await self._client.version(self.path)
+                while True:
+                    watching = self._client.watch(self.path, version, _STARTED)
+                    async with contextlib.aclosing(watching) as events:
+                        async for event in events:
+                            one = msgspec.json.decode(event.object, type=ClusterEvent)
+                            version = one.metadata.resource_version
+                            if (
+                                event.type != "BOOKMARK"
+                                and one.involved_object.field_path == self._part
+                            ):
+                                self._told(one.involved_object.uid)
+            except ApiFailure as failure:
+                if failure.status == 403:
+                    log.warning("kubernetes: Pods start up to a second later: %s", failure)
+                    return
+            except (Expired, ClusterUnavailable):
+                pass  # The watch of Pods reports the same problem.
+            await asyncio.sleep(_LONGEST_PAUSE)
+
+
+class Told(Protocol[T_contra]):
+    """Callback for each change, with the object after it. `gone`: the object was deleted, and this is its
+    last state."""
+
+    def __call__(self, one: T_contra, /, *, gone: bool) -> None: ...
+
+
+class Followed(Generic[T]):
+    """The local copy. `path`: of the collection. `told`: called for each change, after `objects` has it."""
+
+    def __init__(self, client: ApiClient, path: str, kind: type[T], told: Told[T]) -> None:
+        self.path = path
+        #: The objects, by `key`.
+        self.objects: dict[str, T] = {}
+        #: When the last list was begun, in seconds of the monotonic clock.
+        self.listed = 0.0
+        self._client = client
+        self._kind = kind
+        self._told = told
+        self._version = ""
+        self._is_cut = False
+
+    async def list(self) -> None:
+        """List all objects; known ones that are not listed are gone. Raises ApiFailure,
+        ClusterUnavailable."""
+        begun = time.monotonic()
+        found, version = await self._client.list(self.path, self._kind)
+        self._version, self.listed = version, begun
+        self._replace({one.key: one for one in found}, lambda one: True)
+
+    async def follow(self) -> None:
+        """Follow all changes from the last list on. Never returns."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if not self._version:
+                    await self.list()
+                watching = self._client.watch(self.path, self._version)
+                async with contextlib.aclosing(watching) as events:
+                    async for event in events:
+                        pause = _FIRST_PAUSE
+                        self._reached()
+                        self._learn(event.type, event.object)
+                # The server ends a watch every few minutes; the next one continues.
+                continue
+            except Expired:
+                log.info("kubernetes: %s: too much has changed meanwhile; listed again", self.path)
+                self._version = ""
+                continue
+            except (ApiFailure, ClusterUnavailable) as failure:
+                if not self._is_cut:
+                    log.warning("kubernetes: %s: not watched: %s", self.path, failure)
+                self._is_cut = True
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def ask(self, name: str) -> None:
+        """Refresh one object. Raises ApiFailure, ClusterUnavailable."""
+        try:
+            self._put(await self._client.get(f"{self.path}/{name}", self._kind))
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise
+            self._drop(name, None)
+
+    async def ask_some(self, params: Mapping[str, str], mine: Callable[[T], bool]) -> None:
+        """Refresh the objects that `params` select, which are those for which `mine` holds. Raises
+        ApiFailure, ClusterUnavailable."""
+        found, _ = await self._client.list(self.path, self._kind, params)
+        self._replace({one.key: one for one in found}, mine)
+
+    def _reached(self) -> None:
+        if self._is_cut:
+            log.info("kubernetes: %s: watched again", self.path)
+            self._is_cut = False
+
+    def _learn(self, kind: str, raw: msgspec.Raw) -> None:
+        one = msgspec.json.decode(raw, type=self._kind)
+        self._version = one.metadata.resource_version
+        if kind == "DELETED":
+            self._drop(one.key, one)
+        elif kind != "BOOKMARK":
+            self._put(one)
+
+    def _replace(self, found: Mapping[str, T], mine: Callable[[T], bool]) -> None:
+        gone = [key for key, one in self.objects.items() if key not in found and mine(one)]
+        for key in gone:
+            self._drop(key, None)
+        for one in found.values():
+            self._put(one)
+
+    def _put(self, one: T) -> None:
+        before = self.objects.get(one.key)
+        if before is not None and before.metadata.uid != one.metadata.uid:
+            self._drop(one.key, None)
+        if before != one:
+            self.objects[one.key] = one
+            self._told(one, gone=False)
+
+    def _drop(self, key: str, last: T | None) -> None:
+        known = self.objects.pop(key, None)
+        if (one := last or known) is not None:
+            self._told(one, gone=True)

@@ -1,0 +1,610 @@
+"""The agent runs on a node of an attempt: it holds a local engine over a directory of the node, and a
+connection to the service, which it dials (docs/adr/0061).
+
+Programs and their lines outlive the connection. The agent repeats on the next connection what it told on the
+last one. If the service is silent for a whole lease it may have given the replicas to other nodes, so that
+the agent ends them. The module has over 600 lines because all orders share the engine, the lease, and the
+news that are still to be sent.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.launch.devices import NvmlDevices
+from trainshed.engines.launch.documents import Revealed
+from trainshed.engines.local import autopsy_files
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.machine import NAME as THIS_NODE
+from trainshed.engines.port import (
+    CapacityChanged,
+    EngineEvent,
+    EngineUnavailable,
+    LaunchRejected,
+    LevelUnavailable,
+    LinesWritten,
+    MetricsWritten,
+    NodeChanged,
+    NodesChosen,
+    ReplicaReport,
+    Slot,
+    SlotRequest,
+    StartWaits,
+)
+from trainshed.engines.terminals import TerminalRefused
+from trainshed.eventloop.background import Crew, begin, joined, keep
+from trainshed.replica.protocol import NEVER_STARTED
+from trainshed_cluster.remote import messages, own_image, preflight, shared_files
+from trainshed_cluster.remote.channel import Channel, ChannelClosed
+from trainshed_cluster.remote.content.cache import NodeCache
+from trainshed_cluster.remote.content.manifest import Manifest
+from trainshed_cluster.remote.dialer import Dialer
+from trainshed_cluster.remote.greeting import CONTENT, STREAM, NotAdmitted
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.mirror import StreamSender
+from trainshed_cluster.remote.news import Known, Untold
+from trainshed_cluster.remote.preflight import PreflightFailed
+from trainshed_cluster.remote.reachability import Beacon, reach
+from trainshed_cluster.remote.terminals import carry
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two tries to reach the service."""
+_MIRROR_EVERY = 2.0
+"""Seconds between two looks at files that nothing is told of, such as what replicas use."""
+_LOOK = 1.0
+"""Seconds between two looks at whether the lease is over, which may be sooner than it was."""
+_LAST_WORDS = 5.0
+"""Seconds that the service has to be told of their ends."""
+_OVER = (
+    "its agent ends: the service was silent for longer than the lease, or has let it go; what ran there "
+    "begins elsewhere once it counts as lost"
+)
+_BEGIN = messages.Allocate | messages.Launch | messages.Adopt
+"""What is to begin something."""
+
+Connection = Channel[News, Order]
+
+
+class Agent:
+    """One node's side of an attempt. `engine`: over the agent's own directory; not started. `address`: the
+    node's, for other nodes."""
+
+    def __init__(
+        self,
+        document: AgentDocument,
+        engine: LocalEngine,
+        dialer: Dialer[News, Order],
+        address: str,
+    ) -> None:
+        self._document = document
+        self._job_uid = document.job_uid
+        self._attempt = document.attempt
+        self._engine = engine
+        self._dialer = dialer
+        self._address = address
+        self._beacon = Beacon()
+        self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
+        self._known = Known()
+        #: News that are still to be sent on the current connection.
+        self._untold = Untold()
+        #: Held while news are sent; and the number of attempts that the agent has had.
+        self._telling = asyncio.Lock()
+        self._turn = 0
+        self._shells = Crew()
+        #: Tasks of the service's orders, on whichever connection these came.
+        self._orders = Crew()
+        #: Seconds by which this clock is ahead of the service's; None = unknown.
+        self._skew: float | None = None
+        #: The node has passed its preflight, or needs none.
+        self._is_fit = not document.preflight
+        self._cache = _cache(document)
+        #: The agent has no attempt now.
+        self._is_resting = False
+        #: Why nothing can be run here; "" = programs can be run.
+        self._failure = ""
+        self._lease = Lease(document.lease, time.monotonic())
+        #: Stalls of shared files, until it was sent that the files answer again.
+        self._files: list[messages.SharedFiles] = []
+        #: The first connection to the service, in the making; None = it is in use.
+        self._dialled: asyncio.Task[Connection] | None = None
+        self._leaving = asyncio.Event()
+        #: Set when something was seen of a replica.
+        self._seen = asyncio.Event()
+        #: The programs are being ended, and none is started any more.
+        self._is_over = False
+        #: It has ended because its lease was over: nobody else may give its hold back.
+        self.is_forsaken = False
+
+    async def run(self) -> None:
+        """Run until the service dismisses the agent, or the lease ends."""
+        # The connection is made while the node is examined.
+        self._dialled = joined(self._dialer.dial())
+        try:
+            await self._engine.start()
+        except (EngineUnavailable, LevelUnavailable, OSError) as failure:
+            self._failure = str(failure)
+        tasks = [
+            keep(self._watch, "hearing the local engine"),
+            keep(self._look_round, "looking at streams that nothing is told of"),
+            keep(self._talk, "talking to the service"),
+            keep(self._look_at_files, "looking at shared files"),
+        ]
+        leaving = begin(self._leaving.wait(), "waiting to be let go")
+        try:
+            while not self._leaving.is_set():
+                left = self._lease.until - time.monotonic()
+                if left <= 0:
+                    log.error("the service is silent, and the lease is over: programs are ended")
+                    self.is_forsaken = True
+                    break
+                await asyncio.wait([leaving], timeout=min(left, _LOOK))
+            self._is_over = True
+            # A service that has dismissed the agent knows the reason.
+            if not self._leaving.is_set():
+                self._untold.add(None, messages.Ending())
+            await self._end_programs()
+        finally:
+            for task in (*tasks, leaving):
+                task.cancel()
+            await asyncio.gather(leaving, *tasks, return_exceptions=True)
+            await self._orders.settled()
+            if (unused := self._take_dialled()) is not None:
+                unused.cancel()
+            self._beacon.close()
+            await self._shells.close()
+            await self._engine.close()
+
+    async def part(self) -> None:
+        """End the programs, report their ends, and leave, because something other than the service ends this
+        process."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._is_resting:
+            self._leaving.set()
+            return
+        log.warning("asked to end: programs have %g s", self._document.grace)
+        self._untold.add(None, messages.Ending())
+        await self._engine.stop(self._job_uid, self._attempt, round(self._document.grace * 10**9))
+        while self._known.live():
+            self._seen.clear()
+            await self._seen.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._untold.empty()
+        self._leaving.set()
+
+    # --- connections ---
+
+    def _take_dialled(self) -> "asyncio.Task[Connection] | None":
+        dialled, self._dialled = self._dialled, None
+        return dialled
+
+    async def _talk(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                connection = await (self._take_dialled() or self._dialer.dial())
+            except NotAdmitted:
+                # The replicas run elsewhere by now, or are over: they must not run here as well.
+                log.warning("the service knows this agent no more: programs are ended")
+                self._leaving.set()
+                return
+            except OSError as error:
+                log.warning("the service is not reached: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            try:
+                await self._converse(connection)
+            except (ChannelClosed, OSError) as error:
+                log.warning("the connection to the service ended: %s", error)
+            finally:
+                connection.close()
+            await asyncio.sleep(_FIRST_PAUSE)
+
+    async def _converse(self, connection: Connection) -> None:
+        hello = messages.Hello(version=messages.VERSION, capabilities=None, failure=self._failure)
+        if not self._failure:
+            hello = msgspec.structs.replace(
+                hello,
+                capabilities=self._engine.capabilities(),
+            )
+        said = time.monotonic()
+        await connection.send(hello)
+        welcome = await connection.receive()
+        if not isinstance(welcome, messages.Welcome):
+            raise ChannelClosed(f"the service began with {type(welcome).__name__}")
+        self._lease.begin_anew(welcome.lease or self._lease.seconds, said)
+        self._skew = time.time() - welcome.clock if welcome.clock else None
+        self._sender.resume(welcome.sizes)
+        self._untold = Untold()
+        if self._is_over:
+            # Sent first: the service may have to start replacements.
+            self._untold.add(None, messages.Ending())
+        for replica, news in self._known.all():
+            self._untold.add(replica, news)
+        for replica, news in self._known.latest():
+            self._untold.add(replica, news)
+        for seen in self._files:
+            self._untold.add(None, seen)
+        self._untold.add(None, messages.Current())
+        telling = keep(lambda: self._tell(connection), "telling the service")
+        beating = keep(lambda: self._beat(connection), "giving signs of life")
+        try:
+            while True:
+                order = await connection.receive()
+                if isinstance(order, messages.Alive):
+                    self._lease.acknowledge(order.number)
+                    continue
+                self._orders.begin(self._do(connection, order), "doing what the service asked for")
+        finally:
+            telling.cancel()
+            beating.cancel()
+            # Orders are still carried out, which may take longer than the lease.
+            await asyncio.gather(telling, beating, return_exceptions=True)
+
+    async def _beat(self, connection: Connection) -> None:
+        """Renew the lease for as long as there is a connection."""
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                number = self._lease.say(time.monotonic())
+                connection.post(messages.Beat(number, clock=time.time_ns()))
+                await asyncio.sleep(beat(self._lease.seconds))
+
+    async def _tell(self, connection: Connection) -> None:
+        """Send news, each after the bytes of streams that it announces. Ends the connection if it cannot
+        continue."""
+        try:
+            while True:
+                replica, news = await self._untold.next()
+                turn = self._turn
+                async with self._telling:
+                    if turn != self._turn:
+                        continue  # This belongs to an earlier attempt.
+                    if replica is not None:
+                        changes = partial(self._sender.changes, replica)
+                        async for part in _in_threads(changes):
+                            await connection.send(part)
+                    if isinstance(news, messages.Timed):
+                        news = replace(news, clock=time.time_ns())
+                    if news is not None:
+                        await connection.send(news)
+                        if isinstance(news, messages.SharedFiles) and news.until:
+                            self._files.clear()
+        except (ChannelClosed, OSError) as error:
+            log.warning("streams are not sent: %s", error)
+            connection.close()
+
+    # --- orders ---
+
+    async def _do(self, connection: Connection, order: Order) -> None:
+        if not isinstance(order, messages.Call):
+            return
+        try:
+            if self._is_over and isinstance(order, _BEGIN):
+                raise EngineUnavailable(_OVER)
+            answer = await self._obey(order)
+        except (EngineUnavailable, LaunchRejected, TerminalRefused) as failure:
+            answer = messages.Answer(order.number, type(failure).__name__, str(failure))
+            if self._is_over and isinstance(failure, LaunchRejected):
+                # The order itself is valid, which the service has to know.
+                answer = messages.Answer(order.number, EngineUnavailable.__name__, _OVER)
+        except Exception as failure:  # The service has to learn of it, and other orders continue.
+            log.exception("%s failed", type(order).__name__)
+            answer = messages.Answer(order.number, EngineUnavailable.__name__, repr(failure))
+        with contextlib.suppress(ChannelClosed):
+            await connection.send(answer)
+        if answer == messages.Answer(order.number) and isinstance(order, messages.Leave):
+            self._leaving.set()
+
+    async def _obey(self, order: messages.Call) -> messages.AnyAnswer:
+        engine, uid, attempt = self._engine, self._job_uid, self._attempt
+        match order:
+            case messages.Allocate(requests=requests):
+                slots = await self._allocate(uid, attempt, requests)
+                return messages.Slots(order.number, slots)
+            case messages.Provide(content=content):
+                await self._fetch(content)
+            case messages.Launch():
+                await self._launch(order)
+            case messages.Stop(grace=grace):
+                await engine.stop(uid, attempt, grace)
+            case messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace):
+                await engine.stop_replica(uid, attempt, replica, incarnation, grace)
+            case messages.Inject(replica=replica, incarnation=incarnation, fault=fault):
+                await engine.inject(uid, attempt, replica, incarnation, fault)
+            case messages.DropReducers(places=places):
+                await engine.write_lost_reducers(uid, attempt, places)
+            case messages.WriteLog(replica=replica, lines=lines):
+                await engine.write_log(uid, attempt, replica, lines)
+            case messages.OpenTerminal():
+                await self._open_terminal(order)
+            case messages.SendFiles():
+                return await self._send_files(order)
+            case messages.Leave():
+                await engine.release(uid, attempt)
+            case _:
+                return await self._change(order)
+        return messages.Answer(order.number)
+
+    async def _launch(self, order: messages.Launch) -> None:
+        plans = [own_image.completed(plan) for plan in order.plans]
+        await asyncio.to_thread(_require_software, plans, self._document.node)
+        await asyncio.to_thread(self._begin_logs, plans, order.lines)
+        if self._files and not self._files[-1].until:
+            # A current stall was at most reported for what ran here before.
+            self._untold.add(None, self._files[-1])
+        await self._engine.launch_by(plans, _as_given(plans, order.masked))
+
+    async def _fetch(self, content: Manifest) -> None:
+        if self._cache is None:
+            raise EngineUnavailable("this agent was not told where to keep what it is sent")
+        await self._cache.have(content, lambda path: self._dialer.open(CONTENT + path))
+
+    async def _change(self, order: messages.Call) -> messages.AnyAnswer:
+        """Carry out an order that changes the agent's attempt or service."""
+        match order:
+            case messages.Away(seconds=seconds):
+                self._lease.be_left_alone(seconds, time.monotonic())
+            case messages.Rest():
+                await self._engine.release(self._job_uid, self._attempt)
+                if self._cache is not None:
+                    self._cache.close()
+                await self._forget()
+                self._is_resting = True
+            case messages.Adopt(job_uid=job_uid, attempt=attempt, sizes=sizes):
+                await self._forget()
+                self._is_resting = False
+                self._job_uid, self._attempt = job_uid, attempt
+                self._sender = StreamSender(self._engine.streams, job_uid, attempt)
+                self._sender.resume(sizes)
+            case _:
+                return await self._mind_peers(order)
+        return messages.Answer(order.number)
+
+    async def _forget(self) -> None:
+        """Drop all news of the former attempt."""
+        self._turn += 1
+        async with self._telling:
+            self._known = Known()
+            self._untold.clear()
+
+    async def _allocate(
+        self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        """Allocate slots on the local engine, which knows only this node."""
+        if not self._is_fit:
+            await self._check(requests)
+            self._is_fit = True
+        return await self._engine.allocate(
+            uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
+        )
+
+    async def _check(self, requests: Sequence[SlotRequest]) -> None:
+        """Check that the node is fit for these requests. Raises PreflightFailed."""
+        gpus = sum(request.accelerators for request in requests)
+        try:
+            found = await asyncio.to_thread(
+                preflight.look,
+                Path(self._document.directory),
+                skew=self._skew,
+                devices=NvmlDevices(os.environ) if gpus else None,
+            )
+        except OSError as error:
+            raise PreflightFailed(f"its disk cannot be looked at: {error}") from error
+        memory = sum(request.memory_bytes for request in requests)
+        if wrong := preflight.failures(found, memory_bytes=memory, gpus=gpus):
+            raise PreflightFailed("; ".join(wrong))
+
+    async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
+        """Carry out an order about the gang's other nodes: their addresses, and whether they reach each
+        other."""
+        match order:
+            case messages.Hosts(hosts=hosts):
+                await self._engine.write_hosts(self._job_uid, self._attempt, hosts)
+                return messages.Answer(order.number)
+            case messages.Listen(word=word):
+                try:
+                    port = await self._beacon.light(word)
+                except OSError as error:
+                    raise PreflightFailed(f"no port can be listened at: {error}") from error
+                return messages.Listening(order.number, self._address, port)
+            case messages.Reach(places=places, word=word):
+                return messages.Reached(order.number, await reach(places, word))
+            case _:
+                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
+
+    async def _open_terminal(self, order: messages.OpenTerminal) -> None:
+        terminal = await self._engine.open_terminal(
+            self._job_uid,
+            self._attempt,
+            order.replica,
+            order.incarnation,
+            order.request,
+        )
+        try:
+            streams = await self._dialer.open(f"{STREAM}{order.stream}")
+        except OSError as error:
+            terminal.close()
+            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
+        self._shells.begin(carry(terminal, streams), "carrying a shell")
+
+    async def _send_files(self, order: messages.SendFiles) -> messages.FilesAt:
+        """Send a failed replica's files as a tar. The receiver sees whether it is complete."""
+        replica = order.replica
+        files = self._engine.files_left(self._job_uid, self._attempt, replica)
+        size = await asyncio.to_thread(autopsy_files.size, files)
+        if size > order.limit:
+            raise EngineUnavailable(
+                f"{replica} left {size / 1e6:,.1f} MB, more than the {order.limit / 1e6:,.1f} MB that are "
+                "taken"
+            )
+        try:
+            streams = await self._dialer.open(f"{STREAM}{order.stream}")
+        except OSError as error:
+            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
+        self._shells.begin(_pour(files, streams[1]), f"sending what {replica} left")
+        return messages.FilesAt(order.number, str(files))
+
+    def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
+        try:
+            for plan, line in zip(plans, lines, strict=True):
+                self._sender.begin(plan.replica, line)
+        except OSError as error:
+            raise EngineUnavailable(f"no log can be begun on the node: {error}") from error
+
+    # --- what is seen ---
+
+    async def _watch(self) -> None:
+        async for event in self._engine.watch():
+            self._see(event)
+
+    def _see(self, event: EngineEvent) -> None:
+        match event:
+            case ReplicaReport(uid, told):
+                if self._is_mine(uid, told.attempt) and not self._is_own_doing(told):
+                    news = _news(told)
+                    self._known.add(told.replica, told.incarnation, news)
+                    self._untold.add(told.replica, news)
+                    self._seen.set()
+            case LinesWritten(uid, attempt, replica, lines):
+                if self._is_mine(uid, attempt):
+                    self._note(replica, messages.Lines(replica, lines))
+            case MetricsWritten(uid, attempt, replica):
+                if self._is_mine(uid, attempt):
+                    self._note(replica, messages.Metrics(replica))
+            case NodeChanged() | CapacityChanged() | StartWaits() | NodesChosen():
+                pass  # The cluster reports the state of its nodes.
+            case _:
+                assert_never(event)
+
+    def _is_own_doing(self, told: ReplicaEvent) -> bool:
+        """Whether a replica was only reported as never started because this agent ends. That is not reported:
+        the service itself counts it as lost, when the agent is gone."""
+        return self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
+
+    def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
+        self._known.note(replica, news)
+        self._untold.add(replica, news)
+
+    def _is_mine(self, uid: JobUid, attempt: int) -> bool:
+        return (uid, attempt) == (self._job_uid, self._attempt)
+
+    async def _look_round(self) -> None:
+        while True:
+            await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every))
+            for replica in self._known.replicas():
+                self._untold.add(replica, None)
+
+    async def _look_at_files(self) -> None:
+        async for seen in shared_files.stalls(self._document.shared):
+            self._files.append(seen)
+            self._untold.add(None, seen)
+
+    async def _end_programs(self) -> None:
+        """End all programs, because the service counts them as dead."""
+        uid, attempt = self._job_uid, self._attempt
+        if (uid, attempt) not in await self._engine.allocations():
+            return
+        await self._engine.stop(uid, attempt, round(LAST_GRACE * 10**9))
+        while True:
+            try:
+                await self._engine.release(uid, attempt)
+            except EngineUnavailable:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+async def _in_threads(make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+    """Iterate over items that are read from files, each in a thread."""
+    items = make()
+    while (item := await asyncio.to_thread(next, items, None)) is not None:
+        yield item
+
+
+def _as_given(
+    plans: Sequence[LaunchPlan], masked: Sequence[tuple[str, ...]]
+) -> Callable[[Sequence[LaunchPlan]], Awaitable[Sequence[Revealed]]]:
+    """Return a `reveal` that changes nothing, because the service has put the secrets in already."""
+    texts = {(plan.replica, plan.incarnation): own for plan, own in zip(plans, masked, strict=True)}
+
+    async def reveal(starting: Sequence[LaunchPlan]) -> Sequence[Revealed]:
+        return [(plan, texts[plan.replica, plan.incarnation]) for plan in starting]
+
+    return reveal
+
+
+def _news(event: ReplicaEvent) -> News:
+    match event:
+        case ReplicaStarted():
+            return messages.Started(event)
+        case ReplicaExited():
+            return messages.Exited(event)
+        case ReplicaLost():
+            return messages.Lost(event)
+        case ReplicaNoted():
+            return messages.Noted(event)
+        case _:
+            assert_never(event)
+
+
+def _cache(document: AgentDocument) -> NodeCache | None:
+    """Return the node's cache; None = the node shares files with the service."""
+    if not document.cache:
+        return None
+    return NodeCache(Path(document.cache), node=document.node)
+
+
+async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
+    """Write all of a directory as a tar."""
+    try:
+        async with contextlib.aclosing(autopsy_files.archive(files)) as packed:
+            async for chunk in packed:
+                writer.write(chunk)
+                await writer.drain()
+    except OSError as error:
+        log.warning("what a replica left is not sent: %s", error)
+        writer.transport.abort()
+    finally:
+        writer.close()
+
+
+def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:
+    """Raise LaunchRejected if an environment or image that a plan names is not on this node."""
+    for plan in plans:
+        software = plan.software
+        if software.image is None:
+            for path in filter(None, (software.template, *software.path)):
+                try:
+                    Path(path).stat()
+                except OSError as error:
+                    raise LaunchRejected(
+                        f"{path}, which the program runs in, is not to be had on node {node} by user "
+                        f"{os.geteuid()}: {error.strerror}. The service's cache has to be seen there at the "
+                        "same path, and be open to that user"
+                    ) from error

@@ -1,0 +1,180 @@
+"""The main function of an agent's process (`start` begins it): it reads the document, makes the node's local
+engine, runs the agent until that ends, and removes its files."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.local.options import Options
+from trainshed.engines.local.spawner import ZygoteHandle
+from trainshed.engines.port import ServiceAccess
+from trainshed.eventloop.background import begin
+from trainshed_cluster.remote import messages, node_directory
+from trainshed_cluster.remote.agent import Agent
+from trainshed_cluster.remote.channel import ChannelClosed
+from trainshed_cluster.remote.dialer import Dialer
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.reachability import own_address
+
+_TELLING = 20.0
+"""Seconds within which the service is told why there will be no agent."""
+_CERTIFICATE, _TRUST, _DOORS = "interception.pem", "trust.pem", "doors"
+"""In the agent's directory."""
+
+
+def main(zygote: int, connection: socket.socket) -> None:
+    """Read the document from standard input, run the agent, remove its files. `zygote`: process id of the
+    zygote, which `connection` leads to."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    document = messages.read_document(sys.stdin.buffer)
+    _say_taken()
+    try:
+        own, left = _own_place(document)
+    except OSError as failure:
+        # A job that waits for this node has to be told, which only the service can do.
+        asyncio.run(_refuse(document, str(failure)))
+        raise
+    threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
+    is_forsaken = False
+    try:
+        is_forsaken = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
+    finally:
+        node_directory.remove([own])
+    if is_forsaken and document.forsaken:
+        # Nothing of the agent is needed any more, and this may take as long as the cluster is away.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.execv(document.forsaken[0], document.forsaken)
+
+
+def _say_taken() -> None:
+    """Confirm that the document was read, and close standard input and output, whose other ends may vanish
+    now."""
+    with contextlib.suppress(OSError):
+        os.write(1, messages.TAKEN)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
+    """Make the agent's directory; return it, and the directories that killed agents left beside it. Raises
+    OSError."""
+    node_directory.require_user(document.user)
+    name = node_directory.name_of(document.credential.name)
+    parent = Path(document.directory)
+    node_directory.make_ours(parent)
+    own, left = node_directory.own_directory(parent, name)
+    # Programs can read the trusted authorities.
+    for file, text, mode in (
+        (_CERTIFICATE, document.interception, 0o600),
+        (_TRUST, document.trust, 0o644),
+    ):
+        if text:
+            path = own / file
+            path.touch(mode=0o600)
+            path.write_text(text, "utf-8")
+            path.chmod(mode)
+    return own, left
+
+
+def _access(document: AgentDocument, directory: Path, doors: Mapping[str, Path]) -> ServiceAccess:
+    """Return how programs reach the service. `doors`: where the agent listens for its sockets."""
+    trust = document.trust_file or (directory / _TRUST if document.trust else None)
+    return ServiceAccess(
+        storage_socket=doors.get("buckets"),
+        rest_socket=doors.get("rest"),
+        grpc_socket=doors.get("grpc"),
+        certificate=directory / _CERTIFICATE if document.interception else None,
+        trust=Path(trust) if trust else None,
+    )
+
+
+async def _refuse(document: AgentDocument, why: str) -> None:
+    """Tell the service why nothing can be run here."""
+    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
+    with contextlib.suppress(OSError, ChannelClosed):
+        async with asyncio.timeout(_TELLING):
+            connection = await dialer.dial()
+            await connection.send(
+                messages.Hello(version=messages.VERSION, capabilities=None, failure=why)
+            )
+            # The service closes the connection once it has read that.
+            await connection.receive()
+
+
+async def _serve(
+    document: AgentDocument,
+    directory: Path,
+    zygote: ZygoteHandle,
+) -> bool:
+    """Run the agent. Returns whether it ended because its lease was over."""
+    dialer: Dialer[News, Order] = Dialer(document.credential, Order)
+    doors = {door: directory / _DOORS / door for door in document.doors}
+    for path in doors.values():
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    listening = [await dialer.listen(door, path) for door, path in doors.items()]
+    access = _access(document, directory, doors)
+    address = await asyncio.to_thread(
+        own_address, document.address, (document.credential.host, document.credential.port)
+    )
+    engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
+    agent = Agent(document, engine, dialer, address)
+    running = begin(agent.run(), "the agent")
+    loop = asyncio.get_running_loop()
+    parting: list[asyncio.Task[None]] = []
+
+    def part() -> None:
+        if document.grace and not parting:
+            parting.append(begin(agent.part(), "ending what runs here"))
+        elif not document.grace:
+            # Cancelling the allocation ends the programs as well: there is nothing to report any more.
+            running.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, part)
+    try:
+        await asyncio.gather(running, return_exceptions=True)
+    finally:
+        for task in parting:
+            task.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # What is left to do is to remove the files.
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        for server in listening:
+            server.close()
+    return agent.is_forsaken
+
+
+def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:
+    """Return the options of the node's local engine."""
+    return Options(
+        access=access,
+        address=address,
+        hosts_file=Path(document.hosts_file) if document.hosts_file else None,
+        hidden=tuple(
+            path
+            for path in map(Path, document.hidden)
+            if not document.user or node_directory.is_open(path)
+        ),
+        read_only=tuple(Path(path) for path in document.read_only),
+        visible=tuple(Path(path) for path in document.visible),
+        level=document.level,
+        processes=document.processes,
+        usage_every=document.usage_every,
+        disk_enforced=document.disk_enforced,
+        # After a power cut another agent is started, which removes this one's files.
+        outlasts_power=False,
+        # The same choice as of an earlier agent here, because peers were told its addresses.
+        places=document.credential.name.rpartition("/")[0],
+    )

@@ -1,0 +1,209 @@
+"""Starts agents: it acquires the holds of an attempt's parts, prepares the agents' input, and has the cluster
+run them."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from trainshed.engines.port import EngineUnavailable, StartFailed
+from trainshed.eventloop.background import joined
+from trainshed_cluster.remote import messages
+from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.attempts import Attempts
+from trainshed_cluster.remote.cluster import (
+    AgentEnded,
+    Cluster,
+    Hold,
+)
+from trainshed_cluster.remote.failed_starts import FailedStarts, delay_of, told
+from trainshed_cluster.remote.gang import Gang, hold_name
+from trainshed_cluster.remote.kept_holds import KeptHolds
+from trainshed_cluster.remote.nodes import ClusterNodes
+from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.records import GangRecord, place
+
+_IN_WAY_SECONDS = 0.5
+"""Seconds that a request for nodes waits; then all kept holds on them are given back, even if it should fit
+beside them."""
+_VALID = 400 * 86400.0
+"""Seconds for which a credential is valid at most; it ends with its hold anyway."""
+
+
+class PreparedAgent(Struct, frozen=True):
+    """An agent that is to be started, with its command."""
+
+    agent: AgentHandle
+    argv: Sequence[str]
+    #: The standard input of its process.
+    stdin: bytes
+
+
+class AgentStarter:
+    """Starts the agents of gangs. `kept`: the kept holds, which are given back if they are in the way."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        agents: Agents,
+        cluster: Cluster,
+        nodes: ClusterNodes,
+        *,
+        kept: KeptHolds,
+        options: RemoteOptions,
+    ) -> None:
+        self._attempts = attempts
+        self._agents = agents
+        self._cluster = cluster
+        self._nodes = nodes
+        self._kept = kept
+        self._options = options
+
+    async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
+        """Make the handles of agents that are about to be started at the given (part, node) places, instead
+        of agents that are gone with their programs, and write them down. Raises EngineUnavailable."""
+        async with self._attempts.lock(gang.key):
+            starts = {place(part, node): secrets.token_hex(4) for part, node in missing}
+            # The new agents have given out no slots yet.
+            seats = tuple(
+                msgspec.structs.replace(seat, slot=None)
+                if place(seat.part, seat.request.node) in starts
+                else seat
+                for seat in gang.record.seats
+            )
+            record = msgspec.structs.replace(
+                gang.record, agents=gang.record.agents | starts, seats=seats
+            )
+            await self._attempts.write(gang, record)
+            fresh = [
+                self._agents.add(gang, part, node, starts[place(part, node)])
+                for part, node in missing
+            ]
+        for agent in fresh:
+            agent.is_starting = True
+        return fresh
+
+    async def start_part(
+        self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
+    ) -> None:
+        """Acquire a part's hold, unless it is held, and start agents there; their input is prepared
+        meanwhile. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
+        making = joined(asyncio.to_thread(self._prepared, gang.record, agents))
+        try:
+            if hold is None:
+                hold = await self.hold(gang, part)
+            await asyncio.gather(*(self._start(one, hold) for one in await making))
+        except AgentEnded as failure:
+            for agent in agents:
+                self._agents.give_up_start(gang, agent, str(failure))
+            raise
+        finally:
+            making.cancel()
+
+    async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
+        """Wait until agents may be started at the given (part, node) places, if earlier ones there ended
+        before they connected. Raises EngineUnavailable if the node is to blame, which is quarantined from now
+        on, and StartFailed if no node is and there were enough tries."""
+        longest: tuple[float, str, FailedStarts] | None = None
+        for part, node in missing:
+            failed = gang.failed_starts.get(place(part, node))
+            if failed is None:
+                continue
+            pause = failed.pause(self._options.start_pauses)
+            if pause is None:
+                raise await self._no_more(gang, part, node, failed)
+            if longest is None or pause > longest[0]:
+                longest = pause, node, failed
+        if longest is not None:
+            pause, node, failed = longest
+            self._attempts.report_delay(gang, delay_of(node, failed, pause))
+            await asyncio.sleep(pause)
+
+    async def _no_more(
+        self, gang: Gang, part: int, node: str, failed: FailedStarts
+    ) -> EngineUnavailable | StartFailed:
+        gang.failed_starts.pop(place(part, node))
+        why = told(node, failed)
+        image = gang.image_of(part, node)
+        if self._agents.is_the_nodes(node, image):
+            await self._nodes.quarantine(node, why)
+            return EngineUnavailable(why)
+        where = f"the container image {image}" if image else "the engine's settings"
+        return StartFailed(
+            f"{why}. Nothing says that it is the node's fault: look at {where}, and at what "
+            "`trainshed doctor` finds"
+        )
+
+    async def hold(self, gang: Gang, part: int) -> Hold:
+        """Acquire a part's hold as `Cluster.acquire` does."""
+        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
+        acquiring = joined(self._cluster.acquire(name, needs))
+        try:
+            await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
+            if not acquiring.done():
+                await self._kept.give_back_on({need.node for need in needs})
+            return await asyncio.shield(acquiring)
+        finally:
+            acquiring.cancel()
+            await asyncio.gather(acquiring, return_exceptions=True)
+
+    async def hold_anywhere(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
+        """Acquire a hold as `Cluster.acquire` does, on nodes that the cluster chooses, except those in
+        `avoid`."""
+        name = hold_name(self._options.identity, gang.record, part)
+        return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
+
+    def _prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
+        """Prepare the agents' commands and documents. Blocks: certificates are made, and the agents' code may
+        have to be read. Raises EngineUnavailable."""
+        prepared: list[PreparedAgent] = []
+        for agent in agents:
+            command = self._options.command(agent.node)
+            document = messages.write_document(self._document(record, agent))
+            prepared.append(PreparedAgent(agent, command.argv, command.parcel(document)))
+        return prepared
+
+    async def _start(self, prepared: PreparedAgent, hold: Hold) -> None:
+        """Start an agent. Raises ClusterUnavailable."""
+        agent = prepared.agent
+        try:
+            await self._cluster.start_agent(hold, agent.node, prepared.argv, prepared.stdin)
+        finally:
+            agent.is_starting = False
+            if not agent.is_connected:
+                agent.silent_since = agent.heard = time.monotonic()
+
+    def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
+        reports = self._cluster.report().nodes
+        report = next((one for one in reports if one.node.name == agent.node), None)
+        if report is None:
+            raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
+        return self._options.agent(
+            credential=self._agents.hub.issue(agent.name, self._options.now() + _VALID),
+            job_uid=agent.job_uid,
+            attempt=agent.attempt,
+            node=agent.node,
+            user=hold_name(self._options.identity, record, agent.part).user,
+            address=report.address,
+            lease=self._options.lease,
+        )
+
+
+async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait until all are done. If one fails, cancel the others, wait for their ends, and raise its
+    exception."""
+    tasks = [joined(one) for one in some]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [one for one in outcomes if isinstance(one, BaseException)]
+    for failure in sorted(failures, key=lambda one: isinstance(one, asyncio.CancelledError)):
+        raise failure

@@ -1,0 +1,610 @@
+"""Manages the agents of a cluster's nodes: who may connect, what each reports, and when one counts as
+dead."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
+from trainshed.core.lifecycle.replica_events import (
+    Loss,
+    ReplicaEvent,
+    ReplicaExited,
+    ReplicaNoted,
+)
+from trainshed.core.units import Nanos
+from trainshed.engines.port import (
+    Capabilities,
+    EngineUnavailable,
+    LaunchRejected,
+    LinesWritten,
+    MetricsWritten,
+    NodeState,
+)
+from trainshed.engines.streams import FileStreams
+from trainshed.eventloop.background import Crew
+from trainshed.telemetry.lines import about
+from trainshed_cluster.remote import messages
+from trainshed_cluster.remote.agent_handle import AgentHandle, Connection
+from trainshed_cluster.remote.attempts import Attempts, never_started
+from trainshed_cluster.remote.channel import ChannelClosed
+from trainshed_cluster.remote.clocks import Reading, told_skew
+from trainshed_cluster.remote.cluster import (
+    Cluster,
+    ClusterReport,
+    ClusterUnavailable,
+    HoldEnd,
+    HoldName,
+    MayLive,
+    unreached,
+)
+from trainshed_cluster.remote.content.library import Library
+from trainshed_cluster.remote.content.progress import Sending
+from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
+from trainshed_cluster.remote.gang import Ended, Gang, hold_name
+from trainshed_cluster.remote.hub import Hub, introductions
+from trainshed_cluster.remote.lease import beat, longest_silence
+from trainshed_cluster.remote.messages import News, Order
+from trainshed_cluster.remote.mirror import StreamCopies, TornStream
+from trainshed_cluster.remote.nodes import ClusterNodes
+from trainshed_cluster.remote.promises import Promises
+from trainshed_cluster.remote.records import Seat, place
+
+log = logging.getLogger(__name__)
+
+_TICK = 0.5
+"""Seconds between two looks at which agents are silent."""
+_SETTLED = 1.0
+"""Seconds by which a look at the cluster must be younger than an agent's silence, to tell about it."""
+_UNDECIDED = 30.0
+"""Seconds of silence for which it is waited to be told who ended an agent's hold."""
+_LOADING = 10.0
+"""Seconds that an agent may take from its start until it counts its lease."""
+_LEAVING = 10.0
+"""Seconds that an agent has to clean up, before its node is given back."""
+_CLOCK = "clock"
+"""What says that a node's clock is wrong, in the place of an agent: the next one there has the same clock."""
+_FAREWELL = 2.0
+"""Seconds that agents have to learn that the service ends."""
+
+_AT_FIRST = Capabilities(
+    enforced_memory=True,
+    oom_verdict=True,
+    process_namespace=False,
+    stable_hostname=False,
+    addresses="literal",
+    durable=True,
+    terminals=True,
+)
+"""What is told where nothing is known of any machine."""
+
+
+class Agents:
+    """All agents of a service. `identity`: tells this service from others that use the cluster. `lease`,
+    `away`, `down_is_lost`: as in `RemoteOptions`. `promises`: leases that an earlier service gave. `library`:
+    content that agents may fetch; None = none. `now`: the clock, in seconds since the epoch."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        cluster: Cluster,
+        nodes: ClusterNodes,
+        streams: FileStreams,
+        *,
+        identity: str,
+        promises: Promises,
+        lease: float,
+        away: float,
+        down_is_lost: bool,
+        library: Library | None,
+        now: Callable[[], float],
+        new_hub: "Callable[[Agents], Hub[Order, News]]",
+    ) -> None:
+        #: The capabilities that an agent reported last.
+        self.capabilities = _AT_FIRST
+        self.hub = new_hub(self)
+        self._attempts = attempts
+        self._cluster = cluster
+        self._nodes = nodes
+        self._streams = streams
+        self._identity = identity
+        self._promises = promises
+        self._lease = lease
+        self._away = away
+        self._down_is_lost = down_is_lost
+        self._library = library
+        self._now = now
+        #: Every agent that may connect, by the name in its certificate.
+        self._by_name: dict[str, AgentHandle] = {}
+        #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
+        #: seconds.
+        self._came: dict[str, dict[str, float]] = {}
+        #: How the holds ended that this round of `_look_round` has found gone; None = unknown.
+        self._ends: dict[HoldName, HoldEnd | None] = {}
+        self._tasks = Crew()
+
+    def begin(self) -> None:
+        """Admit the agents of attempts that were written down."""
+        for gang in self._attempts.gangs.values():
+            for where, start in gang.record.agents.items():
+                part, node = where.split("/", 1)
+                self.add(gang, int(part), node, start).lease = self._promises.longest
+        self._tasks.keep(self._look_round, "looking after agents")
+
+    async def close(self) -> None:
+        """Close all connections; the agents run on."""
+        await self._tasks.close()
+        await self._take_leave()
+        await self.hub.close()
+
+    # --- whom the hub admits ---
+
+    def admits(self, name: str) -> bool:
+        """Whether an agent of that name may connect now."""
+        return name in self._by_name
+
+    def may_introduce(self, name: str, line: bytes) -> bool:
+        """Whether a program of that agent may introduce itself to the buckets by this line."""
+        agent = self._by_name.get(name)
+        gang = self._gang(agent)
+        if agent is None or gang is None:
+            return False
+        return any(
+            line in introductions(seat.identity) for seat in gang.seats_of(agent) if seat.identity
+        )
+
+    async def serve(self, connection: Connection) -> None:
+        """Hear an agent out, until its connection ends."""
+        agent = self._by_name.get(connection.peer)
+        if agent is None or agent.is_resting:
+            return
+        try:
+            await self._hear(agent, connection)
+        except ChannelClosed as end:
+            if not agent.is_gone and not self._attempts.is_closed:
+                _log(agent).warning("agent on node %s: the connection ended: %s", agent.node, end)
+        except (TornStream, OSError) as error:
+            # A full disk, say: the agent keeps what it has, and begins again.
+            _log(agent).warning("agent on node %s: streams not taken: %s", agent.node, error)
+        finally:
+            agent.disconnect(connection)
+            if agent.is_resting and not agent.is_connected:
+                # Nobody would look after it.
+                self.give_up(agent)
+
+    async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
+        """Send an agent content that it may fetch; called by the hub."""
+        agent, library = self._by_name.get(name), self._library
+        if agent is None or library is None:
+            writer.close()
+            return
+        with agent.sending.underway(path) as sent:
+            await library.send(path, writer, granted=agent.sending.granted, sent=sent)
+
+    # --- those there are ---
+
+    def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
+        """Admit an agent from now on. `start`: tells it from earlier ones in its place."""
+        hold = hold_name(self._identity, gang.record, part)
+        agent = AgentHandle(
+            f"{hold}/{node}/{start}",
+            gang.record.job_uid,
+            gang.record.attempt,
+            part,
+            node,
+            lease=self._lease,
+        )
+        gang.agents[place(part, node)] = self._by_name[agent.name] = agent
+        return agent
+
+    async def dismiss(self, agent: AgentHandle) -> None:
+        """Have an agent clean up and end, if it can be asked to."""
+        if agent.is_connected:
+            with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
+                async with asyncio.timeout(_LEAVING):
+                    await agent.call(lambda number: messages.Leave(number=number))
+        self.give_up(agent)
+
+    def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
+        """Give up an agent that ended before it connected."""
+        where = place(agent.part, agent.node)
+        gang.failed_starts[where] = with_another(gang.failed_starts.get(where), why)
+        self.give_up(agent)
+
+    def is_the_nodes(self, node: str, image: str) -> bool:
+        """Whether it is the node's fault that agents in an image ("" = none of a job's) do not connect."""
+        return is_the_nodes(node, self._came.get(image, {}))
+
+    def give_up(self, agent: AgentHandle) -> None:
+        """Revoke an agent's credential."""
+        agent.give_up()
+        self._nodes.tell_trouble(agent.node, agent.name, "")
+        self._by_name.pop(agent.name, None)
+        self.hub.drop(agent.name)
+
+    # --- what they tell ---
+
+    def _gang(self, agent: AgentHandle | None) -> Gang | None:
+        """Return the gang that an agent works for; None = it rests."""
+        if agent is None or agent.is_resting:
+            return None
+        return self._attempts.gangs.get((agent.job_uid, agent.attempt))
+
+    async def rest(self, gang: Gang) -> bool:
+        """Have the agents of a finished gang wait for another attempt. Returns False if one of them
+        cannot."""
+        agents = tuple(gang.agents.values())
+        if not all(agent.is_connected for agent in agents):
+            return False
+        try:
+            async with asyncio.timeout(_LEAVING):
+                await asyncio.gather(
+                    *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
+                )
+        except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
+            log.info("job %s: what it held is not kept: %s", gang.record.job_uid, failure)
+            return False
+        for agent in agents:
+            agent.is_resting = True
+            # Its next attempt grants it what that needs.
+            agent.sending = Sending()
+        return all(agent.is_connected for agent in agents)
+
+    async def adopt(self, gang: Gang, agent: AgentHandle, part: int) -> None:
+        """Have a resting agent work for an attempt that is written down. If it cannot, it is given up."""
+        agent.job_uid, agent.attempt, agent.part = *gang.key, part
+        gang.agents[place(part, agent.node)] = agent
+        copies = StreamCopies(self._streams, *gang.key)
+        mine = [seat.replica for seat in gang.seats_of(agent)]
+        sizes = await asyncio.to_thread(copies.sizes, mine)
+        agent.is_resting = False
+        try:
+            await agent.call(
+                lambda number: messages.Adopt(
+                    number=number, job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes
+                )
+            )
+        except (EngineUnavailable, LaunchRejected):
+            self.give_up(agent)
+
+    async def _hear(self, agent: AgentHandle, connection: Connection) -> None:
+        gang = self._gang(agent)
+        if gang is None:
+            return
+        hello = await connection.receive()
+        if not isinstance(hello, messages.Hello) or hello.version != messages.VERSION:
+            agent.fail("its agent is of another version; start the service and the agents alike")
+            return
+        if hello.failure or hello.capabilities is None:
+            why = hello.failure or "its agent cannot say what it can do"
+            # Noted before those who wait for the agent continue.
+            await self._nodes.tell_unfit(agent.node, why)
+            agent.fail(why)
+            return
+        await self._nodes.tell_unfit(agent.node, "")
+        agent.capabilities = self.capabilities = hello.capabilities
+        self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
+            time.monotonic()
+        )
+        copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
+        mine = [seat.replica for seat in gang.seats_of(agent)]
+        sizes = await asyncio.to_thread(copies.sizes, mine)
+        await connection.send(messages.Welcome(sizes, self._now(), self._lease))
+        agent.connect(connection)
+        self._tasks.begin(self._remind(gang, agent), "reminding an agent")
+        while True:
+            news = await connection.receive()
+            agent.heard = time.monotonic()
+            # It has read the `Welcome`, which replaces any earlier promise.
+            agent.lease = self._lease
+            if (now := self._gang(agent)) is not gang:
+                if now is None:
+                    _hear_at_rest(agent, news)
+                    continue
+                gang, copies = now, StreamCopies(self._streams, *now.key)
+            match news:
+                case messages.Appended():
+                    if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
+                        raise TornStream(f"{news.replica} is not on node {agent.node}")
+                    await asyncio.to_thread(copies.append, news)
+                case (
+                    messages.Answer()
+                    | messages.Slots()
+                    | messages.FilesAt()
+                    | messages.Listening()
+                    | messages.Reached()
+                ):
+                    agent.answered(news)
+                case _:
+                    self._learn(gang, agent, news)
+
+    async def _remind(self, gang: Gang, agent: AgentHandle) -> None:
+        """Repeat the orders that were given while the agent was disconnected."""
+        with contextlib.suppress(EngineUnavailable):
+            if gang.record.dropped:
+                await agent.call(
+                    lambda number: messages.DropReducers(number=number, places=gang.record.dropped)
+                )
+            if any(seat.launched for seat in gang.seats_of(agent)):
+                await agent.tell_hosts(gang.hosts())
+            if (grace := gang.record.stopped) is not None:
+                await agent.call(lambda number: messages.Stop(number=number, grace=grace))
+
+    def _learn(self, gang: Gang, agent: AgentHandle, news: News) -> None:
+        uid, attempt = agent.job_uid, agent.attempt
+        match news:
+            case messages.Lines(replica, lines):
+                self._attempts.emit(LinesWritten(uid, attempt, replica, lines))
+            case messages.Metrics(replica):
+                self._attempts.emit(MetricsWritten(uid, attempt, replica))
+            case messages.Started(event) | messages.Noted(event):
+                if self._is_of(gang, agent, event):
+                    self._attempts.report(gang, self._reading(news.clock).of(event))
+            case messages.Exited(event) | messages.Lost(event):
+                if self._is_of(gang, agent, event):
+                    self._learn_end(gang, agent, self._reading(news.clock).of(event))
+            case messages.SharedFiles():
+                self._see_files(gang, agent, news)
+            case messages.Current():
+                agent.caught_up()
+            case messages.Ending():
+                agent.is_ending = True
+            case messages.Beat(number):
+                agent.acknowledge(number)
+                self._see_clock(agent, self._reading(news.clock))
+            case _:
+                raise ChannelClosed(f"{type(news).__name__} was not expected")
+
+    def _learn_end(self, gang: Gang, agent: AgentHandle, end: Ended) -> None:
+        _note(gang, end)
+        if agent.is_ending and isinstance(end, ReplicaExited) and end.exit.stopped:
+            self._tasks.begin(self._explain(gang, agent, end), "explaining an end")
+        else:
+            self._attempts.report(gang, end)
+
+    async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
+        """Report the end of a program that an agent stopped because it was asked to end, with the reason of
+        that, which the agent does not know."""
+        name = hold_name(self._identity, gang.record, agent.part)
+        if why := await self._cluster.ending(name):
+            end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
+            _note(gang, end)
+        self._attempts.report(gang, end)
+
+    def _see_files(self, gang: Gang, agent: AgentHandle, seen: messages.SharedFiles) -> None:
+        """Report one note for all replicas that the agent has."""
+        text = _told_of_files(seen)
+        self._nodes.tell_trouble(agent.node, agent.name, "" if seen.until else text)
+        live = next((seat for seat in gang.seats_of(agent) if gang.is_live(seat)), None)
+        if live is not None:
+            name, severity = (FILES_BACK, "INFO") if seen.until else (FILES_STALLED, "WARNING")
+            at = self._reading(seen.clock).ours_at(seen.until or seen.since)
+            place = agent.attempt, live.replica, live.launched
+            # Number 0: a program's and its shim's own notes are counted from 1.
+            self._attempts.report(gang, ReplicaNoted(*place, 0, at, name, severity, text))
+
+    def _reading(self, clock: Nanos) -> Reading:
+        """Return an agent's clock, as it was just told, beside the service's."""
+        return Reading(clock, round(self._now() * 1e9))
+
+    def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
+        """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
+        skew = (reading.theirs - reading.ours) / 1e9 if reading.theirs else 0.0
+        # Messages take their time, which varies.
+        if agent.skew is None or abs(skew - agent.skew) >= 1:
+            agent.skew = skew
+            wrong = told_skew(skew)
+            what = f"{wrong}: times in logs and curves from there are off by that" if wrong else ""
+            self._nodes.tell_trouble(agent.node, _CLOCK, what)
+
+    def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
+        """Whether an event is about one of the agent's own replicas."""
+        seats = {seat.replica: seat for seat in gang.seats_of(agent)}
+        seat = seats.get(event.replica)
+        return event.attempt == agent.attempt and seat is not None
+
+    # --- what is lost ---
+
+    async def _look_round(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK)
+            now = time.monotonic()
+            agents = tuple(self._by_name.values())
+            heard = {agent.node for agent in agents if agent.is_connected}
+            nodes = {agent.node for agent in agents}
+            self._ends.clear()
+            for agent in agents:
+                if agent.is_connected and now - agent.heard > 2 * beat(self._lease):
+                    agent.cut()
+                if agent.silent_since is not None and (end := await self._gone(agent, now)):
+                    # If nothing is heard from any of several nodes, the fault is probably on this side.
+                    if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
+                        await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
+                    await self.lose(agent, end, has_started=True)
+            if self._promises.longest > self._lease and all(
+                agent.lease <= self._lease for agent in self._by_name.values()
+            ):
+                # If this cannot be written down, a later service waits longer than needed.
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(self._promises.fulfil)
+
+    async def _take_leave(self) -> None:
+        """Tell agents that the service ends, and for how long they may go on; not those of attempts that are
+        over, which only wait for what they hold to be given back."""
+        agents = [
+            agent
+            for agent in self._by_name.values()
+            if agent.is_connected and (gang := self._gang(agent)) and not gang.is_over
+        ]
+        if self._away <= self._lease or not agents:
+            return
+        try:
+            await asyncio.to_thread(self._promises.lengthen, self._away)
+            async with asyncio.timeout(_FAREWELL):
+                await asyncio.gather(
+                    *(
+                        agent.call(lambda number: messages.Away(number=number, seconds=self._away))
+                        for agent in agents
+                    ),
+                    return_exceptions=True,
+                )
+        except OSError as failure:
+            log.warning("agents end their programs %g s from now on: %s", self._lease, failure)
+
+    async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
+        """Return why a silent agent counts as dead, and how its replicas were lost; None = it does not
+        yet."""
+        assert agent.silent_since is not None
+        if agent.is_starting:
+            return None
+        silent = now - agent.silent_since
+        longest = longest_silence(agent.lease) + (0 if agent.has_connected else _LOADING)
+        is_over = now - agent.heard > longest
+        if silent >= _SETTLED:  # Reports from before that tell nothing.
+            self._cluster.suspect(agent.node)
+        report = self._cluster.report()
+        node = next((one for one in report.nodes if one.node.name == agent.node), None)
+        # If the cluster does not answer, nothing is known of its nodes.
+        known = not unreached([one.node for one in report.nodes], agent.node)
+        is_down = known and (node is None or node.state is NodeState.GONE)
+        looked = report.looked if node is None or node.looked is None else node.looked
+        is_settled = looked >= agent.silent_since + _SETTLED
+        is_given_up = is_down and is_settled and not (node and node.is_awaited)
+        if is_given_up and (is_over or self._down_is_lost):
+            why = f" ({node.cause})" if node and node.cause else ""
+            return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
+        if is_over:
+            return HoldEnd(
+                Loss.AGENT_LOST,
+                f"node {agent.node} has not been heard of for {agent.lease:g} s; its agent has ended "
+                "its programs by then",
+            )
+        if is_down or not known or not is_settled:
+            # The node may be cut off and the programs live, whatever the cluster says of their holds.
+            return None
+        return await self._left(agent, report, silent)
+
+    async def _left(
+        self, agent: AgentHandle, report: ClusterReport, silent: float
+    ) -> HoldEnd | None:
+        """Return how an agent on an existing node has ended; None = it has not, or that is not known yet."""
+        gang = self._gang(agent)
+        if gang is None:
+            return None
+        name = hold_name(self._identity, gang.record, agent.part)
+        if name not in report.agents:
+            return await self._end_of_hold(gang, agent, name, silent)
+        if agent.node not in report.agents[name]:
+            return _agent_ended(agent)
+        return None
+
+    async def _end_of_hold(
+        self, gang: Gang, agent: AgentHandle, name: HoldName, silent: float
+    ) -> HoldEnd | None:
+        """Return how the hold of an agent ended that has been silent for `silent` seconds; None = not certain
+        yet."""
+        try:
+            end = await self._ended(name)
+        except MayLive as unsure:
+            if any(gang.is_live(seat) for seat in gang.seats_of(agent)):
+                return None
+            return HoldEnd(Loss.AGENT_LOST, str(unsure))
+        except ClusterUnavailable as failure:
+            if silent < _UNDECIDED:
+                return None
+            _log(agent).warning("it is not known how a hold ended: %s", failure)
+            end = None
+        if end is None:
+            return _agent_ended(agent)
+        return HoldEnd(end.loss, f"{end.why}, and its programs on node {agent.node} with it")
+
+    async def _ended(self, name: HoldName) -> HoldEnd | None:
+        """Return how a hold ended; None = unknown. The cluster is asked once a round, however many agents the
+        hold had."""
+        if name not in self._ends:
+            self._ends[name] = await self._cluster.ended(name)
+        return self._ends[name]
+
+    def _is_cut_off(self, agent: AgentHandle, now: float) -> bool:
+        """Whether a dead agent could not reach the service from a node that the cluster says is up, so that
+        another agent there could not either."""
+        assert agent.silent_since is not None
+        report = self._cluster.report()
+        is_up = any(
+            one.node.name == agent.node and one.state is not NodeState.GONE for one in report.nodes
+        )
+        never_came = agent.capabilities is None and now - agent.silent_since >= self._lease
+        return is_up and (agent.is_unheard or never_came)
+
+    def _unreached(self) -> str:
+        return (
+            f"nothing was heard from there for {self._lease:g} s, though the cluster says that it is up; "
+            "look at the network between it and this service"
+        )
+
+    async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
+        """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""
+        gang = self._gang(agent)
+        if gang is None:
+            self.give_up(agent)
+            return
+        _log(agent).warning("agent on node %s: lost: %s", agent.node, end.why)
+        async with self._attempts.lock(gang.key):
+            record, lost = gang.record, list[Seat]()
+            for seat in gang.seats_of(agent):
+                if gang.is_live(seat):
+                    lost.append(
+                        msgspec.structs.replace(
+                            seat, lost=seat.launched, cause=end.why, loss=end.loss
+                        )
+                    )
+                elif not seat.launched and record.stopped is not None:
+                    lost.append(never_started(seat))
+            for seat in lost:
+                record = record.with_seat(seat)
+            await self._attempts.write(gang, record)
+            has_slots = any(seat.slot for seat in gang.seats_of(agent))
+            if has_slots or not has_started or end.loss is Loss.NODE_FAILED:
+                self.give_up(agent)
+            else:
+                self.give_up_start(gang, agent, end.why)
+        for seat in lost:
+            self._attempts.report_lost(gang, seat)
+
+
+def _hear_at_rest(agent: AgentHandle, news: News) -> None:
+    if isinstance(news, messages.Answer):
+        agent.answered(news)
+    elif isinstance(news, messages.Beat):
+        # It waits as long as it hears from this service.
+        agent.acknowledge(news.number)
+
+
+def _note(gang: Gang, end: Ended) -> None:
+    known = gang.ends.get(end.replica)
+    if known is None or known.incarnation <= end.incarnation:
+        gang.ends[end.replica] = end
+
+
+def _agent_ended(agent: AgentHandle) -> HoldEnd:
+    return HoldEnd(
+        Loss.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
+    )
+
+
+def _told_of_files(seen: messages.SharedFiles) -> str:
+    if seen.until:
+        seconds = (seen.until - seen.since) / 1e9
+        return f"the files that it shares with the service answer again, after {seconds:.0f} s."
+    return (
+        "the files that it shares with the service do not answer: who uses them waits, and goes on when they "
+        "are back. Look at the file server, and at the network between it and the node."
+    )
+
+
+def _log(agent: AgentHandle) -> logging.LoggerAdapter[logging.Logger]:
+    return about(log, agent.job_uid, attempt=agent.attempt, replica=None)

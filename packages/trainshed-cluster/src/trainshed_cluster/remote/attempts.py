@@ -1,0 +1,169 @@
+"""Keeps all attempts that have slots on a cluster, or wait for them, in memory and on disk, and reports their
+events. A change is written down before anything follows from it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from trainshed.core.capacity import Delay
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaEvent, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import (
+    EngineEvent,
+    EngineUnavailable,
+    LaunchRejected,
+    NodesChosen,
+    ReplicaReport,
+    StartWaits,
+)
+from trainshed.eventloop.background import joined
+from trainshed.replica.protocol import NEVER_STARTED
+from trainshed_cluster.remote.gang import Gang, without_adopted
+from trainshed_cluster.remote.records import GangRecord, Records, Seat
+
+
+class Attempts:
+    """The attempts of a remote engine. `directory`: of their records."""
+
+    def __init__(self, directory: Path) -> None:
+        self.gangs: dict[tuple[JobUid, int], Gang] = {}
+        self.is_closed = False
+        self._records = Records(directory)
+        self._locks: dict[tuple[JobUid, int], asyncio.Lock] = {}
+        #: The last write of each attempt's record, while it lasts.
+        self._writing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
+        self._events: deque[EngineEvent] = deque()
+        self._wake = asyncio.Event()
+
+    async def load(self) -> None:
+        """Read what an earlier service wrote down. Raises OSError, ValueError."""
+        for record in without_adopted(await asyncio.to_thread(lambda: list(self._records.load()))):
+            gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
+            self.report_nodes(gang)
+            for seat in record.seats:
+                if seat.lost and seat.lost == seat.launched:
+                    self.report_lost(gang, seat)
+
+    async def close(self) -> None:
+        """Wait for writes under way."""
+        self.is_closed = True
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+        self._wake.set()
+
+    def lock(self, key: tuple[JobUid, int]) -> asyncio.Lock:
+        """Return the lock that is held while an attempt's record is read and changed."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def seat(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Gang, Seat]:
+        """Return a replica's gang and seat. Raises LaunchRejected if it has none."""
+        gang = self.gangs.get((job_uid, attempt))
+        seat = gang.record.seat(replica) if gang else None
+        if gang is None or seat is None:
+            raise LaunchRejected(
+                f"{replica} of job {job_uid}, attempt {attempt}, has no slot; allocate first"
+            )
+        return gang, seat
+
+    async def write(self, gang: Gang, record: GangRecord) -> None:
+        """Write a gang's record, and make it current once it is on disk. Raises EngineUnavailable."""
+        # A cancelled caller does not cancel the write, and the next one has to come after it.
+        writing = joined(self._write_after(self._writing.get(gang.key), record))
+        self._writing[gang.key] = writing
+        writing.add_done_callback(lambda done: self._written(gang.key, done))
+        try:
+            await asyncio.shield(writing)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the slots of job {record.job_uid} cannot be written down ({error}); make room and try again"
+            ) from error
+        gang.record = record
+
+    async def _write_after(self, earlier: asyncio.Task[None] | None, record: GangRecord) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        await asyncio.to_thread(self._records.write, record)
+
+    def _written(self, key: tuple[JobUid, int], writing: asyncio.Task[None]) -> None:
+        if self._writing.get(key) is writing:
+            del self._writing[key]
+
+    async def delete(self, gang: Gang) -> None:
+        """Forget an attempt whose holds have been given back."""
+        if self.gangs.get(gang.key, gang) is gang:
+            if writing := self._writing.get(gang.key):
+                await asyncio.wait([writing])
+            await asyncio.to_thread(self._records.delete, *gang.key)
+            self.gangs.pop(gang.key, None)
+
+    def forget_lock(self, gang: Gang) -> None:
+        """Forget an attempt's lock, which nothing waits for any more."""
+        self._locks.pop(gang.key, None)
+
+    # --- what is reported ---
+
+    def report_lost(self, gang: Gang, seat: Seat) -> None:
+        """Report the incarnation as lost that went with its agent, or never began."""
+        self.report(
+            gang,
+            ReplicaLost(
+                gang.record.attempt,
+                seat.replica,
+                seat.lost,
+                seat.cause or NEVER_STARTED,
+                loss=seat.loss,
+            ),
+        )
+
+    def report_end(self, gang: Gang, seat: Seat, incarnation: int = 0) -> None:
+        """Report again how an incarnation ended, which no agent can tell any more; 0 = the last one."""
+        incarnation = incarnation or seat.launched
+        end = gang.ends.get(seat.replica)
+        if end is not None and end.incarnation == incarnation:
+            self.report(gang, end)
+        elif incarnation:
+            cause = f"superseded by incarnation {seat.launched}"
+            self.report(gang, ReplicaLost(gang.record.attempt, seat.replica, incarnation, cause))
+
+    def report(self, gang: Gang, event: ReplicaEvent) -> None:
+        """Emit what was seen of a gang's replica."""
+        self.emit(ReplicaReport(gang.record.job_uid, event))
+
+    def report_delay(self, gang: Gang, delay: Delay | None) -> None:
+        """Emit what the gang's start waits for now, unless that is known already; None = nothing."""
+        if delay != gang.delay:
+            gang.delay = delay
+            self.emit(StartWaits(*gang.key, delay))
+
+    def report_nodes(self, gang: Gang, *, is_given: bool = False) -> None:
+        """Emit the nodes of replicas that have not ended, if the cluster has chosen them. `is_given`: it has
+        just done so, for all that are to be started."""
+        nodes = tuple(
+            (seat.replica, seat.request.node)
+            for seat in gang.record.seats
+            if seat.wish and (is_given or not seat.launched or gang.is_live(seat))
+        )
+        if nodes:
+            self.emit(NodesChosen(*gang.key, nodes))
+
+    def emit(self, event: EngineEvent) -> None:
+        """Have `watch` return it."""
+        self._events.append(event)
+        self._wake.set()
+
+    async def watch(self) -> AsyncIterator[EngineEvent]:
+        """See the port."""
+        while not self.is_closed:
+            while self._events:
+                yield self._events.popleft()
+            self._wake.clear()
+            await self._wake.wait()
+
+
+def never_started(seat: Seat, incarnation: int = 1) -> Seat:
+    """Return the seat of a replica that was stopped before it started."""
+    return msgspec.structs.replace(
+        seat, launched=incarnation, lost=incarnation, cause=NEVER_STARTED, loss=Loss.UNKNOWN
+    )

@@ -1,0 +1,128 @@
+"""Makes the command that starts an agent on a node where nothing of ours is, and its input: a loader, the
+agent's document, and the code itself if the node does not have it yet."""
+
+import gzip
+import hashlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import stat
+import sys
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import trainshed
+from trainshed_cluster.remote.content import loader
+
+AGENT = "trainshed_cluster.remote.start"
+PACKAGES = (
+    "access",
+    "core",
+    "engines",
+    "eventloop",
+    "replica",
+    "telemetry",
+)
+"""Of ours: all that engines and replicas import."""
+LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
+"""Other packages: all that those import where an agent runs, and this one."""
+_LEFT_OUT = ("__pycache__", "conformance")
+_KINDS = (".pyi",)
+READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
+"""What a Python is told to run that is given a parcel."""
+_TIME = 315532800
+"""Of all files, so that the same code is the same archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCode:
+    """The code of an agent as it is sent. It is made once, in a thread."""
+
+    archive: bytes
+    #: Digest of the archive.
+    digest: str
+
+    @staticmethod
+    def collect() -> "AgentCode":
+        """Pack the code that this process runs. Blocks for half a second. Raises OSError."""
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            for name, path in _files():
+                content = path.read_bytes()
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime = len(content), _TIME
+                member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+                tar.addfile(member, io.BytesIO(content))
+        archive = gzip.compress(out.getbuffer(), 9, mtime=_TIME)
+        return AgentCode(archive, hashlib.sha256(archive).hexdigest())
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How agents are started. `code`: the service's own. `python`: a command on the nodes. `directory`:
+    absolute path on the nodes, where the code is kept in `code/DIGEST`."""
+
+    code: AgentCode
+    python: str
+    directory: str
+    module: str = AGENT
+    #: Source that the Python is given by -c.
+    script: str = READ
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command that starts an agent."""
+        # The first argument only names the process for people.
+        return self.python, "-I", "-S", "-c", self.script, "trainshed-agent"
+
+    def parcel(self, document: bytes) -> bytes:
+        """Return its whole standard input."""
+        header = json.dumps(
+            {
+                "digest": self.code.digest,
+                "size": len(self.code.archive),
+                "document": len(document),
+                "directory": self.directory,
+                "module": self.module,
+                "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+                "extensions": importlib.machinery.EXTENSION_SUFFIXES[0],
+            }
+        ).encode()
+        parts = (_sized(self._loader), _sized(header), document, self.code.archive)
+        return b"".join(parts)
+
+    @cached_property
+    def _loader(self) -> bytes:
+        return Path(loader.__file__).read_bytes()
+
+
+def _sized(content: bytes) -> bytes:
+    return b"%08x" % len(content) + content
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Yield (name in the archive, path) of each file, in order of names."""
+    root = Path(trainshed.__file__).parent
+    found = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
+    for package in PACKAGES:
+        found += _below(root / package, f"trainshed/{package}")
+    for library in LIBRARIES:
+        spec = importlib.util.find_spec(library)
+        if spec is None or not spec.submodule_search_locations:
+            raise FileNotFoundError(f"the package {library} is not installed as a directory")
+        found += _below(Path(spec.submodule_search_locations[0]), library)
+    yield from sorted(found)
+
+
+def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
+    for directory, names, files in os.walk(root):
+        names[:] = [each for each in names if each not in _LEFT_OUT]
+        for each in files:
+            if not each.endswith(_KINDS):
+                path = Path(directory, each)
+                yield f"{name}/{path.relative_to(root)}", path

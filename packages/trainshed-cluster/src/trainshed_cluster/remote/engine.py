@@ -1,0 +1,563 @@
+"""Implements the engine port on a cluster's nodes: an agent on each node that an attempt holds dials this
+service (docs/adr/0061).
+
+Its records (`records`) say where each replica is and which incarnation may have started. Only agents know
+what runs and how it ended; they report it again on each new connection.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from trainshed.core import held
+from trainshed.core.held import HELD, Leftover
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.engines.launch.documents import Revealed, identity, revealed
+from trainshed.engines.launch.where import BuildPlace
+from trainshed.engines.local.engine import LocalEngine
+from trainshed.engines.port import (
+    Capabilities,
+    EngineEvent,
+    EngineUnavailable,
+    Fault,
+    LaunchRejected,
+    Node,
+    RegistryAccess,
+    Slot,
+    SlotRequest,
+)
+from trainshed.engines.streams import FileStreams
+from trainshed.engines.terminals import Terminal, TerminalRefused
+from trainshed.replica.protocol import NEVER_STARTED
+from trainshed.replica.system import durable
+from trainshed_cluster.remote import messages
+from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.attempts import Attempts, never_started
+from trainshed_cluster.remote.autopsies import AutopsyCollector
+from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
+from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record
+from trainshed_cluster.remote.hub import Hub
+from trainshed_cluster.remote.messages import News, Order
+from trainshed_cluster.remote.mirror import StreamCopies
+from trainshed_cluster.remote.nodes import ClusterNodes
+from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.promises import PROMISE, Promises
+from trainshed_cluster.remote.records import place
+from trainshed_cluster.remote.slots import SlotMaker
+from trainshed_cluster.remote.terminals import RemoteTerminal
+
+log = logging.getLogger(__name__)
+
+PORT = "port"
+"""File in the engine's directory: the port that agents were told last."""
+_SHELL_PATIENCE = 5.0
+"""Seconds that a shell may take to open."""
+
+
+class RemoteEngine:
+    """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `new_hub`: makes the hub.
+    `here`: a local engine that runs no job, and describes this machine for builds. The engine owns all of
+    them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        streams: FileStreams,
+        options: RemoteOptions,
+        new_hub: Callable[[Agents], Hub[Order, News]],
+        *,
+        here: LocalEngine | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._streams = streams
+        self._options = options
+        self._here = here
+        self._attempts = Attempts(options.directory / "attempts")
+        self._nodes = ClusterNodes(self._attempts, cluster, options)
+        self._promises = Promises(options.directory / PROMISE, options.lease)
+        self._agents = Agents(
+            self._attempts,
+            cluster,
+            self._nodes,
+            streams,
+            identity=options.identity,
+            promises=self._promises,
+            lease=options.lease,
+            away=options.away,
+            down_is_lost=options.down_is_lost,
+            library=options.library,
+            now=options.now,
+            new_hub=new_hub,
+        )
+        self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
+        self._autopsies = (
+            AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
+            if here is not None and here.keeps_autopsies
+            else None
+        )
+
+    def build_place(self) -> BuildPlace:
+        """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""
+        if self._here is None:
+            raise EngineUnavailable("packages are not installed by this engine")
+        return self._here.build_place()
+
+    # --- the port ---
+
+    @property
+    def streams(self) -> FileStreams:
+        return self._streams
+
+    def capabilities(self) -> Capabilities:
+        return replace(self._agents.capabilities, autopsies=self._autopsies is not None)
+
+    async def start(self) -> None:
+        await self._attempts.load()
+        await self._nodes.load()
+        await self._load_promises()
+        # This service gives it back, by the records of its attempts.
+        await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
+        try:
+            await self._cluster.start()
+        except (ClusterUnavailable, ClusterRefused) as failure:
+            raise EngineUnavailable(str(failure)) from failure
+        if self._here is not None:
+            await self._here.start()
+            # Nodes are assumed to be like this machine until one has reported its capabilities.
+            self._agents.capabilities = self._here.capabilities()
+        if self._autopsies is not None:
+            await self._autopsies.start()
+        self._agents.begin()
+        self._nodes.begin()
+        self._slots.begin()
+        await self._listen()
+
+    async def close(self) -> None:
+        self._attempts.is_closed = True
+        if self._options.anywhere:
+            # This keeps the request's place in the cluster's queue.
+            self._cluster.detach()
+        left = await self._cluster.settle(await self._slots.close())
+        await asyncio.to_thread(self._write_held, left)
+        await self._nodes.close()
+        await self._agents.close()
+        await self._attempts.close()
+        await self._cluster.close()
+        if self._here is not None:
+            await self._here.close()
+
+    async def capacity(self) -> tuple[Node, ...]:
+        return self._nodes.capacity
+
+    async def allocate(
+        self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
+    ) -> tuple[Slot, ...]:
+        key = job_uid, attempt
+        async with self._attempts.lock(key):
+            gang = self._attempts.gangs.get(key)
+            if gang is None:
+                anywhere = self._options.anywhere
+                if not anywhere:
+                    self._nodes.require(requests, refuse=True)
+                nodes = self._nodes.by_name()
+                owner = await self._slots.owner(requests)
+                gang = Gang(
+                    new_record(
+                        job_uid,
+                        attempt,
+                        requests,
+                        nodes,
+                        owner=owner,
+                        anywhere=anywhere,
+                        apart=self._options.apart,
+                    )
+                )
+                await self._attempts.write(gang, gang.record)
+                self._attempts.gangs[key] = gang
+            else:
+                await self._slots.move(gang, requests)
+        await self._slots.prepare(gang)
+        return gang.slots()
+
+    async def launch(self, plans: Sequence[LaunchPlan]) -> None:
+        by_gang: dict[tuple[JobUid, int], tuple[Gang, list[LaunchPlan]]] = {}
+        for plan in plans:
+            gang, _ = self._attempts.seat(plan.job_uid, plan.attempt, plan.replica)
+            by_gang.setdefault(gang.key, (gang, []))[1].append(plan)
+        for gang, own in by_gang.values():
+            await self._launch(gang, own)
+
+    async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
+        gang = self._attempts.gangs.get((job_uid, attempt))
+        if gang is None:
+            return
+        if not gang.is_complete():
+            await self._slots.stop_preparing(gang)
+        async with self._attempts.lock(gang.key):
+            record = msgspec.structs.replace(gang.record, stopped=grace)
+            for seat in record.seats:
+                agent = gang.agent(seat)
+                if seat.slot is None or agent is None or agent.is_gone:
+                    # None of its programs runs, or ever will.
+                    record = record.with_seat(never_started(seat) if not seat.launched else seat)
+            await self._attempts.write(gang, record)
+        failures: list[EngineUnavailable] = []
+        for agent in tuple(gang.agents.values()):
+            if not agent.is_gone:
+                try:
+                    await agent.call(lambda number: messages.Stop(number=number, grace=grace))
+                except AgentGone:
+                    pass  # It is gone with its programs, which is reported below.
+                except EngineUnavailable as failure:
+                    failures.append(failure)
+        for seat in gang.record.seats:
+            if seat.lost and seat.lost == seat.launched:
+                self._attempts.report_lost(gang, seat)
+            elif (agent := gang.agent(seat)) is None or agent.is_gone:
+                self._attempts.report_end(gang, seat)
+        if failures:
+            raise failures[0]
+
+    async def stop_replica(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, grace: int
+    ) -> None:
+        gang, seat = self._attempts.seat(job_uid, attempt, replica)
+        if incarnation > seat.launched:
+            await self._forbid(gang, replica, incarnation)
+        agent = gang.agent(seat)
+        # An agent that has not given out a slot has nothing to stop, and would reject the call.
+        if agent is not None and not agent.is_gone and seat.slot is not None:
+            with contextlib.suppress(AgentGone):
+                await agent.call(
+                    lambda number: messages.StopReplica(
+                        number=number, replica=replica, incarnation=incarnation, grace=grace
+                    )
+                )
+                return
+            seat = gang.record.seat(replica) or seat
+        if incarnation > seat.launched:
+            await self._forbid(gang, replica, incarnation)
+            self._attempts.report(gang, ReplicaLost(attempt, replica, incarnation, NEVER_STARTED))
+        elif incarnation == seat.lost:
+            self._attempts.report_lost(gang, seat)
+        else:
+            self._attempts.report_end(gang, seat, incarnation)
+
+    async def inject(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        fault: Fault,
+    ) -> None:
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
+            return
+        await agent.call(
+            lambda number: messages.Inject(
+                number=number, replica=replica, incarnation=incarnation, fault=fault
+            )
+        )
+
+    async def drop_reducers(
+        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
+    ) -> None:
+        gang = self._attempts.gangs.get((job_uid, attempt))
+        if gang is None:
+            return
+        lost = [f"{slot.host}:{slot.port}" for slot in gang.slots() if slot.replica in reducers]
+        async with self._attempts.lock(gang.key):
+            dropped = tuple(dict.fromkeys((*gang.record.dropped, *lost)))
+            await self._attempts.write(gang, msgspec.structs.replace(gang.record, dropped=dropped))
+        for agent in tuple(gang.agents.values()):
+            if not agent.is_gone and dropped:
+                await agent.call(
+                    lambda number: messages.DropReducers(number=number, places=dropped)
+                )
+
+    async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
+        return tuple(self._attempts.gangs)
+
+    async def release(self, job_uid: JobUid, attempt: int) -> None:
+        gang = self._attempts.gangs.get((job_uid, attempt))
+        if gang is None:
+            return
+        gang.is_released = True
+        if not gang.record.released:
+            await self._require_over(gang)
+            if self._autopsies is not None:
+                await self._autopsies.collect(gang)
+        await self._slots.stop_preparing(gang)
+        async with self._attempts.lock(gang.key):
+            if self._attempts.gangs.get(gang.key) is not gang:
+                return  # Another call has released it meanwhile.
+            # From here on a repeated call need not ask agents whether all has ended.
+            await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
+            await self._slots.let_go(gang)
+        self._attempts.forget_lock(gang)
+        if self._autopsies is not None:
+            await self._autopsies.forget(*gang.key)
+
+    async def write_log(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
+    ) -> None:
+        """Write lines into a live replica's log as if its program had printed them. Raises
+        EngineUnavailable."""
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
+            raise EngineUnavailable("the replica is over")
+        await agent.call(
+            lambda number: messages.WriteLog(number=number, replica=replica, lines=tuple(lines))
+        )
+
+    async def readmit(self, node: str) -> None:
+        """See `engines.port.KeepsQuarantine`."""
+        await self._nodes.readmit(node)
+
+    @property
+    def registry_access(self) -> RegistryAccess | None:
+        """See `engines.port.BringsImages`."""
+        return self._options.registry_access
+
+    @property
+    def memory_beside(self) -> int:
+        """See `engines.port.TakesMemory`: the memory of an agent, which serves at least one replica."""
+        return AGENT_MEMORY
+
+    async def open_terminal(
+        self,
+        job_uid: JobUid,
+        attempt: int,
+        replica: ReplicaId,
+        incarnation: int,
+        request: TerminalRequest,
+    ) -> Terminal:
+        agent = self._agent(job_uid, attempt, replica)
+        if agent is None:
+            raise TerminalRefused("the replica is over")
+        stream = secrets.token_hex(8)
+        opened = self._agents.hub.expect(agent.name, stream)
+        try:
+            async with asyncio.timeout(_SHELL_PATIENCE):
+                await agent.call(
+                    lambda number: messages.OpenTerminal(
+                        number=number,
+                        replica=replica,
+                        incarnation=incarnation,
+                        request=request,
+                        stream=stream,
+                    )
+                )
+                return RemoteTerminal(await opened)
+        except (EngineUnavailable, OSError, TimeoutError) as failure:
+            opened.cancel()
+            raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
+
+    # Fetched files are kept, shown and deleted as those of replicas that failed on this machine.
+
+    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
+        return self._here.autopsies(job_uid) if self._here is not None else ()
+
+    async def open_autopsy(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
+    ) -> Terminal:
+        return await self._keeper().open_autopsy(job_uid, attempt, replica, request)
+
+    async def autopsy_files(
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId
+    ) -> AsyncGenerator[bytes]:
+        files = self._keeper().autopsy_files(job_uid, attempt, replica)
+        async with contextlib.aclosing(files):
+            async for chunk in files:
+                yield chunk
+
+    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
+        return await self._keeper().delete_autopsy(job_uid, attempt, replica)
+
+    def watch(self) -> AsyncIterator[EngineEvent]:
+        return self._attempts.watch()
+
+    # --- inside ---
+
+    def _keeper(self) -> LocalEngine:
+        """Return the local engine that keeps autopsies. Raises TerminalRefused."""
+        if self._here is None:
+            raise TerminalRefused("this service keeps nothing of replicas that fail")
+        return self._here
+
+    def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
+        """Return the agent that has the replica's slot; None = no agent has it, or it is gone."""
+        gang = self._attempts.gangs.get((job_uid, attempt))
+        seat = gang.record.seat(replica) if gang else None
+        agent = gang.agent(seat) if gang and seat else None
+        return None if agent is None or agent.is_gone else agent
+
+    async def _load_promises(self) -> None:
+        """Read the promises to agents of an earlier service. Raises EngineUnavailable."""
+        has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
+        try:
+            await asyncio.to_thread(self._promises.load, has_agents=has_agents)
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"it is not known for how long agents of before may live: {error}"
+            ) from error
+
+    def _write_held(self, left: Sequence[Leftover]) -> None:
+        """Write down what may still be held, for `trainshed down`."""
+        if not left:
+            return
+        log.warning("not given back, or not certainly: %s", ", ".join(one.name for one in left))
+        try:
+            durable.write(str(self._options.directory / HELD), held.text(left))
+        except OSError as error:
+            log.warning("that cannot be written down: %s", error)
+
+    async def _listen(self) -> None:
+        """Listen where running agents will dial again. Raises EngineUnavailable."""
+        try:
+            await self._agents.hub.start()
+            file = str(self._options.directory / PORT)
+            await asyncio.to_thread(durable.write, file, str(self._agents.hub.port))
+        except OSError as error:
+            raise EngineUnavailable(
+                f"agents cannot be listened to ({error}); free the port, or name another one if no job runs"
+            ) from error
+
+    async def _require_over(self, gang: Gang) -> None:
+        """Raise EngineUnavailable if a program of the gang lives, or may."""
+        agents = [agent for agent in gang.agents.values() if not agent.is_gone]
+        await asyncio.gather(*(agent.current() for agent in agents))
+        if live := [str(seat.replica) for seat in gang.record.seats if gang.is_live(seat)]:
+            raise EngineUnavailable(
+                f"{', '.join(live)} of job {gang.record.job_uid} still run; stop the attempt and "
+                "wait for their end"
+            )
+
+    async def _launch(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        starting = [plan for plan in plans if not await self._is_settled(gang, plan)]
+        if not starting:
+            return
+        # All or none: those that could start would only wait for the others.
+        await self._slots.prepare(gang)
+        starting = self._as_owned(gang, starting)
+        shown = await revealed(starting, self._options.secrets)
+        copies = StreamCopies(self._streams, *gang.key)
+        lines = await asyncio.to_thread(
+            lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
+        )
+        await self._slots.provide(gang, starting)
+        if self._autopsies is not None:
+            await self._autopsies.note(starting)
+        by_agent: dict[str, list[Revealed]] = {}
+        for one in shown:
+            seat = gang.record.seat(one[0].replica)
+            assert seat is not None
+            by_agent.setdefault(place(seat.part, seat.request.node), []).append(one)
+        # A launched program is lost with its agent, even if it never began.
+        for where in by_agent:
+            gang.agents[where].require_staying()
+        await self._note_launched(gang, starting)
+        calls = [
+            gang.agents[where].call(partial(_launch_call, some, lines))
+            for where, some in by_agent.items()
+        ]
+        for where in by_agent:
+            gang.agents[where].hosts = gang.hosts()
+        # A replica that moved has another address, which running programs find by its unchanged name.
+        await self._tell_hosts(gang)
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _as_owned(self, gang: Gang, plans: Sequence[LaunchPlan]) -> list[LaunchPlan]:
+        """Adapt plans to nodes without the service's directories, or to another user. Raises
+        LaunchRejected."""
+        user = gang.record.owner.user
+        if user and any(plan.software.image for plan in plans):
+            # An image may contain setuid programs.
+            raise LaunchRejected(
+                f"jobs of this project run as user {user}, and container images are open "
+                "to the service's own user alone; take one of the prebuilt runtimes"
+            )
+        if self._options.library is not None or user:
+            # Buckets are directories of the service's user on this machine: elsewhere, and by other users,
+            # they are only reached by gs://.
+            return [replace(plan, buckets=()) for plan in plans]
+        return list(plans)
+
+    async def _note_launched(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        """Write down launches, before an agent is told of them."""
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for plan in plans:
+                seat = record.seat(plan.replica)
+                assert seat is not None
+                if plan.incarnation > seat.launched:
+                    record = record.with_seat(
+                        msgspec.structs.replace(
+                            seat, launched=plan.incarnation, identity=identity(plan)
+                        )
+                    )
+            if record is not gang.record:
+                await self._attempts.write(gang, record)
+
+    async def _forbid(self, gang: Gang, replica: ReplicaId, incarnation: int) -> None:
+        """Write down that an incarnation must never start."""
+        async with self._attempts.lock(gang.key):
+            seat = gang.record.seat(replica)
+            if seat is not None and seat.forbidden < incarnation:
+                forbidden = msgspec.structs.replace(seat, forbidden=incarnation)
+                await self._attempts.write(gang, gang.record.with_seat(forbidden))
+
+    async def _tell_hosts(self, gang: Gang) -> None:
+        """Tell all agents the gang's addresses; one that is not connected is told when it is."""
+        running = (
+            agent
+            for agent in gang.agents.values()
+            if not agent.is_gone and any(seat.launched for seat in gang.seats_of(agent))
+        )
+        telling = (agent.tell_hosts(gang.hosts()) for agent in running)
+        for outcome in await asyncio.gather(*telling, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineUnavailable):
+                raise outcome
+
+    async def _is_settled(self, gang: Gang, plan: LaunchPlan) -> bool:
+        """Whether an incarnation is known to have ended or never to start; if so, report that again."""
+        seat = gang.record.seat(plan.replica)
+        assert seat is not None
+        agent = gang.agent(seat)
+        is_new = plan.incarnation > seat.launched
+        if plan.incarnation == seat.lost:
+            self._attempts.report_lost(gang, seat)
+        elif is_new and (gang.record.stopped is not None or plan.incarnation <= seat.forbidden):
+            async with self._attempts.lock(gang.key):
+                never = never_started(seat, plan.incarnation)
+                await self._attempts.write(gang, gang.record.with_seat(never))
+            self._attempts.report_lost(gang, never)
+        elif not is_new and (agent is None or agent.is_gone or seat.lost > plan.incarnation):
+            self._attempts.report_end(gang, seat, plan.incarnation)
+        else:
+            return False
+        return True
+
+
+def _launch_call(
+    some: Sequence[Revealed], lines: dict[ReplicaId, int], number: int
+) -> messages.Launch:
+    return messages.Launch(
+        number=number,
+        plans=tuple(plan for plan, _ in some),
+        masked=tuple(masked for _, masked in some),
+        lines=tuple(lines[plan.replica] for plan, _ in some),
+    )

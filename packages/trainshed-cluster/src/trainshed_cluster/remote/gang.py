@@ -1,0 +1,359 @@
+"""The service's view of one attempt on a cluster: where each replica is, and what became of it. Pure."""
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from trainshed.core.capacity import Delay
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import LaunchRejected, Node, Slot, SlotRequest, StartFailed
+from trainshed_cluster.remote.agent_handle import AgentHandle
+from trainshed_cluster.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
+from trainshed_cluster.remote.failed_starts import FailedStarts
+from trainshed_cluster.remote.records import GangRecord, Seat, place
+
+Ended = ReplicaExited | ReplicaLost
+
+AGENT_MEMORY = 256 << 20
+"""Bytes that an agent, its shims and what they carry take on a node: what a cluster enforces must not be what
+ends a program that keeps within its own limit."""
+UNSAID_MEMORY = 256 << 20
+"""Bytes of a replica whose machine type has none in the table."""
+
+
+class Gang(Struct):
+    """An attempt's record, with the state that is only kept while the service runs."""
+
+    record: GangRecord
+    #: The current agent of each `place`.
+    agents: dict[str, AgentHandle] = field(default_factory=dict[str, AgentHandle])
+    #: The end of each replica's last incarnation, if it was reported.
+    ends: dict[ReplicaId, Ended] = field(default_factory=dict[ReplicaId, Ended])
+    #: It was asked for that what it holds is given back.
+    is_released: bool = False
+    #: The last reported reason why its start waits; None = none.
+    delay: Delay | None = None
+    #: Since when its nodes are being sent content, in seconds of the monotonic clock; None = they are not.
+    sending_since: float | None = None
+    #: Agents per `place` that ended before they gave out slots, since one last did.
+    failed_starts: dict[str, FailedStarts] = field(default_factory=dict[str, FailedStarts])
+    #: Why its slots can never be had, until a caller was told.
+    refused: LaunchRejected | StartFailed | None = None
+
+    @property
+    def key(self) -> tuple[JobUid, int]:
+        return self.record.job_uid, self.record.attempt
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that is left to do is to give back what it holds."""
+        return self.is_released or self.record.released
+
+    def agent(self, seat: Seat) -> AgentHandle | None:
+        """Return the agent that has a replica's slot."""
+        return self.agents.get(place(seat.part, seat.request.node))
+
+    def seats_of(self, agent: AgentHandle) -> Iterator[Seat]:
+        """Yield the seats of an agent's replicas, if it is the current agent of its place."""
+        if self.agents.get(place(agent.part, agent.node)) is agent:
+            for seat in self.record.seats:
+                if (seat.part, seat.request.node) == (agent.part, agent.node):
+                    yield seat
+
+    def image_of(self, part: int, node: str) -> str:
+        """Return the job's container image that an agent there runs in; "" = none."""
+        needs = self.record.parts.get(part, ())
+        return next((need.image for need in needs if need.node == node), "")
+
+    def is_live(self, seat: Seat) -> bool:
+        """Whether a program of the replica runs, or may run."""
+        end = self.ends.get(seat.replica)
+        is_over = end is not None and end.incarnation >= seat.launched
+        return seat.launched > 0 and seat.lost < seat.launched and not is_over
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return the slots of all replicas that have one."""
+        return tuple(seat.slot for seat in self.record.seats if seat.slot is not None)
+
+    def hosts(self) -> tuple[tuple[str, str], ...]:
+        """Return (hostname, address) of each replica that has a slot."""
+        return tuple((slot.hostname, slot.address) for slot in self.slots())
+
+    def require_not_refused(self) -> None:
+        """Raise, once, why its slots can never be had: LaunchRejected, StartFailed."""
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
+
+    def is_complete(self) -> bool:
+        """Whether every replica that has a place has a slot, and its agent is not gone."""
+        return all(
+            seat.is_vacant
+            or (
+                seat.slot is not None
+                and (agent := self.agent(seat)) is not None
+                and not agent.is_gone
+            )
+            for seat in self.record.seats
+        )
+
+
+def new_record(
+    job_uid: JobUid,
+    attempt: int,
+    requests: Sequence[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    owner: Owner = THE_SERVICE,
+    anywhere: bool = False,
+    apart: bool = False,
+) -> GangRecord:
+    """Make a gang's first record. Nodes with the same needs form one part, because clusters grant equal nodes
+    at once. `anywhere`: the cluster chooses the nodes. `apart`: each replica is a part by itself."""
+    parts: dict[int, tuple[NodeNeed, ...]] = {}
+    places: dict[ReplicaId, int] = {}
+    found = needs(
+        requests,
+        nodes,
+        owner=owner,
+        anywhere=anywhere,
+        attempt=(job_uid, attempt) if apart else None,
+        gang_size=len(requests),
+    )
+    for need, replicas in found:
+        for number, others in parts.items():
+            if apart:
+                continue
+            # One node has two needs if their machine types reach it by different routes.
+            if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
+                parts[number] = (*others, need)
+                break
+        else:
+            number = len(parts)
+            parts[number] = (need,)
+        places |= dict.fromkeys(replicas, number)
+    seats = tuple(Seat(request.replica, request, places[request.replica]) for request in requests)
+    return GangRecord(job_uid, attempt, seats, parts)
+
+
+def given(record: GangRecord, part: int, nodes: Sequence[str]) -> GangRecord:
+    """Return the record with a part on the nodes that the cluster has chosen for it; the same record if
+    nothing changes."""
+    some = record.parts[part]
+    if {need.node for need in some} == set(nodes):
+        return record
+    chosen = {need.node: node for need, node in zip(some, nodes, strict=True)}
+    seats = tuple(
+        msgspec.structs.replace(
+            seat,
+            request=replace(seat.request, node=chosen[seat.request.node]),
+            wish=seat.request.node,
+        )
+        if seat.part == part
+        else seat
+        for seat in record.seats
+    )
+    there = tuple(replace(need, node=chosen[need.node]) for need in some)
+    return msgspec.structs.replace(record, seats=seats, parts=record.parts | {part: there})
+
+
+def vacated(gang: Gang, replicas: Iterable[ReplicaId]) -> GangRecord:
+    """Return the record with the seats of those replicas vacant, which have lost their node; the same record
+    if nothing changes. A replica without a slot keeps its seat, because its peers have to be told of a
+    slot."""
+    record = gang.record
+    for replica in replicas:
+        seat = record.seat(replica)
+        if seat is None or seat.is_vacant:
+            continue
+        if seat.slot is not None and not gang.is_live(seat):
+            record = record.with_seat(msgspec.structs.replace(seat, is_vacant=True))
+    return record
+
+
+def left_on(gang: Gang, nodes: Container[str]) -> set[ReplicaId]:
+    """Return the replicas whose programs have ended on one of the nodes and have not started again
+    anywhere."""
+    return {
+        seat.replica
+        for seat in gang.record.seats
+        if seat.request.node in nodes
+        and seat.launched
+        and seat.slot is not None
+        and not seat.is_vacant
+        and not gang.is_live(seat)
+    }
+
+
+def has_to_move(gang: Gang, seat: Seat, node: str) -> bool:
+    """Whether a request that names `node` moves the replica, or wants a place that was given back. Until it
+    is known where the cluster has put the replica, requests name the wish again."""
+    is_wish = node == seat.wish and (not seat.launched or gang.is_live(seat))
+    return seat.is_vacant or (node != seat.request.node and not is_wish)
+
+
+def with_them(
+    gang: Gang, moving: Sequence[SlotRequest], requests: Iterable[SlotRequest]
+) -> list[SlotRequest]:
+    """Add the other replicas whose nodes have to be requested anew, because their pending request includes
+    nodes that replicas leave, and which may never be granted. What is held already does not change."""
+    left = {seat.part for request in moving if (seat := gang.record.seat(request.replica))}
+    held = {agent.part for agent in gang.agents.values() if agent.is_connected}
+    held |= {seat.part for seat in gang.record.seats if gang.is_live(seat)}
+    movers = {request.replica for request in moving}
+    return [
+        replace(request, node=seat.request.node)
+        for request in requests
+        if request.replica not in movers
+        and (seat := gang.record.seat(request.replica))
+        and seat.part in left - held
+    ]
+
+
+def moved(
+    record: GangRecord,
+    requests: Sequence[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    anywhere: bool = False,
+    apart: bool = False,
+) -> GangRecord:
+    """Return the record with those replicas on the requested nodes, in a new part for each need. Parts that
+    become empty vanish."""
+    parts = dict(record.parts)
+    first = max(parts, default=-1) + 1
+    places: dict[ReplicaId, int] = {}
+    found = needs(
+        requests,
+        nodes,
+        owner=record.owner,
+        anywhere=anywhere,
+        attempt=(record.job_uid, record.attempt) if apart else None,
+        gang_size=len(record.seats),
+    )
+    for number, (need, replicas) in enumerate(found, first):
+        parts[number] = (need,)
+        places |= dict.fromkeys(replicas, number)
+    for request in requests:
+        seat = record.seat(request.replica)
+        assert seat is not None
+        part = places[request.replica]
+        record = record.with_seat(
+            msgspec.structs.replace(
+                seat,
+                request=request,
+                part=part,
+                slot=None,
+                wish="",
+                is_vacant=False,
+            )
+        )
+    used = {seat.part for seat in record.seats}
+    return msgspec.structs.replace(
+        record, parts={number: some for number, some in parts.items() if number in used}
+    )
+
+
+def needs(
+    requests: Iterable[SlotRequest],
+    nodes: Mapping[str, Node],
+    *,
+    owner: Owner = THE_SERVICE,
+    anywhere: bool = False,
+    attempt: tuple[JobUid, int] | None = None,
+    gang_size: int = 1,
+) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
+    """Return what replicas need together on each node, with those replicas: the ones whose machine types
+    reach it by the same route (`Acceptance.routes`). With `attempt`, return what each needs by itself. Their
+    agent's memory is included as far as others leave room, and never more than the node has, since the
+    scheduler has found that they fit. `anywhere`: the cluster chooses, and itself refuses what it can never
+    grant; the agent is included unless no node is that large. `gang_size`: number of replicas."""
+    by_way: dict[tuple[object, ...], list[SlotRequest]] = {}
+    for request in requests:
+        here = nodes.get(request.node)
+        way = here.accepts.position(request.wanted) if here else -1
+        own = request.replica if attempt else None
+        by_way.setdefault((request.node, way, own), []).append(request)
+    found: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
+    for some in by_way.values():
+        node = some[0].node
+        vcpus = sum(request.vcpus for request in some) or 1.0
+        asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        memory = asked + AGENT_MEMORY
+        if anywhere:
+            largest = max((one.memory_bytes for one in nodes.values()), default=memory)
+            memory = min(memory, max(asked, largest))
+        elif node in nodes:
+            here = nodes[node]
+            vcpus = min(vcpus, here.vcpus)
+            memory = min(memory, max(asked, here.memory_bytes - here.others.memory_bytes))
+            memory = min(memory, here.memory_bytes)
+        devices = sum(request.accelerators for request in some)
+        typical = next((request for request in some if request.accelerators), some[0])
+        kind = typical.accelerator if devices else ""
+        need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
+        if attempt:
+            one = some[0]
+            need = replace(
+                need,
+                replica=str(one.replica),
+                hostname=one.hostname,
+                image=one.image,
+                gang_size=gang_size,
+                job_uid=attempt[0],
+                attempt=attempt[1],
+                project=one.project,
+                service_account=one.service_account,
+            )
+        found.append((need, tuple(request.replica for request in some)))
+    return found
+
+
+def _shape(need: NodeNeed) -> tuple[object, ...]:
+    return (
+        need.replicas,
+        need.vcpus,
+        need.memory_bytes,
+        need.accelerators,
+        need.accelerator,
+        need.machine,
+        need.image,
+    )
+
+
+def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
+    """Return the name of a part's hold."""
+    return record.holds.get(part) or HoldName(
+        service, record.job_uid, record.attempt, part, record.owner.user
+    )
+
+
+def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:
+    """Yield the records, released ones without the holds that a later attempt has adopted: the service may
+    have ended between recording the adoption and forgetting the former owner."""
+    taken = {
+        (name.job_uid, name.attempt, name.part)
+        for record in records
+        if not record.released
+        for name in record.holds.values()
+    }
+    for record in records:
+        if record.released:
+            names = {part: hold_name("", record, part) for part in record.parts}
+            parts = {
+                part: some
+                for part, some in record.parts.items()
+                if (names[part].job_uid, names[part].attempt, names[part].part) not in taken
+            }
+            # The agents of those holds belong to the later attempt as well.
+            agents = {
+                where: start
+                for where, start in record.agents.items()
+                if int(where.split("/", 1)[0]) in parts
+            }
+            yield msgspec.structs.replace(record, parts=parts, agents=agents)
+        else:
+            yield record

@@ -1,0 +1,399 @@
+"""The hub is the service's end of the remote transport: agents dial it over TLS, and are admitted by name.
+
+One connection of an agent is its conversation with the service; each other one is carried, byte for byte, to
+one of the service's Unix sockets, or is a stream that the service expects. A peer without a certificate of
+ours gets no answer.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import random
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from trainshed.eventloop.background import Crew
+from trainshed.eventloop.joining import End
+from trainshed.httpd.connections import Connections, Reason
+from trainshed.httpd.limits import Limits
+from trainshed.replica.endpoint import interception
+from trainshed.replica.system.listening import listen_tcp
+from trainshed.replica.system.unix_sockets import reachable
+from trainshed_cluster.remote import greeting
+from trainshed_cluster.remote.channel import SILENCE, Channel
+from trainshed_cluster.remote.credentials import (
+    SERVER_NAME,
+    Credential,
+    Issuer,
+    shown_end,
+    shown_name,
+)
+from trainshed_cluster.remote.greeting import FirstLine
+from trainshed_cluster.remote.tunnel import Tunnel, streams
+
+log = logging.getLogger(__name__)
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+_LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECONDS)
+"""Of connections that have not said yet what they want."""
+_MOST_OF_AGENT: Final = 1024
+"""Connections of one agent."""
+_ANYWHERE: Final = ("", "0.0.0.0", "::")
+_LASTING_PORTS: Final = (*range(10000, 20000), *range(61000, 65536))
+"""Neither replicas that share an address (to 31999) nor Kubernetes' services (to 32767) listen there."""
+_LENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_TRIES: Final = 100
+_TAKEN_SECONDS: Final = 5.0
+"""For so long a port is asked for again that somebody has."""
+_LOOK_AGAIN_SECONDS: Final = 0.05
+_NO_FILES_SECONDS: Final = 0.1
+_QUIET_SECONDS: Final = 10.0
+"""Between two lines of the log about strangers."""
+
+
+def introductions(identity: str) -> frozenset[bytes]:
+    """Return the lines by which a program with this identity (`launch.documents`) may introduce itself to the
+    buckets, exactly as its replica's endpoint writes them, so that none can be read in another way."""
+    plain = identity.encode()
+    secure = interception.preamble(plain).rstrip(b"\n")
+    assert json.loads(plain).keys() | {"scheme"} == json.loads(secure).keys()
+    return frozenset((plain, secure))
+
+
+def _lasting_ports() -> list[int]:
+    """Return the ports that can be bound again later. The kernel gives other ports to outgoing connections
+    while nothing listens there, even to an agent that keeps dialling that very port and so connects to itself
+    (RFC 9293 3.5)."""
+    try:
+        first, last = (int(each) for each in _LENT_PORTS.read_text().split())
+    except (OSError, ValueError):
+        first, last = 32768, 60999  # Linux' default.
+    return [port for port in _LASTING_PORTS if not first <= port <= last]
+
+
+class Hub(Generic[Sent, Received]):
+    """The server that agents dial. It belongs to one event loop."""
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        *,
+        host: str,
+        port: int,
+        received: Any,
+        doors: Mapping[str, Path],
+        admits: Callable[[str], bool],
+        serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
+        introduction: Callable[[str, bytes], bool] | None = None,
+        content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
+        dialled: str = "",
+        silence: float = SILENCE,
+        limits: Limits = _LIMITS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`host` and `port`: where it listens; port 0 = any free one. `received`: the type of agents'
+        messages. `doors`: the service's Unix sockets by name.
+
+        `admits`: whether an agent of that name is expected now; asked for each connection. `serve`: holds a
+        conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
+        `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
+        = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
+        the writer; None = no content is sent. `dialled`: the host that agents are told; "" = `host`, or this
+        machine's name. `silence`: as for `Channel`. `now`: the clock, in seconds since the epoch.
+        """
+        self._issuer = issuer
+        self._host = host
+        self._port = port
+        self._received = received
+        self._doors = doors
+        self._admits = admits
+        self._serve = serve
+        self._introduction = introduction
+        self._content = content
+        self._dialled = dialled or (socket.gethostname() if host in _ANYWHERE else host)
+        self._silence = silence
+        self._now = now
+        self._opening = Connections(limits)
+        self._agents: dict[str, _Agent] = {}
+        self._context: ssl.SSLContext | None = None
+        self._expected: dict[tuple[str, str], asyncio.Future[Streams]] = {}
+        self._crew = Crew()
+        self._quiet_until = 0.0
+        self._listener: socket.socket | None = None
+
+    async def start(self) -> None:
+        """Start to listen. Raises OSError if the port is taken."""
+        self._context = self._issuer.server()
+        self._listener = await self._listening()
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+        self._crew.keep(self._take, "taking connections of agents")
+
+    async def _listening(self) -> socket.socket:
+        """Bind the port that running agents dial again after a restart. A process that a killed service was
+        about to start may hold it for a moment, and nothing signals when that ends, so that binding is
+        retried."""
+        if not self._port:
+            lasting = _lasting_ports()
+            for port in random.sample(lasting, min(_TRIES, len(lasting))):
+                with contextlib.suppress(OSError):
+                    return listen_tcp(self._host, port)
+        until = asyncio.get_running_loop().time() + _TAKEN_SECONDS
+        while True:
+            try:
+                return listen_tcp(self._host, self._port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or asyncio.get_running_loop().time() > until:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        """Stop listening and end all connections."""
+        for name in tuple(self._agents):
+            self.drop(name)
+        await self._crew.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens, once it does."""
+        return self._port
+
+    def issue(self, name: str, ends: float) -> Credential:
+        """Issue the credential of an agent, valid until `ends` (seconds since the epoch). The hub must have
+        started. Takes a millisecond."""
+        certificate, key = self._issuer.issue(name, ends)
+        authority = self._issuer.authority
+        return Credential(name, self._dialled, self._port, SERVER_NAME, authority, certificate, key)
+
+    def drop(self, name: str) -> None:
+        """End all connections of an agent now. Only `admits` decides whether it may connect again."""
+        agent = self._agents.get(name)
+        if agent is not None:
+            agent.cut()
+        for key in [key for key in self._expected if key[0] == name]:
+            future = self._expected.pop(key)
+            if not future.done():
+                future.set_exception(ConnectionResetError(f"agent {name}: dropped"))
+                future.exception()
+
+    def expect(self, name: str, stream: str) -> "asyncio.Future[Streams]":
+        """Expect a stream that an agent will open under the name `stream`, which is used once. It is expected
+        from this call on, so that the agent can be told, until it has come or the future is cancelled."""
+        key = name, stream
+        future: asyncio.Future[Streams] = asyncio.get_running_loop().create_future()
+        if key in self._expected:
+            raise ValueError(f"stream {stream!r} is expected already")
+        self._expected[key] = future
+
+        def over(done: "asyncio.Future[Streams]") -> None:
+            if self._expected.get(key) is done:
+                del self._expected[key]
+
+        future.add_done_callback(over)
+        return future
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._listener is not None
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._listener)
+            except OSError as failure:
+                # There is no file handle for it: open connections will free some.
+                log.warning("agent: a connection could not be taken: %s", failure)
+                await asyncio.sleep(_NO_FILES_SECONDS)
+                continue
+            self._crew.begin(self._greet(connection, str(address[0])), "a connection of an agent")
+
+    async def _greet(self, connection: socket.socket, address: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        half = _Half(task)
+        first = FirstLine()
+        self._opening.open(half, address)
+        try:
+            connection.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: first,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._opening.limits.head_seconds,
+            )
+            line = (await first.line()).decode(errors="replace")
+        except (OSError, asyncio.CancelledError) as failure:
+            # The connection broke off, took too long, or is no agent's: there is nobody to tell.
+            self._tell(address, failure)
+            first.abort()
+            connection.close()
+            return
+        finally:
+            self._opening.closed(half)
+        try:
+            await self._let_in(first, line)
+        except OSError as failure:
+            log.info("agent connection from %s has ended: %s", address, failure)
+            first.abort()
+        except BaseException:
+            first.abort()
+            raise
+
+    def _tell(self, address: str, failure: BaseException) -> None:
+        """Log why a peer was not admitted: as a warning if it may be an agent, but not for each of a
+        thousand."""
+        now = asyncio.get_running_loop().time()
+        is_told = isinstance(failure, ssl.SSLCertVerificationError) and now >= self._quiet_until
+        if is_told:
+            self._quiet_until = now + _QUIET_SECONDS
+        level = logging.WARNING if is_told else logging.DEBUG
+        log.log(level, "agent connection from %s not let in: %s", address, failure)
+
+    async def _let_in(self, first: FirstLine, line: str) -> None:
+        """Serve a connection that has a valid certificate, to its end."""
+        certificate = first.info("peercert")
+        name, left = shown_name(certificate), shown_end(certificate) - self._now()
+        if not name or left <= 0 or not self._admits(name):
+            first.refuse(greeting.NOT_ADMITTED)
+            return
+        try:
+            door = greeting.wished(line)
+        except ValueError as error:
+            first.refuse(greeting.CLOSED, str(error))
+            return
+        greeting.probe(first.info("socket").fileno())
+        agent = self._agents.setdefault(name, _Agent())
+        if door != greeting.CONTROL and len(agent.connections) >= _MOST_OF_AGENT:
+            # A newer conversation replaces an older one.
+            first.refuse(greeting.CLOSED, f"this agent has {_MOST_OF_AGENT} connections already")
+            return
+        agent.connections.add(first)
+        # The connection ends when its certificate expires, which was only checked at its beginning.
+        end = asyncio.get_running_loop().call_later(left, first.abort)
+        try:
+            if door == greeting.CONTROL:
+                await self._converse(name, agent, first)
+            else:
+                await self._carry(name, first, door)
+        finally:
+            end.cancel()
+            agent.connections.discard(first)
+            if not agent.connections and self._agents.get(name) is agent:
+                del self._agents[name]
+
+    async def _converse(self, name: str, agent: "_Agent", first: FirstLine) -> None:
+        if agent.control is not None:
+            agent.control.abort()
+        agent.control = first
+        async with agent.turn:
+            if agent.control is not first:
+                first.abort()
+                return
+            channel: Channel[Sent, Received] = Channel(self._received, name, self._silence)
+            first.accept(channel)
+            try:
+                await self._serve(channel)
+            finally:
+                channel.close()
+                if agent.control is first:
+                    agent.control = None
+        await channel.closed()
+        if isinstance(channel.cause, TimeoutError):
+            # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
+            agent.cut()
+
+    async def _carry(self, name: str, first: FirstLine, door: str) -> None:
+        """Carry a connection to a door, or a stream, until it ends."""
+        if door.startswith(greeting.STREAM):
+            expected = self._expected.pop((name, door.removeprefix(greeting.STREAM)), None)
+            if expected is None or expected.done():
+                first.refuse(greeting.CLOSED, "this stream is not expected")
+                return
+            tunnel, reader, writer = streams()
+            first.accept(tunnel)
+            expected.set_result((reader, writer))
+            await tunnel.closed()
+            return
+        if door.startswith(greeting.CONTENT) and self._content is not None:
+            tunnel, reader, writer = streams()
+            first.accept(tunnel)
+            await self._content(name, door.removeprefix(greeting.CONTENT), writer)
+            await tunnel.closed()
+            return
+        path = self._doors.get(door)
+        if path is None:
+            first.refuse(greeting.CLOSED, f"there is no door {door!r}")
+            return
+        loop = asyncio.get_running_loop()
+        inner = End(_not_yet, set())
+        try:
+            with reachable(str(path)) as short:
+                await loop.create_unix_connection(lambda: inner, path=short)
+        except OSError as failure:
+            first.refuse(greeting.CLOSED, f"nobody answers there now: {failure.strerror}")
+            return
+        outer = End(inner.join, set())
+        try:
+            if door == greeting.BUCKETS:
+                said = FirstLine()
+                tunnel = Tunnel(said)
+                first.accept(tunnel)
+                await self._introduce(name, said, outer)
+            else:
+                tunnel = Tunnel(outer)
+                first.accept(tunnel)
+        except BaseException:
+            inner.transport.abort()
+            first.abort()
+            raise
+        await tunnel.closed()
+
+    async def _introduce(self, name: str, said: FirstLine, outer: End) -> None:
+        """Have `outer` serve a tunnel once its first line has proved to be that of a program of the agent.
+        Raises OSError."""
+        async with asyncio.timeout(self._opening.limits.head_seconds):
+            line = await said.line()
+        if self._introduction is None or not self._introduction(name, line):
+            log.warning("agent %s: a program introduced itself as none of its own: %r", name, line)
+            raise ConnectionRefusedError("no program of this agent introduces itself so")
+        said.hand_over(outer, line + b"\n")
+
+
+def _not_yet(end: End) -> None:
+    """Placeholder for an end that is connected later."""
+
+
+class _Agent:
+    """The open connections of an agent."""
+
+    def __init__(self) -> None:
+        self.connections: set[FirstLine] = set()
+        #: Its newest conversation.
+        self.control: FirstLine | None = None
+        self.turn = asyncio.Lock()
+
+    def cut(self) -> None:
+        for connection in tuple(self.connections):
+            connection.abort()
+
+
+class _Half:
+    """A connection that has not proved yet whose it is, as the limit of such connections counts it."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def drop(self, reason: Reason) -> None:
+        self._task.cancel()
+
+    def is_held_back(self) -> bool:
+        return False

@@ -1,0 +1,448 @@
+"""Declares the messages of an agent and its service on their control connection (docs/adr/0061).
+
+The service makes calls, which are those of the engine port for one attempt on one node; each is answered
+once. The agent reports what it sees as news, in order, each after the bytes of streams that it announces.
+Both sides may repeat anything: on a new connection the agent reports all that it knows again.
+"""
+
+import zlib
+from typing import IO, Final
+
+import msgspec
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import (
+    ReplicaExited,
+    ReplicaLost,
+    ReplicaNoted,
+    ReplicaStarted,
+)
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import TerminalRequest
+from trainshed.core.units import Nanos
+from trainshed.engines.port import Capabilities, Fault, Slot, SlotRequest
+from trainshed_cluster.remote.content.manifest import Manifest
+from trainshed_cluster.remote.credentials import Credential
+
+VERSION = 3
+"""Raised when one side could not understand the other any more."""
+TAKEN: Final = b"taken\n"
+"""What an agent's process writes to its standard output once it has read its document."""
+
+
+class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an agent is started with. It contains secrets, so that it is only passed on standard
+    input."""
+
+    credential: Credential
+    job_uid: JobUid
+    attempt: int
+    #: The cluster's name of the node.
+    node: str
+    #: The user as whom it has to run there; "" = any.
+    user: str = ""
+    #: The node's address by which peers reach the replicas there; "" = the one by which the agent reaches the
+    #: service.
+    address: str
+    #: Directory on the node in which it makes its own, which it removes at its end.
+    directory: str
+    #: Seconds without contact to the service after which it ends its programs and itself (`lease`).
+    lease: float
+    #: Sandbox level that is demanded; "" = the strongest that works there.
+    level: str = ""
+    #: How many processes a replica may have; 0 = any number.
+    processes: int = 0
+    #: Seconds between two measurements of what a replica uses; 0 = use is not measured.
+    usage_every: float = 0.0
+    #: A replica whose files take more than its disk is ended.
+    disk_enforced: bool = False
+    #: Directories that programs must not see.
+    hidden: tuple[str, ...] = ()
+    #: Paths that programs may only read, visible even inside hidden ones.
+    read_only: tuple[str, ...] = ()
+    #: Further such paths, chosen by the operator.
+    visible: tuple[str, ...] = ()
+    #: The service's cache directory, where the node does not see it; "" = it does.
+    cache: str = ""
+    #: Most bytes that the node keeps of it, beyond which the least recently used go; 0 = any number.
+    #: PEM with the key and chain that endpoints show for Google's hosts; "" = those are not served.
+    interception: str = ""
+    #: PEM of the authorities that programs trust in that case.
+    trust: str = ""
+    #: A file on the node that contains them already; "" = the agent makes one.
+    trust_file: str = ""
+    #: Names of the service's sockets that are reached through tunnels (`hub`).
+    doors: tuple[str, ...] = ()
+    #: The node is checked before it gives out slots (`preflight`).
+    preflight: bool = False
+    #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
+    hosts_file: str = ""
+    #: Directories on file systems that the node shares with the service (`shared_files`).
+    shared: tuple[str, ...] = ()
+    #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
+    #: their ends are then reported. 0 = it ends at once, and its programs with it.
+    grace: float = 0.0
+    #: Command that the agent becomes when its lease is over and it has ended everything: it gives the
+    #: agent's hold back if no other agent has it. () = the hold ends with the agent.
+    forsaken: tuple[str, ...] = ()
+
+
+# --- what the service says ---
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A call of the service, answered by an `Answer` of the same number."""
+
+    number: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The service's first message on each connection. `sizes`: bytes that it has of the agent's streams, by
+    replica and file name; the agent sends the rest."""
+
+    sizes: dict[str, dict[str, int]]
+    #: The service's clock, in seconds since the epoch; 0 = not told.
+    clock: float = 0.0
+    #: As in `AgentDocument`, from now on; 0 = as it was.
+    lease: float = 0.0
+
+
+class Alive(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a `Beat`, with its number."""
+
+    number: int
+
+
+class Allocate(Call, frozen=True, tag=True):
+    """Allocate slots; answered by `Slots`."""
+
+    requests: tuple[SlotRequest, ...]
+
+
+class Provide(Call, frozen=True, tag=True):
+    """Fetch the content that later plans need, where nodes do not see the service's directories."""
+
+    content: Manifest
+
+
+class Launch(Call, frozen=True, tag=True):
+    """Launch programs. The other tuples have one entry for each plan, in order."""
+
+    #: Plans into which secrets have been put already.
+    plans: tuple[LaunchPlan, ...]
+    #: Texts that must not get into the log.
+    masked: tuple[tuple[str, ...], ...]
+    #: The number of the log's next line, for a replica that was on another node before.
+    lines: tuple[int, ...]
+
+
+class Stop(Call, frozen=True, tag=True):
+    """Stop all replicas on the node."""
+
+    grace: int
+
+
+class StopReplica(Call, frozen=True, tag=True):
+    """Stop one incarnation."""
+
+    replica: ReplicaId
+    incarnation: int
+    grace: int
+
+
+class Inject(Call, frozen=True, tag=True):
+    """Inject a fault into one incarnation."""
+
+    replica: ReplicaId
+    incarnation: int
+    fault: Fault
+
+
+class DropReducers(Call, frozen=True, tag=True):
+    """Tell replicas that the reducers at these HOST:PORT will not come back."""
+
+    places: tuple[str, ...]
+
+
+class Hosts(Call, frozen=True, tag=True):
+    """Tell replicas the gang's addresses by hostname, after a replica has moved."""
+
+    hosts: tuple[tuple[str, str], ...]
+
+
+class WriteLog(Call, frozen=True, tag=True):
+    """Write lines into a replica's log as if its program had printed them."""
+
+    replica: ReplicaId
+    lines: tuple[str, ...]
+
+
+class OpenTerminal(Call, frozen=True, tag=True):
+    """Open a shell beside a live incarnation, carried on a stream that the agent opens (`hub.expect`)."""
+
+    replica: ReplicaId
+    incarnation: int
+    request: TerminalRequest
+    #: The stream's name.
+    stream: str
+
+
+class SendFiles(Call, frozen=True, tag=True):
+    """Send a failed replica's files as a tar on a stream that the agent opens (`hub.expect`). Nothing of the
+    replica lives. Answered by `FilesAt` before the files are sent."""
+
+    replica: ReplicaId
+    #: The stream's name.
+    stream: str
+    #: Most bytes that are accepted: larger files are not sent at all.
+    limit: int
+
+
+class Listen(Call, frozen=True, tag=True):
+    """Listen for a moment, and tell each peer that connects the word. Answered by `Listening`."""
+
+    word: str
+
+
+class Reach(Call, frozen=True, tag=True):
+    """Connect to each of these places, which know the word. Answered by `Reached`."""
+
+    places: tuple[tuple[str, int], ...]
+    word: str
+
+
+class Rest(Call, frozen=True, tag=True):
+    """Remove what is left of the attempt, of which nothing lives any more, and wait for another."""
+
+
+class Adopt(Call, frozen=True, tag=True):
+    """Become the agent of another attempt, after `Rest`."""
+
+    job_uid: JobUid
+    attempt: int
+    #: As in `Welcome`.
+    sizes: dict[str, dict[str, int]]
+
+
+class Away(Call, frozen=True, tag=True):
+    """The service is about to end in order. For so many seconds it starts no replacements elsewhere, although
+    the agent cannot be heard."""
+
+    seconds: float
+
+
+class Leave(Call, frozen=True, tag=True):
+    """Remove what is left of the attempt, of which nothing lives any more, and end."""
+
+
+AnyCall = (
+    Allocate
+    | Provide
+    | Launch
+    | Stop
+    | StopReplica
+    | Inject
+    | DropReducers
+    | Hosts
+    | WriteLog
+    | OpenTerminal
+    | SendFiles
+    | Listen
+    | Reach
+    | Rest
+    | Adopt
+    | Away
+    | Leave
+)
+"""All that a service asks for."""
+
+Order = (
+    Welcome
+    | Alive
+    | Allocate
+    | Provide
+    | Launch
+    | Stop
+    | StopReplica
+    | Inject
+    | DropReducers
+    | Hosts
+    | WriteLog
+    | OpenTerminal
+    | SendFiles
+    | Listen
+    | Reach
+    | Rest
+    | Adopt
+    | Away
+    | Leave
+)
+"""All that a service says."""
+
+
+# --- what the agent says ---
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first word of each connection."""
+
+    version: int
+    #: Capabilities of the local engine; None = unknown, because of `failure`.
+    capabilities: Capabilities | None
+    #: Why nothing can be run there, in which case this is its last message; "" = programs can be run.
+    failure: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a call. `failure`: name of the port's exception, with its text in `message`; "" = it was
+    done."""
+
+    number: int
+    failure: str = ""
+    message: str = ""
+
+
+class Slots(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Allocate`."""
+
+    number: int
+    slots: tuple[Slot, ...]
+
+
+class FilesAt(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `SendFiles`."""
+
+    number: int
+    #: Where the program had its files, on the node.
+    path: str
+
+
+class Listening(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Listen`: where the agent listens."""
+
+    number: int
+    address: str
+    port: int
+
+
+class Reached(msgspec.Struct, frozen=True, tag=True):
+    """The answer to `Reach`: for each place why it was not reached; "" = it was."""
+
+    number: int
+    failures: tuple[str, ...]
+
+
+class Appended(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of a replica's stream at `offset` of its file. `anew`: the file was replaced by another, which
+    begins here."""
+
+    replica: ReplicaId
+    file: str
+    offset: int
+    data: bytes
+    anew: bool = False
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """News with moments of the agent's clock, in ns since the epoch."""
+
+    #: What that clock showed when this was sent; 0 = not told.
+    clock: Nanos = 0
+
+
+class Started(Timed, frozen=True, tag=True):
+    event: ReplicaStarted
+
+
+class Exited(Timed, frozen=True, tag=True):
+    event: ReplicaExited
+
+
+class Lost(Timed, frozen=True, tag=True):
+    event: ReplicaLost
+
+
+class Noted(Timed, frozen=True, tag=True):
+    event: ReplicaNoted
+
+
+class SharedFiles(Timed, frozen=True, tag=True):
+    """File systems that the node shares with the service hang, or answer again."""
+
+    #: Since when they have not answered.
+    since: Nanos
+    #: When they answered again; 0 = not yet.
+    until: Nanos = 0
+
+
+class Lines(msgspec.Struct, frozen=True, tag=True):
+    """That many lines of a replica can be read."""
+
+    replica: ReplicaId
+    lines: int
+
+
+class Metrics(msgspec.Struct, frozen=True, tag=True):
+    """A new measurement of a trial's primary replica can be read."""
+
+    replica: ReplicaId
+
+
+class Current(msgspec.Struct, frozen=True, tag=True):
+    """Everything that the agent knew before this connection has been reported."""
+
+
+class Ending(msgspec.Struct, frozen=True, tag=True):
+    """The agent is ending: it ends its programs, starts nothing more, and then exits."""
+
+
+class Beat(Timed, frozen=True, tag=True):
+    """A sign of life, sent several times within a lease. Its answer renews the lease."""
+
+    number: int
+
+
+AnyAnswer = Answer | Slots | FilesAt | Listening | Reached
+"""To a call, by its number."""
+
+News = (
+    Hello
+    | Answer
+    | Slots
+    | FilesAt
+    | Listening
+    | Reached
+    | Appended
+    | Started
+    | Exited
+    | Lost
+    | Noted
+    | SharedFiles
+    | Lines
+    | Metrics
+    | Current
+    | Ending
+    | Beat
+)
+"""All that an agent says."""
+
+
+def write_document(document: AgentDocument) -> bytes:
+    """Return the standard input of an agent's process: compressed, because Slurm carries a kilobyte at a
+    time, after a line with its size, because Kubernetes does not end the input."""
+    data = zlib.compress(msgspec.msgpack.encode(document), level=1)
+    return b"%d\n" % len(data) + data
+
+
+def read_document(stream: IO[bytes]) -> AgentDocument:
+    """Read what `write_document` wrote. Raises EOFError if the sender was killed, or has changed its mind,
+    and ValueError."""
+    line = stream.readline()
+    try:
+        size = int(line or b"0")
+        data = stream.read(size)
+        if not size or len(data) < size:
+            raise EOFError("the agent's document broke off")
+        return msgspec.msgpack.decode(zlib.decompress(data), type=AgentDocument)
+    except (ValueError, zlib.error, msgspec.MsgspecError) as error:
+        raise ValueError(f"the agent's document cannot be read: {error}") from error

@@ -1,0 +1,167 @@
+"""Copies the streams of replicas on another machine, from the files that shims write there to files here.
+
+The agent sends what its files have beyond the copies, by offset, so that a new connection continues where the
+last one broke off. Segments of logs only grow; the files beside them may be replaced (when they are thinned),
+and are then sent anew.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.streams import StreamSource
+from trainshed.core.units import Bytes
+from trainshed.engines.streams import FileStreams
+from trainshed_cluster.remote.messages import Appended
+
+BLOCK = 256 << 10
+"""Bytes of a file that are sent at once."""
+_SEGMENT = re.compile(r"\d{12}\.jsonl")
+_NAME = re.compile(r"\d{12}\.jsonl|(?:usage|metrics|reduction|launches|progress)\.jsonl")
+_FRESH = ".anew"
+
+
+class TornStream(Exception):
+    """The bytes that were sent do not continue the copy, so that the connection is useless."""
+
+
+class _Sent(Struct):
+    """What the service has of a file."""
+
+    inode: int
+    size: Bytes
+
+
+class StreamSender:
+    """The agent's side, for one attempt of a job."""
+
+    def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
+        self._streams = streams
+        self._job_uid = job_uid
+        self._attempt = attempt
+        self._sent: dict[tuple[ReplicaId, str], _Sent] = {}
+
+    def resume(self, sizes: Mapping[str, Mapping[str, int]]) -> None:
+        """Begin a new connection. `sizes`: bytes that the service has of each file, by replica. Raises
+        ValueError."""
+        self._sent = {
+            (ReplicaId.parse(replica), file): _Sent(0, size)
+            for replica, files in sizes.items()
+            for file, size in files.items()
+        }
+
+    def begin(self, replica: ReplicaId, line: int) -> None:
+        """Have a replica's log continue from that line number, if it has no log here. Blocks briefly. Raises
+        OSError."""
+        directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if line and not any(_SEGMENT.fullmatch(path.name) for path in directory.iterdir()):
+            (directory / f"{line:012}.jsonl").touch(mode=0o600)
+
+    def changes(self, replica: ReplicaId) -> Iterator[Appended]:
+        """Yield what a replica's files have beyond what was sent. An item counts as sent once the next one is
+        requested. Blocks for small reads."""
+        directory = self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(directory.iterdir()):
+                if _NAME.fullmatch(path.name):
+                    yield from self._of_file(replica, path)
+
+    def _of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            sent = self._sent.get((replica, path.name))
+            # A file that is no segment may have been replaced while there was no connection.
+            is_known = sent is not None and (
+                sent.inode == found.st_ino
+                or (sent.inode == 0 and _SEGMENT.fullmatch(path.name) is not None)
+            )
+            anew = not is_known or found.st_size < sent.size if sent else True
+            if sent is None or anew:
+                sent = self._sent[replica, path.name] = _Sent(found.st_ino, 0)
+            sent.inode = found.st_ino
+            file.seek(sent.size)
+            # No more than there was at the beginning: a program that prints without a pause must not delay
+            # the news of its own end.
+            while data := _whole_lines(file, found.st_size - sent.size):
+                yield Appended(replica, path.name, sent.size, data, anew)
+                sent.size += len(data)
+                anew = False
+
+
+def _whole_lines(file: BinaryIO, left: int) -> bytes:
+    """Read about a block, and at most `left` bytes, of complete lines. An incomplete line is left, because a
+    restarted shim may remove it again."""
+    data = file.read(min(BLOCK, left))
+    while b"\n" not in data and len(data) < left:
+        more = file.read(min(BLOCK, left - len(data)))
+        if not more:
+            break
+        data += more
+    end = data.rfind(b"\n") + 1
+    file.seek(end - len(data), os.SEEK_CUR)
+    return data[:end]
+
+
+class StreamCopies:
+    """The service's side: copies of one attempt's streams."""
+
+    def __init__(self, streams: FileStreams, job_uid: JobUid, attempt: int) -> None:
+        self._streams = streams
+        self._job_uid = job_uid
+        self._attempt = attempt
+
+    def sizes(self, replicas: Iterable[ReplicaId]) -> dict[str, dict[str, int]]:
+        """Return the size of every copy, by replica and file. Blocks briefly."""
+        found: dict[str, dict[str, int]] = {}
+        for replica in replicas:
+            with contextlib.suppress(FileNotFoundError):
+                found[str(replica)] = {
+                    entry.name: entry.stat().st_size
+                    for entry in os.scandir(self._directory(replica))
+                    if _NAME.fullmatch(entry.name)
+                }
+        return found
+
+    def append(self, part: Appended) -> None:
+        """Append bytes to a copy. Blocks for a write. Raises TornStream, OSError."""
+        if not _NAME.fullmatch(part.file):
+            raise TornStream(f"{part.file!r} is no file of a stream")
+        path = self._directory(part.replica) / part.file
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if part.anew:
+            fresh = path.with_name(path.name + _FRESH)
+            fresh.write_bytes(part.data)
+            fresh.replace(path)
+            return
+        with path.open("ab") as file:
+            size = file.tell()
+            if part.offset > size:
+                raise TornStream(f"{part.file} has {size} bytes here, and {part.offset} were sent")
+            # Bytes that came twice are skipped.
+            file.write(part.data[size - part.offset :])
+
+    def next_line(self, replica: ReplicaId) -> int:
+        """Return the number of the log's next line, for a replica that continues on another node. Blocks
+        briefly."""
+        try:
+            names = sorted(
+                path for path in self._directory(replica).iterdir() if _SEGMENT.fullmatch(path.name)
+            )
+        except FileNotFoundError:
+            return 0
+        if not names:
+            return 0
+        # Only complete lines are copied, so that each counts.
+        with names[-1].open("rb") as file:
+            lines = sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK), b""))
+        return int(names[-1].stem) + lines
+
+    def _directory(self, replica: ReplicaId) -> Path:
+        return self._streams.directory(StreamSource(self._job_uid, self._attempt, replica))

@@ -1,0 +1,82 @@
+"""Declares the options of an engine of other machines, which the operator and the service choose."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from trainshed.engines.port import RegistryAccess, SecretSource
+from trainshed_cluster.remote.autopsies import CollectorOptions
+from trainshed_cluster.remote.content.library import Library
+from trainshed_cluster.remote.failed_starts import PAUSES
+from trainshed_cluster.remote.messages import AgentDocument
+
+
+class AgentCommand(Struct, frozen=True):
+    """How an agent's process is started."""
+
+    argv: Sequence[str]
+    #: Makes the process's standard input from the agent's document.
+    parcel: Callable[[bytes], bytes] = lambda document: document
+
+
+class RemoteOptions(Struct, frozen=True, kw_only=True):
+    """The options of a remote engine."""
+
+    #: Tells this service from others that use the cluster.
+    identity: str
+    #: Directory of the engine's own files.
+    directory: Path
+    #: Seconds without contact to the service after which an agent ends its programs.
+    lease: float
+    #: The same after the service has announced its end; at least `lease`.
+    away: float = 0.0
+    #: Programs on a node that the cluster gives up are lost at once, although they may live until their
+    #: agent's lease ends.
+    down_is_lost: bool = False
+    #: Makes an agent's document from its credential, job, node, user (`Owner.user`) and address.
+    agent: Callable[..., AgentDocument]
+    #: Returns how an agent is started on a node. It may block, because all of the agents' code may have to be
+    #: read.
+    command: Callable[[str], AgentCommand]
+    #: Resolves the secrets that launch plans refer to; None = plans may refer to none.
+    secrets: SecretSource | None = None
+    #: Nodes of a gang have to reach each other before something is started there; the agents' documents turn
+    #: on the other checks.
+    preflight: bool = False
+    #: Seconds for which nothing is started on a node whose preflight failed.
+    quarantine: float = 3600.0
+    #: The cluster chooses nodes: those that requests name are preferences.
+    anywhere: bool = False
+    #: Each replica has its own hold and agent, even beside others on its node.
+    apart: bool = False
+    #: How the files of failed replicas are fetched.
+    autopsies: CollectorOptions = field(default_factory=CollectorOptions)
+    #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
+    #: `apart`; 0 = only for a retry, or the next job in the queue.
+    keep: float = 0.0
+    #: Seconds between failed starts of agents, as `failed_starts.PAUSES`.
+    start_pauses: Sequence[float] = PAUSES
+    #: The clock, in seconds since the epoch.
+    now: Callable[[], float] = time.time
+    #: Content for nodes that do not see the service's files; None = they see them.
+    library: Library | None = None
+    #: How registries are reached, if the cluster pulls jobs' container images; None = it does not.
+    registry_access: RegistryAccess | None = None
+
+
+_BEGIN = """\
+import sys
+sys.path[:0] = sys.argv[1:]
+from trainshed_cluster.remote.start import main
+main()
+"""
+
+
+def module_command(node: str) -> AgentCommand:
+    """Return how agents are started on nodes that see this Python and this package at the same paths: with
+    this process's module search path, because finding site-packages takes a tenth of a start."""
+    paths = [path for path in sys.path if Path(path).is_dir()]
+    return AgentCommand((sys.executable, "-I", "-S", "-c", _BEGIN, *paths))

@@ -1,0 +1,583 @@
+"""Makes slots on a cluster's nodes: it acquires holds and has agents started on them, which give out the
+slots.
+
+The module has over 600 lines because everything that gives or takes a slot changes one record of the gang,
+and waits for or cancels one preparation of it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, count
+
+import msgspec
+from msgspec.structs import replace
+
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.port import (
+    EngineUnavailable,
+    LaunchRejected,
+    Slot,
+    SlotRequest,
+    StartFailed,
+    StillWaiting,
+)
+from trainshed.eventloop.background import Crew, joined
+from trainshed_cluster.remote import messages
+from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
+from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.attempts import Attempts
+from trainshed_cluster.remote.cluster import (
+    Cluster,
+    ClusterRefused,
+    ClusterUnavailable,
+    Hold,
+    HoldName,
+    Owner,
+)
+from trainshed_cluster.remote.content.library import Refused, named_by
+from trainshed_cluster.remote.content.manifest import Manifest
+from trainshed_cluster.remote.content.progress import delay_of_sending
+from trainshed_cluster.remote.gang import (
+    Gang,
+    given,
+    has_to_move,
+    hold_name,
+    left_on,
+    moved,
+    vacated,
+    with_them,
+)
+from trainshed_cluster.remote.kept_holds import KeptHolds
+from trainshed_cluster.remote.nodes import ClusterNodes
+from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.preflight import PreflightFailed
+from trainshed_cluster.remote.reachability import Break, judge
+from trainshed_cluster.remote.records import GangRecord, Seat, place
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 5.0
+"""Seconds that one `allocate` waits; the next one goes on waiting for the same."""
+_ROUND = 5.0
+"""Seconds between two looks at what is held in vain."""
+_REST_SECONDS = 600.0
+"""For which nodes of one kind are held while those of another are waited for."""
+_TOLD_AFTER = (2.0, 10.0, 25.0)
+"""Seconds after which it is told how much a node was sent; then after each double minute."""
+_STARTS = 3
+"""Agents that are started on a node until one stays."""
+
+
+class SlotMaker:
+    """Makes the slots of gangs. A preparation goes on when its caller stops waiting; the next call of
+    `prepare` waits for the same one."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        agents: Agents,
+        cluster: Cluster,
+        nodes: ClusterNodes,
+        options: RemoteOptions,
+    ) -> None:
+        self._attempts = attempts
+        self._agents = agents
+        self._cluster = cluster
+        self._nodes = nodes
+        self._options = options
+        self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
+        self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
+        self._starter = AgentStarter(
+            attempts, agents, cluster, nodes, kept=self._kept, options=options
+        )
+        self._tasks = Crew()
+
+    def begin(self) -> None:
+        """Called once the cluster has been looked at for the first time and agents may connect."""
+        for gang in self._attempts.gangs.values():
+            if gang.record.released:
+                self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
+        self._tasks.keep(self._give_back_strays, "giving back what nobody has")
+        self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
+
+    async def close(self) -> tuple[HoldName, ...]:
+        """Stop all work. Holds of attempts that are not over stay; those of others are given back as far as
+        the cluster answers, and the rest of them is returned."""
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        over = [gang for gang in self._attempts.gangs.values() if gang.record.released]
+        await asyncio.gather(
+            self._kept.close(), *map(self.give_back_all, over), return_exceptions=True
+        )
+        await self._tasks.close()
+        left = (gang for gang in self._attempts.gangs.values() if gang.is_over)
+        return (*self._kept.names(), *(name for gang in left for name in self._holds_of(gang)))
+
+    async def stop_preparing(self, gang: Gang) -> None:
+        """Cancel a gang's preparation."""
+        if (preparing := self._preparing.get(gang.key)) is not None:
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+
+    async def owner(self, requests: Sequence[SlotRequest]) -> Owner:
+        """Return the owner of a gang's holds. Raises LaunchRejected."""
+        try:
+            return await self._cluster.owner(requests[0].project, requests[0].node)
+        except ClusterRefused as failure:
+            raise LaunchRejected(str(failure)) from failure
+
+    async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
+        """Move the replicas that are requested on another node there. Raises EngineUnavailable,
+        LaunchRejected."""
+        await self._vacate(gang, [one.replica for one in requests if not one.is_placed])
+        moving = [
+            request
+            for request in requests
+            if request.is_placed
+            and (seat := gang.record.seat(request.replica))
+            and has_to_move(gang, seat, request.node)
+        ]
+        if not moving:
+            return
+        if not self._options.anywhere:
+            self._nodes.require(moving, refuse=True)
+        seats = [gang.record.seat(request.replica) for request in moving]
+        if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
+            raise EngineUnavailable(
+                f"{', '.join(live)} still run where they are; stop them and wait for their end"
+            )
+        await self.stop_preparing(gang)
+        before = gang.record
+        if not self._options.anywhere:
+            moving += with_them(gang, moving, requests)
+        await self._attempts.write(
+            gang,
+            moved(
+                before,
+                moving,
+                self._nodes.by_name(),
+                anywhere=self._options.anywhere,
+                apart=self._options.apart,
+            ),
+        )
+        for part in before.parts.keys() - gang.record.parts.keys():
+            left = [agent for agent in gang.agents.values() if agent.part == part]
+            for agent in left:
+                gang.agents.pop(place(part, agent.node))
+                self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
+            self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
+
+    async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
+        """Free the seats of replicas that have lost their node and wait for another: holds that become empty
+        are given back, and no agent is awaited there."""
+        record = vacated(gang, replicas)
+        if record is gang.record:
+            return
+        await self.stop_preparing(gang)
+        await self._attempts.write(gang, record)
+        taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
+        left = [where for where in gang.agents if where not in taken]
+        for agent in [gang.agents.pop(where) for where in left]:
+            self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
+        for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
+            self._tasks.begin(self._give_back_later(record, part), "giving nodes back")
+
+    async def prepare(self, gang: Gang) -> None:
+        """Wait a while until all slots are given out. Raises EngineUnavailable, LaunchRejected,
+        StartFailed."""
+        if not gang.is_complete():
+            gang.require_not_refused()
+            preparing = self._begin_preparing(gang)
+            await asyncio.wait([preparing], timeout=_PATIENCE)
+            self._require_prepared(gang, preparing)
+
+    def _require_prepared(self, gang: Gang, preparing: asyncio.Task[None]) -> None:
+        """Raise the exception of a preparation that has failed."""
+        if not preparing.done():
+            raise self._waiting(gang)
+        if preparing.cancelled():
+            raise EngineUnavailable("the attempt was stopped, or given back")
+        gang.require_not_refused()
+        preparing.result()
+
+    def _begin_preparing(self, gang: Gang) -> asyncio.Task[None]:
+        """Return the task that prepares a gang, begun if there is none."""
+        task = self._preparing.get(gang.key)
+        if task is None:
+            task = self._preparing[gang.key] = joined(self._prepare(gang))
+            task.add_done_callback(lambda done: self._no_longer(gang, done))
+        return task
+
+    async def provide(self, gang: Gang, plans: Sequence[LaunchPlan]) -> None:
+        """Have every node fetch the content that its plans need. If that takes longer than a call may, it
+        goes on, and the next launch waits for the same; progress is reported meanwhile. Raises
+        EngineUnavailable, LaunchRejected."""
+        library = self._options.library
+        if library is None:
+            return
+        by_agent: dict[str, list[LaunchPlan]] = {}
+        for plan in plans:
+            seat = gang.record.seat(plan.replica)
+            assert seat is not None
+            by_agent.setdefault(place(seat.part, seat.request.node), []).append(plan)
+        calls: list[Awaitable[object]] = []
+        for where, own in by_agent.items():
+            try:
+                manifest = await library.manifest(named_by(own))
+            except Refused as refusal:
+                raise LaunchRejected(str(refusal)) from refusal
+            except OSError as failure:
+                raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
+            agent = gang.agents[where]
+            agent.sending.grant(manifest.units)
+            calls.append(agent.call(partial(_provide_call, manifest)))
+        telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
+        try:
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            telling.cancel()
+        for outcome in outcomes:
+            if isinstance(outcome, EngineUnavailable) and isinstance(
+                outcome.__cause__, TimeoutError
+            ):
+                raise StillWaiting(str(outcome)) from outcome
+            if isinstance(outcome, BaseException):
+                raise outcome
+        gang.sending_since = None
+        self._attempts.report_delay(gang, None)
+
+    async def _tell_sending(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
+        """Report the progress of sending content, at growing intervals."""
+        if gang.sending_since is None:
+            gang.sending_since = time.monotonic()
+        for moment in chain(_TOLD_AFTER, (60.0 * 2**n for n in count())):
+            left = gang.sending_since + moment - time.monotonic()
+            if left >= 0:
+                await asyncio.sleep(left)
+                underway = {agent.node: agent.sending for agent in agents}
+                self._attempts.report_delay(gang, delay_of_sending(underway))
+
+    async def give_back(self, record: GangRecord, part: int) -> None:
+        """Give back a part's hold. Raises EngineUnavailable."""
+        try:
+            await self._cluster.give_back(hold_name(self._options.identity, record, part))
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+
+    async def let_go(self, gang: Gang) -> None:
+        """Keep the holds of a gang that is recorded as over for other attempts, or give them back. Raises
+        EngineUnavailable."""
+        if not await self._kept.keep(gang):
+            await self.give_back_all(gang)
+
+    async def give_back_all(self, gang: Gang) -> None:
+        """End the agents of a gang that is over, give its holds back, and forget it. Raises
+        EngineUnavailable."""
+        names = self._holds_of(gang)
+        try:
+            for name in names:
+                await self._cluster.require_answer(name)
+            await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
+            for name in names:
+                await self._cluster.give_back(name)
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+        await self._attempts.delete(gang)
+
+    def _holds_of(self, gang: Gang) -> list[HoldName]:
+        return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
+
+    async def _give_back_released(self, gang: Gang) -> None:
+        """Give back the holds of a gang that an earlier service kept, or was about to give back."""
+        while True:
+            async with self._attempts.lock(gang.key):
+                if self._attempts.gangs.get(gang.key) is not gang:
+                    return None
+                try:
+                    return await self.give_back_all(gang)
+                except EngineUnavailable as failure:
+                    log.info("job %s: nodes not given back yet: %s", gang.record.job_uid, failure)
+            await asyncio.sleep(_PATIENCE)
+
+    async def _give_back_strays(self) -> None:
+        """Give back holds that no attempt knows: those that a killed service had not given back after
+        replicas left them, or that were granted after it was killed."""
+        before: set[HoldName] = set()
+        while True:
+            await asyncio.sleep(_ROUND)
+            known = self._kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
+            strays = self._cluster.report().agents.keys() - known
+            for name in strays & before:
+                log.warning("%s: held for no attempt: given back", name)
+                # If the cluster does not answer now, the next round does it.
+                with contextlib.suppress(ClusterUnavailable):
+                    await self._cluster.give_back(name)
+            before = strays
+
+    async def _leave_nodes(self) -> None:
+        """Give up places on nodes that are not up and where no program lives any more: their replicas wait
+        for another node, and may only start there."""
+        before: dict[tuple[JobUid, int], set[ReplicaId]] = {}
+        while True:
+            await asyncio.sleep(_ROUND)
+            nodes = self._nodes.not_up()
+            left = {
+                key: left_on(gang, nodes)
+                for key, gang in self._attempts.gangs.items()
+                # A stopped attempt is given back as a whole, after its failed replicas' files were fetched.
+                if gang.record.stopped is None
+            }
+            for key in [key for key, some in left.items() if some & before.get(key, set())]:
+                async with self._attempts.lock(key):
+                    gang = self._attempts.gangs.get(key)
+                    if gang is None or gang.record.stopped is not None or key in self._preparing:
+                        continue
+                    # They may have been started again, or the node may be up, by now.
+                    still = left_on(gang, self._nodes.not_up()) & before[key]
+                    with contextlib.suppress(EngineUnavailable):
+                        await self._vacate(gang, still)
+            before = left
+
+    def _no_longer(self, gang: Gang, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            # Perhaps no call waits for it now; a final failure is kept for the next call, which otherwise
+            # begins anew.
+            log.info("job %s: its slots are not ready: %s", gang.record.job_uid, failure)
+            if isinstance(failure, LaunchRejected | StartFailed):
+                gang.refused = failure
+        if self._preparing.get(gang.key) is task:
+            del self._preparing[gang.key]
+
+    def _waiting(self, gang: Gang) -> EngineUnavailable:
+        """Return the exception that says that slots are not ready yet; a known reason has been reported
+        already."""
+        if gang.delay is not None:
+            return StillWaiting(gang.delay.message)
+        return EngineUnavailable(
+            "the cluster has not given all nodes, or their agents take their time"
+        )
+
+    async def _prepare(self, gang: Gang) -> None:
+        """Acquire every hold, start an agent wherever one is missing, and have the agents give out their
+        slots."""
+        for tries_left in reversed(range(_STARTS)):
+            try:
+                holds: dict[int, Hold] = {}
+                if self._options.anywhere:
+                    holds = await self._hold_anywhere(gang)
+                else:
+                    await self._kept.adopt(gang)
+                agents = await self._with_agents(gang, holds)
+                if self._options.preflight:
+                    await self._require_links(agents)
+                await self._get_slots(gang, agents)
+                if gang.failed_starts:
+                    gang.failed_starts.clear()
+                    self._attempts.report_delay(gang, None)
+                break
+            except ClusterRefused as failure:
+                raise LaunchRejected(str(failure)) from failure
+            except ClusterUnavailable as failure:
+                raise EngineUnavailable(str(failure)) from failure
+            except AgentGone:
+                # The agent was being started by a service that was killed, or something has ended it. Its
+                # programs are lost, and their incarnations are not started again.
+                if not tries_left:
+                    raise
+
+    async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
+        """Acquire all holds on nodes that the cluster chooses, and write those down."""
+        if self._options.apart:
+            holds = await self._hold_together(gang)
+        else:
+            holds = await self._hold_in_turn(gang)
+        async with self._attempts.lock(gang.key):
+            record = gang.record
+            for part, hold in holds.items():
+                record = given(record, part, hold.nodes)
+            if record is not gang.record:
+                await self._attempts.write(gang, record)
+        self._attempts.report_nodes(gang, is_given=True)
+        return holds
+
+    async def _hold_together(self, gang: Gang) -> dict[int, Hold]:
+        """Request the holds of single replicas together, because the cluster admits them as a whole once it
+        has seen all."""
+        holds: dict[int, Hold] = {}
+        avoid = self._nodes.not_up()
+
+        async def hold(part: int) -> None:
+            holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
+
+        await all_or_none(hold(part) for part in gang.record.parts)
+        return holds
+
+    async def _hold_in_turn(self, gang: Gang) -> dict[int, Hold]:
+        """Acquire holds one after the other. If the rest takes too long, those held are given back, so that
+        two jobs with several holds do not wait for each other for ever."""
+        holds: dict[int, Hold] = {}
+        avoid = self._nodes.not_up()
+        for part in gang.record.parts:
+            try:
+                async with asyncio.timeout(_REST_SECONDS if holds else None):
+                    holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
+            except TimeoutError:
+                for held in holds:
+                    await self.give_back(gang.record, held)
+                raise ClusterUnavailable(
+                    f"the cluster has given {len(holds)} of {len(gang.record.parts)} kinds of nodes that the "
+                    f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
+                    "all are asked for again"
+                ) from None
+        return holds
+
+    async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
+        """Return an agent on each node with a replica, started if missing. `holds`: those acquired already,
+        by part."""
+        agents: list[AgentHandle] = []
+        missing: list[tuple[int, str]] = []
+        # Nodes that all replicas have left, perhaps because they are dead, need no agent.
+        for part, node in dict.fromkeys(
+            (seat.part, seat.request.node) for seat in gang.record.seats if not seat.is_vacant
+        ):
+            agent = gang.agents.get(place(part, node))
+            if agent is None or agent.is_gone or agent.failure:
+                missing.append((part, node))
+            else:
+                agents.append(agent)
+        if not missing:
+            return agents
+        await self._starter.require_startable(gang, missing)
+        fresh = await self._starter.new_agents(gang, missing)
+        try:
+            await all_or_none(
+                self._starter.start_part(
+                    gang, part, holds.get(part), [agent for agent in fresh if agent.part == part]
+                )
+                for part in dict.fromkeys(part for part, _ in missing)
+            )
+        finally:
+            for agent in fresh:
+                if agent.is_starting:
+                    # It was never requested, so that nothing must wait for it.
+                    self._agents.give_up(agent)
+        return [*agents, *fresh]
+
+    async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
+        """Check that each node reaches all others. Raises PreflightFailed, with the unfit nodes quarantined,
+        and StartFailed if no node is to blame."""
+        if len({agent.node for agent in agents}) < 2:
+            return
+        word = secrets.token_hex(8)
+        await asyncio.gather(*(agent.connected() for agent in agents))
+        listening = await asyncio.gather(
+            *(
+                agent.call(lambda number: messages.Listen(number=number, word=word))
+                for agent in agents
+            )
+        )
+        places = [
+            (agent.node, (one.address, one.port))
+            for agent, one in zip(agents, listening, strict=True)
+            if isinstance(one, messages.Listening)
+        ]
+        breaks = await asyncio.gather(*(_breaks(agent, places, word) for agent in agents))
+        nodes = list(dict.fromkeys(node for node, _ in places))
+        judgement = judge(nodes, itertools.chain(*breaks))
+        if judgement.network:
+            raise StartFailed(judgement.network)
+        for node, cause in judgement.unfit.items():
+            await self._nodes.quarantine(node, cause)
+        if judgement.unfit:
+            node, cause = next(iter(judgement.unfit.items()))
+            raise PreflightFailed(f"node {node}: {cause}")
+
+    async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
+        """Have each agent give out the slots of its replicas, and write them down. Raises
+        EngineUnavailable."""
+        answers = await asyncio.gather(
+            *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
+        )
+        given = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
+        if given:
+            async with self._attempts.lock(gang.key):
+                record = gang.record
+                for seat in record.seats:
+                    slot = given.get(seat.replica)
+                    if slot is not None and slot.node == seat.request.node:
+                        _require_port(gang, seat, slot)
+                        seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
+                        record = record.with_seat(seated)
+                await self._attempts.write(gang, record)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _asked_for_slots(self, gang: Gang, agent: AgentHandle) -> list[Slot]:
+        """Have an agent give out the slots that its replicas do not have yet."""
+        missing = {seat.replica for seat in gang.seats_of(agent) if seat.slot is None}
+        await agent.connected()
+        if not missing:
+            return []
+        requests = tuple(replace(seat.request, port=seat.port) for seat in gang.seats_of(agent))
+        try:
+            answer = await agent.call(
+                lambda number: messages.Allocate(number=number, requests=requests)
+            )
+        except PreflightFailed as failure:
+            cause = str(failure).removeprefix(f"node {agent.node}: ")
+            await self._nodes.quarantine(agent.node, cause)
+            raise
+        if not isinstance(answer, messages.Slots):
+            raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
+        return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
+
+    async def _give_back_later(self, record: GangRecord, part: int) -> None:
+        while True:
+            try:
+                await self.give_back(record, part)
+            except EngineUnavailable:
+                await asyncio.sleep(_PATIENCE)
+            else:
+                return
+
+
+def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
+    """Raise StartFailed if running programs would look for the replica at another port than it has now. They
+    find its new address by its hostname, but learn its port only once, at their start."""
+    if seat.port in (0, slot.port):
+        return
+    if any(gang.is_live(one) for one in gang.record.seats if one is not seat):
+        raise StartFailed(
+            f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
+            f"for {seat.replica} there; a new attempt gives all of them new ports"
+        )
+
+
+async def _breaks(
+    agent: AgentHandle, places: Sequence[tuple[str, tuple[str, int]]], word: str
+) -> list[Break]:
+    """Return the failed links from an agent's node."""
+    others = [one for one in places if one[0] != agent.node]
+    asked = tuple(place for _, place in others)
+    answer = await agent.call(lambda number: messages.Reach(number=number, places=asked, word=word))
+    if not isinstance(answer, messages.Reached):
+        raise EngineUnavailable(f"the agent on node {agent.node} does not say whom it reaches")
+    return [
+        Break(agent.node, node, why)
+        for (node, _), why in zip(others, answer.failures, strict=True)
+        if why
+    ]
+
+
+def _provide_call(content: Manifest, number: int) -> messages.Provide:
+    return messages.Provide(number=number, content=content)

@@ -1,0 +1,209 @@
+"""Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from trainshed.engines.local import machine
+from trainshed.engines.registry import EngineContext
+from trainshed.engines.streams import FileStreams
+from trainshed_cluster.remote.agents import Agents
+from trainshed_cluster.remote.autopsies import CollectorOptions
+from trainshed_cluster.remote.cluster import Cluster
+from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
+from trainshed_cluster.remote.content.library import Library
+from trainshed_cluster.remote.credentials import Credential, Issuer
+from trainshed_cluster.remote.engine import RemoteEngine
+from trainshed_cluster.remote.hub import Hub
+from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member, cluster_of
+from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.options import (
+    AgentCommand,
+    RemoteOptions,
+    module_command,
+)
+from trainshed_cluster.remote.surroundings import (
+    SharedTrust,
+    doors,
+    engine_here,
+    last_port,
+    told_to_agents,
+)
+from trainshed_cluster.slurm import commands
+from trainshed_cluster.slurm.cluster import SlurmCluster
+from trainshed_cluster.slurm.settings import SlurmSettings, is_own, parse
+from trainshed_cluster.slurm.users import look_up, node_directory
+
+_OPENED = ("", "environments", "layers", "reduction")
+"""Directories of the cache that other users may pass through. Never images: those hold set-user-id
+programs."""
+_CLOSED = "uv"
+"""Directory of downloads, which jobs do not need; uv's lock files in it are writable for everybody."""
+
+_AWAY = 600.0
+"""Seconds for which a service that was stopped in order (SIGTERM, Ctrl-C) may be away while programs run on,
+if the lease is not longer: an upgrade, or a restart of its machine."""
+
+
+def new_engine(context: EngineContext) -> RemoteEngine:
+    """Build the engine. Raises ValueError, which says what is wrong with the settings."""
+    settings = parse(context.settings)
+    if _has_users(settings):
+        _open_cache(context.cache)
+    directory = context.data / "engines" / "slurm"
+    identity = machine.identity(context.data)
+    options = RemoteOptions(
+        identity=identity,
+        directory=directory,
+        lease=settings.lease,
+        away=_AWAY,
+        agent=partial(
+            _document,
+            context,
+            settings,
+            cache(partial(told_to_agents, context)),
+            SharedTrust(context),
+        ),
+        command=_command(settings),
+        secrets=context.secrets,
+        library=None if settings.shared else Library([context.cache], context.interpreters),
+        preflight=settings.preflight,
+        keep=settings.keep,
+        anywhere=settings.queue == "slurm",
+        autopsies=CollectorOptions(nodes_directories=_directories(settings)),
+    )
+
+    def new_hub(agents: Agents) -> Hub[Order, News]:
+        return Hub(
+            Issuer.open(directory / "authority", time.time),
+            host=settings.host,
+            port=settings.port or last_port(directory),
+            received=News,
+            doors=doors(context),
+            admits=agents.admits,
+            serve=agents.serve,
+            introduction=agents.may_introduce,
+            content=None if settings.shared else agents.send_content,
+            dialled=settings.service_address,
+        )
+
+    return RemoteEngine(
+        _cluster(settings, identity),
+        FileStreams(context.data / "logs"),
+        options,
+        new_hub,
+        here=engine_here(context, directory / "here"),
+    )
+
+
+def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
+    if not settings.clusters:
+        alone = Member(SlurmCluster(settings, identity), (), identity)
+        return JoinedClusters({ALONE: alone}, identity, "slurm")
+    members: dict[str, Member] = {}
+    for name in settings.clusters:
+        service = identity + name
+        cluster = SlurmCluster(settings.of_cluster(name), service)
+        members[name] = Member(cluster, settings.regions_of(name), service)
+    return JoinedClusters(members, identity)
+
+
+def _each(settings: SlurmSettings) -> list[SlurmSettings]:
+    """Return the settings of each cluster, as if there were no other."""
+    return [settings.of_cluster(name) for name in settings.clusters] or [settings]
+
+
+def _has_users(settings: SlurmSettings) -> bool:
+    """Whether some jobs run as other users than the service."""
+    return any(not is_own(name) for one in _each(settings) for name in one.users.values())
+
+
+def _open_cache(cache: Path) -> None:
+    """Give other users search permission on the cache's directories (`_OPENED`), so that they reach what they
+    know the path of. Raises ValueError if the modes cannot be set."""
+    modes = {**dict.fromkeys(_OPENED, 0o711), _CLOSED: 0o700}
+    try:
+        for name, mode in modes.items():
+            place = cache / name
+            place.mkdir(parents=True, exist_ok=True)
+            place.chmod(mode)
+    except OSError as error:
+        raise ValueError(
+            f"[engines.slurm] users: the cache {cache} cannot be opened to them ({error}); name one that "
+            "root may change here (--cache)"
+        ) from error
+
+
+def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
+    """Return the settings of a node's cluster."""
+    return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
+
+
+def _directories(settings: SlurmSettings) -> tuple[str, ...]:
+    """Return the directories in which agents of all users write, on nodes of all clusters."""
+    found: list[str] = []
+    for one in _each(settings):
+        found.append(node_directory(one, None))
+        for name in one.users.values():
+            # A user who does not exist yet has no directory.
+            with contextlib.suppress(KeyError):
+                found.append(node_directory(one, look_up(name)))
+    return tuple(dict.fromkeys(found))
+
+
+def _document(
+    context: EngineContext,
+    settings: SlurmSettings,
+    told: Callable[[], Mapping[str, Any]],
+    shared_trust: SharedTrust,
+    *,
+    node: str,
+    user: str,
+    credential: Credential,
+    **own: Any,
+) -> AgentDocument:
+    """Compose an agent's document from what all agents are told and its own values."""
+    settings = _of_node(settings, node)
+    trust: dict[str, Any] = {}
+    if settings.shared:
+        trust = {"trust": "", "trust_file": shared_trust.path()}
+    return AgentDocument(
+        node=node,
+        user=user,
+        credential=replace(credential, host=settings.service_address),
+        directory=node_directory(settings, look_up(user) if user else None),
+        cache="" if settings.shared else str(context.cache),
+        preflight=settings.preflight,
+        shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
+        forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
+        # `RemoteOptions.agent` lists the agent's own values.
+        **{**told(), **trust, **own},
+    )
+
+
+def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
+    """Return how agents are started: where nodes see this package, from it;
+    otherwise the code is sent along, which is read when the first agent is started."""
+    made: dict[tuple[str, str], Bootstrap] = {}
+    code: list[AgentCode] = []
+
+    def command(node: str) -> AgentCommand:
+        here = _of_node(settings, node)
+        if here.shared:
+            if here.python:
+                return AgentCommand((here.python, "-m", AGENT))
+            return module_command(node)
+        # Without shared files all jobs run as the service's own user.
+        key = here.python or "python3", node_directory(here, None)
+        if key not in made:
+            if not code:
+                code.append(AgentCode.collect())
+            made[key] = Bootstrap(code[0], *key)
+        return AgentCommand(made[key].argv, made[key].parcel)
+
+    return command

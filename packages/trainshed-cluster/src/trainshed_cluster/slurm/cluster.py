@@ -1,0 +1,572 @@
+"""Implements `remote`'s `Cluster` for Slurm: an allocation for each hold, a step for each agent."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.core.held import Leftover
+from trainshed.eventloop.background import Crew, begin, joined
+from trainshed_cluster.remote.cluster import (
+    ClusterRefused,
+    ClusterReport,
+    ClusterUnavailable,
+    Hold,
+    HoldEnd,
+    HoldName,
+    NodeNeed,
+    Owner,
+)
+from trainshed_cluster.slurm import commands, queries, reasons
+from trainshed_cluster.slurm.client import Output, SlurmClient
+from trainshed_cluster.slurm.commands import Ask
+from trainshed_cluster.slurm.field_queries import list_pending
+from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
+from trainshed_cluster.slurm.records import Gres, Job
+from trainshed_cluster.slurm.routes import Routes, SlurmRoute
+from trainshed_cluster.slurm.settings import SlurmSettings
+from trainshed_cluster.slurm.users import Users, node_directory
+
+log = logging.getLogger(__name__)
+
+_FRESH_SECONDS = 1.0
+"""For so long after it was seen a job is certainly the one of that number: a controller that crashes, boots
+and gives the number to another one takes longer."""
+_PATIENT_SECONDS = 0.5
+"""After which a request is looked at that was not granted at once."""
+_UNSEEN_SECONDS = 5.0
+"""After which a request that no look finds is lost: its controller crashed."""
+_ENDED_SECONDS = 1.2
+"""Seconds from the end of an agent's srun until the cluster is looked at: Slurm knows of the step's end by
+then, and the agent has been silent for long enough to count as gone (`agents._SETTLED`)."""
+_STRAY_SECONDS = 120.0
+"""After which a request of before this service's start, that nobody came back for, is withdrawn."""
+_SAVED_SECONDS = 6.0
+"""After which slurmctld has written down what it has confirmed: it saves its state every 5 s. One that
+crashes before comes back with what was cancelled meanwhile."""
+_SETTLE_SECONDS = 20.0
+"""For which a service that ends waits at most to be certain of that."""
+_REMEMBERED_SECONDS = 600.0
+"""For which a name that was given back is not to come up again."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""By which commands are found on nodes."""
+
+
+LOOK_EVERY: Final = 8.0
+"""Seconds between two looks at the cluster, unless something asks for one sooner: more often is load for
+Slurm's controller."""
+
+
+class _Seen(Struct, frozen=True):
+    """The id of a hold's Slurm job, and when that was last confirmed (monotonic seconds)."""
+
+    job: int
+    when: float
+    gres: Gres | None
+
+
+class SlurmCluster:
+    """A `Cluster` of Slurm. `service`: the part of hold names that tells this service from others.
+    `look_every`: as `LOOK_EVERY`."""
+
+    def __init__(
+        self, settings: SlurmSettings, service: str, *, look_every: float = LOOK_EVERY
+    ) -> None:
+        self._look_every = look_every
+        self._settings = settings
+        self._routes = Routes(settings)
+        self._service = service
+        self._client = SlurmClient(settings, self._step_left)
+        self._users = Users(settings)
+        self._queries = queries.FIELDS
+        self._tasks = Crew()
+        self._started = 0.0
+        self._is_detached = False
+        self._look: Look | None = None
+        #: When the last look that failed began (monotonic seconds), and why it failed.
+        self._failed: tuple[float, str] = (-math.inf, "")
+        self._looked = asyncio.Condition()
+        self._look_wanted = asyncio.Event()
+        self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
+        #: The nodes of each hold that a call waits for.
+        self._wanted: dict[HoldName, frozenset[str]] = {}
+        #: Holds that were requested since the start, which the last look may not have seen yet.
+        self._asked: set[HoldName] = set()
+        self._seen: dict[HoldName, _Seen] = {}
+        #: When holds were given back: a look that finds one of them gives it back again.
+        self._given_back: dict[HoldName, float] = {}
+
+    async def start(self) -> None:
+        for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
+            try:
+                self._settings.command(name)
+            except FileNotFoundError as e:
+                raise ClusterRefused(str(e)) from None
+        self._started = time.monotonic()
+        for name in await self._users.load():
+            log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
+        await self._look_first()
+        self._tasks.keep(self._look_on, "slurm: looks")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self._client.close()
+        self._reader.put_nowait(None)
+
+    def report(self) -> ClusterReport:
+        assert self._look, "the cluster was started"
+        return self._look.report
+
+    async def watch(self) -> AsyncIterator[ClusterReport]:
+        while (report := await self._reader.get()) is not None:
+            yield report
+
+    def suspect(self, node: str) -> None:
+        pass  # The cluster is looked at regularly anyway.
+
+    def detach(self) -> None:
+        self._is_detached = True
+
+    async def owner(self, project: str, node: str) -> Owner:
+        return await self._users.owner(project)
+
+    async def acquire(
+        self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
+    ) -> Hold:
+        ask = self._ask(name, needs)
+        if avoid is not None:
+            ask = replace(ask, avoid=tuple(sorted(avoid)))
+        self._given_back.pop(name, None)
+        begun = time.monotonic()
+        self._wanted[name] = frozenset(ask.nodes if avoid is None else ())
+        try:
+            hold = await self._find(name, ask) or await self._request(name, ask)
+        except BaseException:
+            if self._is_detached:
+                raise
+            # Noted whatever became of it: a request that was sent to slurmctld may still arrive.
+            self._given_back[name] = time.monotonic()
+            if name in self._asked:
+                withdrawing = begin(self._try_to_cancel(name), f"slurm: withdrawing {name}")
+                await asyncio.shield(withdrawing)
+            raise
+        finally:
+            del self._wanted[name]
+        if time.monotonic() - begun > _PATIENT_SECONDS:
+            # Reports said why it waited, which is over.
+            self._look_soon()
+        return hold
+
+    async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
+        try:
+            user = await self._users.named(hold.name.user)
+        except ClusterRefused as e:
+            raise ClusterUnavailable(str(e)) from None
+        seen = await self._certain(hold, node)
+        errors = f"{node_directory(self._settings, user)}.errors/{hold.name}"
+        command = commands.run_agent(
+            seen.job,
+            node,
+            str(hold.name),
+            argv,
+            path=_PATH,
+            errors=errors,
+            gres=seen.gres,
+        )
+        try:
+            await self._client.hand_over(command, stdin, str(hold.name), node, user)
+        except ClusterUnavailable as e:
+            raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
+
+    async def ended(self, name: HoldName) -> HoldEnd | None:
+        ask = self._queries.jobs([await self._user(name)], str(name), ended=True)
+        try:
+            found = list(self._queries.read_jobs(await self._client.answer(ask)))
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        over = [job for job in found if not job.held and not job.pending]
+        if not over:
+            return None
+        last = max(over, key=lambda job: job.id)
+        if last.state == "COMPLETING":
+            # Slurm says who ended it once its last process has ended.
+            raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
+        return reasons.end(last)
+
+    async def ending(self, name: HoldName) -> HoldEnd | None:
+        return None  # Slurm kills agents with their programs, so that they report nothing.
+
+    async def require_answer(self, name: HoldName) -> None:
+        await self._held(name)
+
+    async def give_back(self, name: HoldName) -> None:
+        self._given_back[name] = time.monotonic()
+        self._seen.pop(name, None)
+        user = await self._user(name)
+        await self._client.end_agents(str(name), user)
+        await self._client.answer(commands.cancel(str(name), user))
+        self._given_back[name] = time.monotonic()
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        why = "the service ended before that was certain"
+        try:
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                if names:
+                    # Whether Slurm answers is the reason.
+                    await self._look_fresh()
+                while unsettled := self._unsettled():
+                    last = max(self._given_back[name] for name in unsettled)
+                    await asyncio.sleep(max(0.0, last + _SAVED_SECONDS - time.monotonic()))
+                    await self._look_fresh()
+        except ClusterUnavailable as failure:
+            why = str(failure)
+        except TimeoutError:
+            why = self._failed[1] or why
+        left = {*names, *self._unsettled()}
+        return tuple([Leftover(str(name), why, await self._by_hand(name)) for name in sorted(left)])
+
+    def _unsettled(self) -> list[HoldName]:
+        """Return the holds that were given back, and that Slurm may have again when its controller
+        crashes."""
+        look = self._look
+        return [
+            name
+            for name, when in self._given_back.items()
+            if look is None or name in look.jobs or look.looked < when + _SAVED_SECONDS
+        ]
+
+    async def _by_hand(self, name: HoldName) -> tuple[str, ...]:
+        """Return the command that gives a hold back without this service."""
+        try:
+            user = await self._user(name)
+        except ClusterUnavailable:
+            user = os.geteuid()
+        scancel, *options = commands.cancel(str(name), user)
+        conf = self._settings.conf
+        return (
+            *(("env", f"SLURM_CONF={conf}") if conf else ()),
+            # Whoever runs it has the command, even if this process does not find it now.
+            str(Path(self._settings.commands) / scancel),
+            *options,
+        )
+
+    def _step_left(self, name: str) -> None:
+        """Look soon, because the srun of an agent has ended, perhaps with its step."""
+        if any(name == str(hold) for hold in self._seen):
+            asyncio.get_running_loop().call_later(_ENDED_SECONDS, self._look_soon)
+
+    # Requests.
+
+    def _ask(self, name: HoldName, needs: Sequence[NodeNeed]) -> Ask:
+        first = needs[0]
+        for need in needs:
+            same = need.vcpus, need.memory_bytes, need.accelerators, need.wanted
+            if same != (first.vcpus, first.memory_bytes, first.accelerators, first.wanted):
+                raise ValueError(f"{name}: one hold is of nodes with equal needs")
+        route = self._routes.of(first.wanted)
+        return Ask(
+            name=str(name),
+            nodes=tuple(need.node for need in needs),
+            cpus=max(1, math.ceil(first.vcpus)),
+            memory_bytes=first.memory_bytes,
+            gres=self._gres(first, route),
+            user=name.user,
+            partition=route.partition,
+            account=first.owner.account or route.account,
+            qos=route.qos,
+            constraint=route.constraint,
+            extra=route.extra,
+        )
+
+    def _gres(self, need: NodeNeed, route: SlurmRoute) -> Gres | None:
+        if not need.accelerators:
+            return None
+        if route.gres:
+            return Gres(route.gres.name, route.gres.type, need.accelerators)
+        known = self._settings.accelerators
+        if need.accelerator not in known:
+            raise ClusterRefused(
+                f"no node of this cluster is known to have {need.accelerator}: [engines.slurm.accelerators] "
+                f"names {', '.join(known) or 'no type'}"
+            )
+        return Gres("gpu", known[need.accelerator], need.accelerators)
+
+    async def _find(self, name: HoldName, ask: Ask) -> Hold | None:
+        """Return the existing hold of that name; wait if a request from before the last restart is still
+        pending. None = there is neither."""
+        # Only this service uses these names: a hold that this process did not request, and the last look did
+        # not find, does not exist.
+        if name not in self._asked and self._look and name not in self._look.jobs:
+            return None
+        look = await self._look_fresh()
+        while job := look.jobs.get(name):
+            if job.held:
+                return self._hold(name, job.id, job.nodes, ask.gres)
+            self._judge(name, job, look)
+            look = await self._look_after(look)
+        return None
+
+    async def _request(self, name: HoldName, ask: Ask) -> Hold:
+        self._asked.add(name)
+        begun, look = time.monotonic(), self._look
+        user = await self._users.named(name.user)
+        request = await self._client.request(commands.allocate(ask), user)
+        # If it has to wait, users should soon be told why.
+        telling = asyncio.get_running_loop().call_later(_PATIENT_SECONDS, self._look_soon)
+        looking: asyncio.Task[Look] | None = None
+        unseen = 0
+        try:
+            while True:
+                looking = joined(self._look_after(look))
+                output = await request.ended(looking)
+                if output and output.code == 0 and ask.avoid is not None:
+                    # salloc does not say which nodes were granted.
+                    if found := await self._held(name):
+                        return self._hold(name, found.id, found.nodes, ask.gres)
+                    raise ClusterUnavailable(f"{name}: it was granted, and is gone")
+                if output:
+                    return self._granted(name, ask, output)
+                look = looking.result()
+                job = look.jobs.get(name)
+                if job and job.held:
+                    # slurmctld tells salloc as well, unless it crashed in between.
+                    await request.leave()
+                    return self._hold(name, job.id, job.nodes, ask.gres)
+                if job:
+                    unseen = 0
+                    self._judge(name, job, look)
+                elif look.looked > begun + _UNSEEN_SECONDS:
+                    unseen += 1
+                    if unseen > 1:
+                        raise ClusterUnavailable(f"Slurm has lost the request for {name}")
+        finally:
+            telling.cancel()
+            if looking:
+                looking.cancel()
+            ending = request.abandon() if self._is_detached else request.withdraw()
+            await asyncio.shield(begin(ending, f"slurm: salloc of {name}"))
+
+    def _granted(self, name: HoldName, ask: Ask, output: Output) -> Hold:
+        if output.code == 0:
+            try:
+                return self._hold(name, commands.granted(output.err), ask.nodes, ask.gres)
+            except ValueError as e:
+                raise ClusterUnavailable(f"{name}: salloc: {e}") from None
+        told = commands.complaint(output.err) or f"salloc ended with exit code {output.code}"
+        if commands.refused(output.err):
+            raise ClusterRefused(f"Slurm refuses {_in_words(ask)}: {told}")
+        raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {told}")
+
+    def _judge(self, name: HoldName, job: Job, look: Look) -> None:
+        """Raise ClusterRefused or ClusterUnavailable if a request waits in vain."""
+        wanted = self._wanted[name]
+        if job.waits_in_vain:
+            raise ClusterRefused(
+                f"Slurm would never start this ({job.description or job.reason}): the partition, account or "
+                "QOS does not let it, or not one job so large; others are chosen in [engines.slurm]"
+            )
+        away = [
+            f"{report.node.name}: {report.cause}"
+            for report in look.report.nodes
+            if report.node.name in wanted and report.cause
+        ]
+        if away and job.reason.startswith(("ReqNodeNotAvail", "NodeDown")):
+            raise ClusterUnavailable(f"Slurm gives no nodes that are not up: {'; '.join(away)}")
+
+    def _hold(self, name: HoldName, job: int, nodes: tuple[str, ...], gres: Gres | None) -> Hold:
+        self._seen[name] = _Seen(job, time.monotonic(), gres)
+        return Hold(name, str(job), nodes)
+
+    async def _certain(self, hold: Hold, node: str) -> _Seen:
+        """Confirm that a hold still has its job and the node. Raises ClusterUnavailable if it does not."""
+        seen = self._seen.get(hold.name)
+        if seen and time.monotonic() - seen.when < _FRESH_SECONDS and node in hold.nodes:
+            return seen
+        begun = time.monotonic()
+        job = await self._held(hold.name, hold.cluster_id)
+        if not job:
+            raise ClusterUnavailable(
+                f"{hold.name}: Slurm holds no job {hold.cluster_id} for it any more"
+            )
+        if node not in job.nodes:
+            raise ClusterUnavailable(f"{hold.name}: job {job.id} has {node} no more")
+        gres = seen.gres if seen else next(iter(job.gres), None)
+        self._seen[hold.name] = _Seen(job.id, begun, gres)
+        return self._seen[hold.name]
+
+    async def _held(self, name: HoldName, number: str = "") -> Job | None:
+        """Return the job of that name that has its nodes, if Slurm knows one. `number`: the job's id; "" =
+        any. Queries this name alone, which is cheaper than a look."""
+        user = await self._user(name)
+        kind = self._queries
+        answer = await self._client.answer(kind.jobs([user], str(name)))
+        try:
+            found = self._own(kind, answer)
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        held = (job for told, job in found if told == name and job.held)
+        return next((job for job in held if number in ("", str(job.id))), None)
+
+    def _own(self, kind: queries.Queries, answer: str) -> tuple[tuple[HoldName, Job], ...]:
+        """Return this service's jobs in an answer of squeue. Raises ValueError."""
+        return own_jobs(kind, answer, self._service, self._users.name_of)
+
+    async def _try_to_cancel(self, name: HoldName) -> None:
+        """Cancel a hold's jobs; if Slurm does not answer now, a later look that finds them does it."""
+        with contextlib.suppress(ClusterUnavailable):
+            await self._client.answer(commands.cancel(str(name), await self._user(name)))
+
+    async def _user(self, name: HoldName) -> int:
+        """Return the id of the hold's user. Raises ClusterUnavailable."""
+        try:
+            user = await self._users.named(name.user)
+        except ClusterRefused as e:
+            raise ClusterUnavailable(str(e)) from None
+        return user.uid if user else os.geteuid()
+
+    # Looks.
+
+    def _look_soon(self) -> None:
+        self._look_wanted.set()
+
+    async def _look_fresh(self) -> Look:
+        """Return a look that begins after this call; concurrent callers share it. Raises
+        ClusterUnavailable."""
+        now = time.monotonic()
+        self._look_soon()
+        async with self._looked:
+            while self._look is None or self._look.looked < now:
+                when, why = self._failed
+                if when >= now:
+                    raise ClusterUnavailable(why)
+                await self._looked.wait()
+            return self._look
+
+    async def _look_after(self, last: Look | None) -> Look:
+        """Wait for the next look that succeeds after `last`."""
+        async with self._looked:
+            while (look := self._look) is None or look is last:
+                await self._looked.wait()
+            return look
+
+    async def _look_on(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_every):
+                    await self._look_wanted.wait()
+            self._look_wanted.clear()
+            begun = time.monotonic()
+            try:
+                await self._look_now()
+            except ClusterUnavailable as e:
+                if not self._failed[1]:
+                    log.warning("slurm: no answer: %s", e)
+                async with self._looked:
+                    self._failed = (begun, str(e))
+                    self._looked.notify_all()
+
+    async def _look_first(self) -> None:
+        """Make the first look, which also finds out how Slurm is to be queried."""
+        self._queries = queries.fitting(await self._client.answer(queries.ASK_RELEASE))
+        try:
+            await self._look_now()
+        except ClusterUnavailable as e:
+            if self._queries is queries.FIELDS:
+                raise
+            self._queries = queries.FIELDS
+            await self._look_now()
+            log.warning("slurm: cannot be asked for JSON, and is asked for fields: %s", e)
+        if len(self.report().nodes) > queries.MOST_NODES_AS_JSON:
+            self._queries = queries.FIELDS
+
+    async def _look_now(self) -> None:
+        begun = time.monotonic()
+        ask, kind = self._client.answer, self._queries
+        try:
+            users = self._users.uids
+            earlier = mine = self._own(kind, await ask(kind.jobs(users)))
+            nodes = [await ask(command) for command in kind.nodes(self._routes.partitions)]
+            if mine or self._wanted or self._seen:
+                # Queried again: jobs that are the same before and after the query of the nodes were so during
+                # it.
+                mine = self._own(kind, await ask(kind.jobs(users)))
+            steps = await ask(kind.steps(users)) if mine else ""
+            waits = any(job.pending for _, job in mine)
+            pending = await ask(list_pending()) if waits else None
+            known = {name: seen.job for name, seen in self._seen.items()}
+            look = await asyncio.to_thread(
+                compile_look,
+                kind,
+                begun,
+                now=time.time(),
+                jobs=mine,
+                earlier=earlier,
+                before=self._look.report if self._look else None,
+                pending=pending,
+                steps=steps,
+                nodes=nodes,
+                routes=self._routes,
+                known=known,
+            )
+        except ValueError as e:
+            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        if self._failed[1]:
+            log.info("slurm: answers again")
+        before = self._look
+        for name, job in look.jobs.items():
+            if job.held:
+                seen = self._seen.get(name)
+                gres = seen.gres if seen else next(iter(job.gres), None)
+                self._seen[name] = _Seen(job.id, begun, gres)
+        async with self._looked:
+            self._look, self._failed = look, (-math.inf, "")
+            self._looked.notify_all()
+        found = look.report
+        if not before or _told_of(before.report) != _told_of(found):
+            self._reader.put_nowait(found)
+        await self._give_back_strays(look)
+
+    async def _give_back_strays(self, look: Look) -> None:
+        """Give back holds that nothing needs: given back already, made twice, or waiting since before the
+        start."""
+        now = time.monotonic()
+        for name, when in tuple(self._given_back.items()):
+            if name not in look.jobs and now - when > _REMEMBERED_SECONDS:
+                del self._given_back[name]
+                self._asked.discard(name)
+        for name, job in look.doubles:
+            log.warning("%s: job %d is a second one: cancelled", name, job.id)
+            with contextlib.suppress(ClusterUnavailable):
+                await self._client.answer(commands.cancel(str(name), job.user, job.id))
+        for name, job in look.jobs.items():
+            returned = self._given_back.get(name, math.inf) < look.looked
+            waits = (
+                job.pending and name not in self._wanted and now - self._started > _STRAY_SECONDS
+            )
+            if returned or waits:
+                log.info("%s: job %d is wanted no more: cancelled", name, job.id)
+                if returned:
+                    self._given_back[name] = time.monotonic()
+                await self._try_to_cancel(name)
+
+
+def _told_of(report: ClusterReport) -> tuple[object, ...]:
+    return report.nodes, report.agents, report.delays
+
+
+def _in_words(ask: Ask) -> str:
+    devices = f", {ask.gres.count} GPUs {ask.gres.type}" if ask.gres else ""
+    memory = f"{ask.memory_bytes / (1 << 30):.1f} GiB"
+    nodes = ", ".join(ask.nodes) if ask.avoid is None else f"{len(ask.nodes)} nodes"
+    owner = f" for user {ask.user}" if ask.user else ""
+    if ask.account:
+        owner += f" on account {ask.account}"
+    return f"{ask.cpus} CPUs, {memory}{devices} on each of {nodes}{owner}"

@@ -1,0 +1,249 @@
+"""Command lines of Slurm's programs (salloc, srun, scancel), and what their output means. Pure: nothing is
+run here."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from trainshed_cluster.slurm.records import Gres
+
+_MIB = 1 << 20
+
+_NEVER_GRANTED = (
+    "node configuration is not available",
+    "invalid partition",
+    "invalid account",
+    "invalid qos",
+    "invalid node name",
+    "invalid feature specification",
+    "invalid generic resource",
+    "reservation is invalid",
+    "memory specification can not be satisfied",
+    "more processors requested than permitted",
+    "node count specification invalid",
+    "time limit specification",
+    "policy limit",
+    "access denied",
+    "permission denied",
+    "not permitted",
+    "unrecognized option",
+    "invalid option",
+    "invalid --",
+    "requested partition configuration not available",
+    "partition not in this state",
+    "invalid wckey",
+)
+"""Words in a complaint of salloc's by which it will never grant the request, however long one waits."""
+
+_SAYS = re.compile(
+    r"^(?:/\S*/)?(?:salloc|srun|squeue|sinfo|scancel|slurmstepd(?:-\S+)?): (?:error: |fatal: )?"
+)
+
+
+class Ask(Struct, frozen=True):
+    """The resources that a Slurm job is to have. Processors, memory and gres are those on each of its
+    nodes."""
+
+    #: The Slurm job's name, by which it is found again.
+    name: str
+    nodes: tuple[str, ...]
+    cpus: int
+    memory_bytes: int
+    gres: Gres | None = None
+    #: The user that it belongs to; "" = the service's own.
+    user: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    constraint: str = ""
+    extra: tuple[str, ...] = ()
+    #: Nodes that Slurm must not choose: it chooses as many others as `nodes` names. None = exactly `nodes`.
+    avoid: tuple[str, ...] | None = None
+
+
+def allocate(ask: Ask) -> list[str]:
+    """Arguments of salloc: all the nodes or none, and the job lives on when one of them is lost."""
+    options = {
+        "job-name": ask.name,
+        "comment": ask.name,
+        "nodes": str(len(ask.nodes)),
+        "nodelist": ",".join(ask.nodes) if ask.avoid is None else "",
+        "exclude": ",".join(ask.avoid or ()),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(ask.cpus),
+        # Slurm takes --mem=0 for all of a node.
+        "mem": f"{max(1, -(-ask.memory_bytes // _MIB))}M",
+        "gres": _gres_text(ask.gres),
+        "partition": ask.partition,
+        "account": ask.account,
+        "qos": ask.qos,
+        "constraint": ask.constraint,
+    }
+    return ["salloc", "--no-shell", "--no-kill", *_given(options), *ask.extra]
+
+
+_BEGIN = """
+PATH=$1; export PATH; errors=$2; shift 2
+command -v "$1" >/dev/null || { echo "there is no $1 on $(hostname)" >&2; exit 127; }
+kept=${errors%/*}; [ -d "$kept" ] || mkdir -p -m 700 "$kept" || exit 1
+[ -O "$kept" ] && [ ! -L "$kept" ] || { echo "$kept on $(hostname) belongs to somebody else" >&2; exit 1; }
+: >"$errors" || exit 1
+exec "$@" 2>"$errors"
+"""
+"""Script of an agent's step. It becomes the agent, which reports when it has read its input; from then on
+srun is not needed any more. The agent's standard error goes to a file on the node. No
+other command is run, since each would take as long as the whole script, and Slurm a second longer to end the
+step."""
+_NODES_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def run_agent(
+    job: int,
+    node: str,
+    name: str,
+    argv: Sequence[str],
+    *,
+    path: str,
+    errors: str,
+    gres: Gres | None,
+) -> list[str]:
+    """Arguments of srun: `argv` as a step on one node of a job, with all that the job has there. `errors`:
+    absolute path of a file on the node."""
+    options = [
+        f"--jobid={job}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--mem=0",
+        f"--job-name={name}",
+        "--chdir=/",
+        # Nothing of the service's own environment, which may hold secrets.
+        "--export=NONE",
+        "--unbuffered",
+        "--quiet",
+    ]
+    if gres:
+        options.append(f"--gres={_gres_text(gres)}")
+    return ["srun", *options, "/bin/sh", "-c", _BEGIN, "-", path, errors, *argv]
+
+
+_GIVE_BACK = """
+PATH=$PATH:$1; export PATH
+sleep 10
+pause=1
+while :; do
+  alone=yes
+  if steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" -O StepID); then
+    for step in $steps; do
+      step=${step##*.}
+      case $step in *[!0-9]*|"$SLURM_STEP_ID") continue;; esac
+      [ "$step" -gt "$SLURM_STEP_ID" ] || exit 0
+      alone=
+    done
+    if [ "$alone" ]; then
+      scontrol update JobId="$SLURM_JOB_ID" JobName=trainshed-given-back
+      scancel "$SLURM_JOB_ID"
+    fi
+  fi
+  sleep $pause
+  pause=$((pause < 16 ? 2 * pause : 30))
+done
+"""
+"""Script that an agent becomes which its service has left alone. A service that is back counts the agent as
+dead within ten seconds, and decides itself. Of several agents of an allocation the one with the lowest step
+waits until the others, which may be reached by the service, are gone. The allocation loses its name first, so
+that its service asks for another one, and need not tell this end from an operator's scancel. Slurm ends the
+script with the allocation; until then it goes on, in vain while slurmctld is away."""
+
+
+def give_back(commands: str) -> tuple[str, ...]:
+    """Return the command that gives back the allocation whose step it runs in, if no other step needs it.
+    `commands`: a directory on nodes that may have Slurm's commands, if the PATH does not."""
+    return ("/bin/sh", "-c", _GIVE_BACK, "trainshed-give-back", commands)
+
+
+def cancel(name: str, user: int, job: int | None = None) -> list[str]:
+    """Arguments of scancel for all jobs of that name, or for `job` if it still has that name: Slurm gives
+    numbers out again after a crash."""
+    number = [] if job is None else [str(job)]
+    return ["scancel", "--quiet", f"--name={name}", f"--user={user}", *number]
+
+
+def terminate(name: str, user: int) -> list[str]:
+    """Arguments of scancel that send SIGTERM to the steps of a job; the job itself goes on."""
+    return ["scancel", "--quiet", "--signal=TERM", f"--name={name}", f"--user={user}"]
+
+
+def try_job(partition: str, account: str, qos: str) -> list[str]:
+    """Arguments of srun that ask whether Slurm would accept such a job, and start none."""
+    options = _given({"partition": partition, "account": account, "qos": qos})
+    return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
+
+
+def look_at_node(
+    node: str,
+    argv: Sequence[str],
+    *,
+    partition: str,
+    account: str,
+    qos: str,
+    extra: Sequence[str],
+) -> list[str]:
+    """Arguments of srun that run a short command on a node, if Slurm finds room for it within five
+    seconds."""
+    options = _given({"nodelist": node, "partition": partition, "account": account, "qos": qos})
+    own = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64M", "--chdir=/"]
+    # Nothing of this process's environment, which may hold secrets.
+    own += ["--job-name=trainshed-doctor", "--immediate=5", "--export=NONE", "--quiet"]
+    return ["srun", *own, *options, *extra, "/usr/bin/env", f"PATH={_NODES_PATH}", *argv]
+
+
+def has_no_room(complaint: str) -> bool:
+    """Whether srun complains that the resources were not free at once."""
+    lowered = complaint.lower()
+    return any(words in lowered for words in ("nodes are busy", "immediate execution", "timed out"))
+
+
+def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:
+    """The environment of Slurm's commands: `ambient` without Slurm's own variables, which the service has if
+    it runs in a Slurm job itself or its user sets defaults by them. `conf`: the path of Slurm's
+    configuration, if it is not the usual one."""
+    prefixes = ("SLURM_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_", "SBATCH_")
+    kept = {key: value for key, value in ambient.items() if not key.startswith(prefixes)}
+    if conf := conf or ambient.get("SLURM_CONF", ""):
+        kept["SLURM_CONF"] = conf
+    # Moments as seconds since the epoch.
+    return {**kept, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+
+
+def refused(complaint: str) -> bool:
+    """Whether salloc says that it will never grant the request."""
+    lowered = complaint.lower()
+    return any(words in lowered for words in _NEVER_GRANTED)
+
+
+def granted(told: str) -> int:
+    """The number of the Slurm job that salloc was granted. Raises ValueError if its output names none."""
+    found = re.search(r"Granted job allocation (\d{1,18})", told)
+    if not found:
+        raise ValueError(f"no allocation is told of: {told[:200]!r}")
+    return int(found[1])
+
+
+def complaint(told: str) -> str:
+    """A command's complaints in one line, without the command's own name."""
+    lines = [_SAYS.sub("", line) for line in told.splitlines()]
+    return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
+
+
+def _given(options: Mapping[str, str]) -> list[str]:
+    """The long options that have a value."""
+    return [f"--{key}={value}" for key, value in options.items() if value]
+
+
+def _gres_text(gres: Gres | None) -> str:
+    if not gres:
+        return ""
+    return ":".join([gres.name, *([gres.type] if gres.type else []), str(gres.count)])

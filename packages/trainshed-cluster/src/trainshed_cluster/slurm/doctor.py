@@ -1,0 +1,387 @@
+"""The checks of `trainshed doctor` for a Slurm cluster: whether it answers, what it has, and whether nodes
+can call this machine. Starts nothing there unless it is asked to (`slurm_node_doctor`)."""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+import trainshed
+from trainshed.engines.findings import Finding, bad, good, less
+from trainshed.engines.port import NodeState
+from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
+from trainshed_cluster.remote.lease import longest_silence
+from trainshed_cluster.slurm import commands
+from trainshed_cluster.slurm.client import SlurmClient
+from trainshed_cluster.slurm.field_queries import (
+    list_groups,
+    list_limits,
+    parse_config,
+    parse_groups,
+    parse_limits,
+    show_config,
+)
+from trainshed_cluster.slurm.node_doctor import examine_nodes
+from trainshed_cluster.slurm.queries import ASK_RELEASE, JSON, fitting
+from trainshed_cluster.slurm.records import NodeLine, node_state
+from trainshed_cluster.slurm.routes import Routes
+from trainshed_cluster.slurm.settings import SlurmSettings, parse
+from trainshed_cluster.slurm.users import Users
+
+_TOLD_NODES = 5
+_LATE = 120
+"""Seconds after which the loss of a node counts as reported late."""
+_SOON = 90
+"""Seconds of a lease with which it is reported soon enough."""
+_UNKNOWN = "what holds there is not known."
+_IN_FILE = "The table [engines.slurm] of the configuration says so."
+_SETTINGS = "Correct it there; docs/slurm.md lists all settings."
+_NO_CLIENT = "Slurm's client commands are not installed here, or lie elsewhere."
+_COMMANDS = "Install them (slurm-client), or set [engines.slurm] commands to the directory in which they lie."
+_CONTROLLER = (
+    "Look whether slurmctld runs, munge runs here with the cluster's key, and `sinfo` works as this "
+    "user."
+)
+_NOT_LET = "The site does not let them, or not in, as far as programs need it."
+_LET = (
+    "docs/slurm.md says what each user needs: the same on all nodes, allowed in partition and account, "
+    "and let to what programs run in."
+)
+_VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as of the controller."
+
+
+def examine_slurm(
+    table: Mapping[str, Any], cache: Path | None = None, nodes: bool = False
+) -> Iterator[Finding]:
+    """Yield the findings. `table`: `[engines.slurm]` of the configuration. `cache`: the runtimes' directory;
+    None = it is not checked. `nodes`: run a short command on each node. Blocks until Slurm has answered, or
+    failed to."""
+    try:
+        settings = parse(table)
+    except ValueError as failure:
+        told = str(failure).replace("\n", "; ") + "."
+        yield bad("Slurm settings", told, cause=_IN_FILE, remedy=_SETTINGS)
+        return
+    if not settings.clusters:
+        yield from _examine(settings, cache, nodes=nodes)
+    for name in settings.clusters:
+        for found in _examine(settings.of_cluster(name), cache, nodes=nodes):
+            yield replace(found, about=f"{found.about} ({name})")
+    yield _port(settings)
+
+
+def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Iterator[Finding]:
+    """Check one cluster, and the address that its nodes call."""
+    missing = _missing_command(settings)
+    if missing:
+        yield bad("Slurm commands", missing, cause=_NO_CLIENT, remedy=_COMMANDS)
+    else:
+        where = settings.commands or "on the PATH"
+        yield good("Slurm commands", f"all there ({where}).")
+        yield from asyncio.run(_cluster(settings))
+        if settings.users:
+            yield from asyncio.run(_users(settings, cache))
+        if nodes:
+            yield examine_nodes(settings, cache)
+    yield _address(settings)
+
+
+def _missing_command(settings: SlurmSettings) -> str:
+    for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
+        try:
+            settings.command(name)
+        except FileNotFoundError as failure:
+            return f"{failure}."
+    return ""
+
+
+async def _cluster(settings: SlurmSettings) -> list[Finding]:
+    client, routes = SlurmClient(settings), Routes(settings)
+    try:
+        partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
+        release = (await client.answer(ASK_RELEASE)).strip()
+        kind = fitting(release)
+        asked = "JSON" if kind is JSON else "fields"
+        found = [good("Slurm controller", f"answers ({release}, asked for {asked}).")]
+        wanted = [name for name in routes.named_partitions if name]
+        unknown = [name for name in wanted if name not in partitions]
+        if unknown:
+            text = f"there is no partition {', '.join(unknown)}."
+            advice = (
+                f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
+            )
+            cause = "sinfo lists no such one to this user."
+            return [*found, bad("Slurm partition", text, cause=cause, remedy=advice)]
+        lines = await client.nodes(kind, routes.partitions)
+    except ClusterUnavailable as failure:
+        return [
+            bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
+        ]
+    except ValueError as failure:
+        cause = f"Its answer is not understood: {failure}."
+        return [bad("Slurm controller", "cannot be asked.", cause=cause, remedy=_VERSIONS)]
+    text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
+    found += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
+    return [*found, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
+
+
+async def _what_holds(
+    client: SlurmClient, settings: SlurmSettings, routes: Routes, *, has_gpus: bool
+) -> list[Finding]:
+    """Check what jobs may rely on on nodes, as far as the cluster's configuration says it."""
+    try:
+        config = parse_config(await client.answer(show_config()))
+        limits = parse_limits(await client.answer(list_limits()))
+    except FileNotFoundError as failure:
+        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_COMMANDS)]
+    except ClusterUnavailable as failure:
+        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_CONTROLLER)]
+    except ValueError as failure:
+        cause = f"scontrol's answer is not understood: {failure}."
+        return [less("on nodes", _UNKNOWN, cause=cause, remedy=_VERSIONS)]
+    asked = [*settings.extra, *(one for route in settings.machines for one in route.extra or ())]
+    has_limit = any(argument.startswith("--time=") for argument in asked)
+    return [
+        *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
+        lost_nodes(settings.lease),
+        *(
+            []
+            if has_limit
+            else [time_limit({n: limits.get(n, "") for n in routes.named_partitions})]
+        ),
+    ]
+
+
+async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
+    """Check the users as whom projects' jobs run: whether they exist, whether Slurm accepts their jobs, and
+    whether they can read what the jobs run in."""
+    users, client, wrong = Users(settings), SlurmClient(settings), list[str]()
+    open_to = dict[str, frozenset[str]]()
+    seen: set[Owner] = set()
+    partitions = Routes(settings).named_partitions
+    with contextlib.suppress(ClusterUnavailable, ValueError):
+        open_to = parse_groups(await client.answer(list_groups()))
+    for project in settings.users:
+        try:
+            owner = await users.owner(project)
+            user = await users.named(owner.user)
+        except ClusterRefused as failure:
+            wrong.append(str(failure))
+            continue
+        if user is None or owner in seen:
+            continue
+        seen.add(owner)
+        for place in _places(cache):
+            try:
+                await client.answer(
+                    ["/bin/sh", "-c", f"{place.test} {quote(str(place.path))}"], user
+                )
+            except ClusterUnavailable:
+                wrong.append(f"user {owner.user} cannot {place.what} {place.path}")
+        for partition in partitions:
+            account = owner.account or settings.any_account
+            where = f" in {partition}" if partition else ""
+            groups = open_to.get(partition, frozenset())
+            if groups and user.uid and groups.isdisjoint(await asyncio.to_thread(user.groups)):
+                # Since 24.11 Slurm accepts such a job, and never starts it.
+                wrong.append(
+                    f"jobs of user {owner.user}{where}: not permitted, the partition is for members of "
+                    f"{', '.join(sorted(groups))} alone (AllowGroups)"
+                )
+                continue
+            try:
+                await client.answer(commands.try_job(partition, account, settings.qos), user)
+            except ClusterUnavailable as failure:
+                charged = f" on account {account}" if account else ""
+                wrong.append(f"jobs of user {owner.user}{where}{charged}: {failure}")
+    if not wrong:
+        names = ", ".join(sorted({owner.user for owner in seen})) or "the service's own"
+        return [good("users of projects", f"{names}: jobs of theirs would start.")]
+    told = f"{'; '.join(dict.fromkeys(wrong))}."
+    return [bad("users of projects", told, cause=_NOT_LET, remedy=_LET)]
+
+
+class _Place(Struct, frozen=True):
+    """A file or directory that a user's programs need."""
+
+    path: Path
+    #: A shell command that tests it by its exit status, to be followed by the path.
+    test: str
+    #: What programs do with it: a verb for messages.
+    what: str
+
+
+def _places(cache: Path | None) -> Iterator[_Place]:
+    yield _Place(Path(sys.executable), "test -x", "run")
+    yield _Place(Path(trainshed.__file__), "test -r", "read")
+    if cache and cache.parent.exists():
+        # The cache itself is opened by the service.
+        yield _Place(cache.parent, "test -x", "enter")
+
+
+def _have_gpus(lines: Sequence[NodeLine]) -> bool:
+    return any(gres.name == "gpu" for line in lines for gres in line.gres)
+
+
+def on_nodes(
+    config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
+) -> Iterator[Finding]:
+    """Yield what holds on nodes. `config`: as `field_queries.parse_config` returns it. Pure."""
+    as_root = os.geteuid() == 0 and not has_users
+    yield good(
+        "isolation on nodes",
+        "each node's own: "
+        + (
+            "own-user, where its kernel has what that needs."
+            if as_root
+            else "user, where its kernel lets this user make namespaces, else session."
+        ),
+        remedy="" if as_root else "`srun -w NODE unshare -Ur true` fails where it is session.",
+    )
+    by_tasks = "task/cgroup" in config.get("taskplugin", "")
+    if by_tasks and config.get("constrainramspace") == "yes":
+        yield good(
+            "memory on nodes",
+            "Slurm holds each allocation to its memory; replicas within it are held by their agent.",
+        )
+    else:
+        yield less(
+            "memory on nodes",
+            "replicas are held by their agent, jobs of others to nothing.",
+            cause="Slurm's configuration lets an allocation take more memory than it was given.",
+            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainRAMSpace=yes (cgroup.conf).",
+        )
+    if "memory" not in config.get("selecttypeparameters", "").lower():
+        yield less(
+            "memory counted",
+            "jobs of others may be given what a replica has.",
+            cause="Slurm's configuration does not count memory.",
+            remedy="Set SelectType=select/cons_tres, SelectTypeParameters=CR_Core_Memory (slurm.conf).",
+        )
+    if has_gpus and by_tasks and config.get("constraindevices") == "yes":
+        yield good("GPUs on nodes", "programs reach those of their allocation alone.")
+    elif has_gpus:
+        yield less(
+            "GPUs on nodes",
+            "programs reach all of a node's, whatever they were given.",
+            cause="Slurm's configuration does not close devices to those who were not given them.",
+            remedy="Set TaskPlugin=task/cgroup (slurm.conf), ConstrainDevices=yes (cgroup.conf).",
+        )
+    if config.get("proctracktype", "") != "proctrack/cgroup":
+        yield less(
+            "ends of steps",
+            "processes of an allocation may outlive it.",
+            cause="Slurm finds them by their parents.",
+            remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
+        )
+
+
+def lost_nodes(lease: float) -> Finding:
+    """Return what happens when a node falls silent, with that lease in seconds. Pure."""
+    lost = longest_silence(lease)
+    if lost > _LATE:
+        return less(
+            "lost nodes",
+            "are told late.",
+            cause=f"What ran on a silent node goes on elsewhere after up to {lost:g} s: when its lease "
+            f"({lease:g} s) is certainly over there.",
+            remedy=f"Set [engines.slurm] lease to at most {_SOON:g}: no longer may the service be away then.",
+        )
+    return good(
+        "lost nodes", f"their replicas go on elsewhere after {lost:g} s of silence at most."
+    )
+
+
+def time_limit(limits: Mapping[str, str]) -> Finding:
+    """Return whether jobs have a time limit. `limits`: as `field_queries.parse_limits` returns them. Pure."""
+    bounded = [
+        f"{name or 'the default partition'} after {limit}"
+        for name, limit in sorted(limits.items())
+        if limit
+    ]
+    if not bounded:
+        return good("time limit", "none: jobs run until they end.")
+    return less(
+        "time limit",
+        f"Slurm ends what does not say how long it runs: {', '.join(bounded[:_TOLD_NODES])}; that counts as "
+        "a lost node.",
+        cause="These partitions have a default limit (DefaultTime or MaxTime).",
+        remedy='Set [engines.slurm] extra = ["--time=7-00:00:00"], up to what the partition allows, or take '
+        "a partition without a limit.",
+    )
+
+
+def _nodes(told: Sequence[NodeLine], routes: Routes) -> Finding:
+    has_default = any(line.in_default for line in told)
+    ways = {line: routes.acceptance(line, has_default=has_default) for line in told}
+    lines = sorted((line for line in told if ways[line].open), key=lambda line: line.name)
+    states = [
+        (line, *node_state(line, reservation=routes.enters_reservation(ways[line])))
+        for line in lines
+    ]
+    up = [line for line, state, _ in states if state is NodeState.UP]
+    away = [f"{line.name}: {why}" for line, state, why in states if state is not NodeState.UP]
+    some = "; ".join(away[:_TOLD_NODES]) + ("; …" if len(away) > _TOLD_NODES else "")
+    advice = "`scontrol update nodename=NAME state=resume` takes one back; `sinfo -R` says why it is away."
+    cause = (
+        f"Not up: {some}."
+        if away
+        else "The partitions have no nodes that take jobs of the service."
+    )
+    if not up:
+        text = f"none of {len(lines)} takes work."
+        return bad("Slurm nodes", text, cause=cause, remedy=advice)
+    cpus, memory = max(line.cpus for line in up), max(line.memory_bytes for line in up)
+    gpus = sum(gres.count for line in up for gres in line.gres if gres.name == "gpu")
+    text = (
+        f"{len(up)} of {len(lines)} take work; the largest has {cpus} CPUs and {memory / 2**30:.1f} GiB; "
+        f"{gpus or 'no'} GPUs in all."
+    )
+    if away:
+        return less("Slurm nodes", text, cause=cause, remedy=advice)
+    return good("Slurm nodes", text)
+
+
+def _address(settings: SlurmSettings) -> Finding:
+    name = settings.service_address
+    advice = (
+        "Set [engines.slurm] address to a name or an address at which nodes reach this machine."
+    )
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError as failure:
+        text = f"{name} is not resolved."
+        return bad("address for nodes", text, cause=f"{failure}.", remedy=advice)
+    numbers = ", ".join(sorted(found))
+    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in found):
+        text = f"{name} is this machine's own loopback ({numbers}): nodes would call themselves."
+        cause = "It is what [engines.slurm] address says, or how this machine's own name is resolved here."
+        return bad("address for nodes", text, cause=cause, remedy=advice)
+    return good("address for nodes", f"{name} ({numbers}), as it is resolved here.")
+
+
+def _port(settings: SlurmSettings) -> Finding:
+    if not settings.port:
+        text = "any free one, the same again after a restart."
+        return good("port for nodes", text, remedy="Behind a firewall, set one and open it.")
+    advice = "A service of this configuration that runs has it; else set [engines.slurm] port to another."
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((settings.host, settings.port))
+    except OSError as failure:
+        fault = less if failure.errno == errno.EADDRINUSE else bad
+        text = f"{settings.port} on {settings.host} cannot be had."
+        return fault("port for nodes", text, cause=f"{failure.strerror}.", remedy=advice)
+    return good("port for nodes", f"{settings.port} on {settings.host} is free.")

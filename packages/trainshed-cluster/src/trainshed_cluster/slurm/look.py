@@ -1,0 +1,214 @@
+"""Compiles what one look at the cluster found from the answers of several commands. Pure."""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
+from trainshed.core.routes import Acceptance
+from trainshed.engines.port import Node
+from trainshed_cluster.remote.cluster import ClusterReport, HoldName, NodeReport
+from trainshed_cluster.slurm import reasons
+from trainshed_cluster.slurm.field_queries import parse_pending
+from trainshed_cluster.slurm.queries import Queries
+from trainshed_cluster.slurm.records import Gres, Job, NodeLine, is_awaited, node_state
+from trainshed_cluster.slurm.routes import Routes
+
+
+class Look(Struct, frozen=True):
+    """The state of the cluster at one moment, as this service sees it."""
+
+    #: This service's jobs that have not ended.
+    jobs: Mapping[HoldName, Job]
+    #: Further jobs of the same names: requests that were repeated because the answer to the first was lost.
+    doubles: tuple[tuple[HoldName, Job], ...]
+    report: ClusterReport
+
+    @property
+    def looked(self) -> float:
+        """When it began, in seconds of the monotonic clock."""
+        return self.report.looked
+
+
+def own_jobs(
+    queries: Queries, answer: str, service: str, name_of: Callable[[int], str | None]
+) -> tuple[tuple[HoldName, Job], ...]:
+    """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in hold
+    names; None = a user who has no jobs of this service. Raises ValueError if this is no answer of squeue."""
+    found: list[tuple[HoldName, Job]] = []
+    for job in queries.read_jobs(answer):
+        # Any user may give a job such a name, so that its user has to match.
+        name, user = _name(job.name, service), name_of(job.user)
+        if name and user is not None and (job.held or job.pending):
+            found.append((replace(name, user=user), job))
+    return tuple(found)
+
+
+def compile_look(
+    queries: Queries,
+    looked: float,
+    *,
+    now: float,
+    jobs: Sequence[tuple[HoldName, Job]],
+    earlier: Sequence[tuple[HoldName, Job]],
+    before: ClusterReport | None,
+    pending: str | None,
+    steps: str,
+    nodes: Sequence[str],
+    routes: Routes,
+    known: Mapping[HoldName, int],
+) -> Look:
+    """Compile a look. `queries`: parses the answers. `now`: seconds since the epoch. `earlier` and `jobs`:
+    this service's jobs as of before and after the query of the nodes. Where those differ on a node, what
+    others have there cannot be told, and the report `before` counts. `pending`: answer about all waiting
+    jobs; None = not queried. `known`: ids of the jobs that the service knows to be its holds, which are the
+    right ones of two with one name. Raises ValueError if these are no answers of squeue and sinfo."""
+    first: dict[HoldName, Job] = {}
+    doubles: list[tuple[HoldName, Job]] = []
+    for name, job in sorted(
+        jobs, key=lambda found: (not found[1].held, known.get(found[0]) != found[1].id, found[1].id)
+    ):
+        if name in first:
+            doubles.append((name, job))
+        else:
+            first[name] = job
+    held = {name: job for name, job in first.items() if job.held}
+    agents: dict[HoldName, set[str]] = {name: set() for name in held}
+    if held:
+        by_id = {job.id: name for name, job in held.items()}
+        for step in queries.read_steps(steps):
+            name = by_id.get(step.job)
+            if name and step.name == str(name):
+                agents[name].update(step.nodes)
+    lines = tuple(queries.read_nodes(nodes, routes.partitions))
+    mine, once = _shares(jobs), _shares(earlier)
+    moved = {node for node in mine.keys() | once.keys() if _ids(mine, node) != _ids(once, node)}
+    reports = _nodes(lines, mine, routes)
+    if before:
+        reports = tuple(_as_before(reports, before, moved))
+    return Look(
+        MappingProxyType(first),
+        tuple(doubles),
+        ClusterReport(
+            nodes=reports,
+            agents=MappingProxyType({name: frozenset(found) for name, found in agents.items()}),
+            looked=looked,
+            delays=MappingProxyType(_delays(first, pending, now)),
+        ),
+    )
+
+
+def _delays(jobs: Mapping[HoldName, Job], pending: str | None, now: float) -> dict[HoldName, Delay]:
+    queue = tuple(parse_pending(pending)) if pending is not None else ()
+    found = {
+        name: reasons.delay(job, reasons.count_before(job, queue), now)
+        for name, job in jobs.items()
+        if job.pending
+    }
+    return {name: delay for name, delay in found.items() if delay is not None}
+
+
+def _name(text: str, service: str) -> HoldName | None:
+    try:
+        name = HoldName.parse(text)
+    except ValueError:
+        return None
+    return name if name.service == service else None
+
+
+def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
+    """Return the jobs that hold something of each node, by node and job id."""
+    shares: dict[str, dict[int, Job]] = {}
+    for _, job in jobs:
+        for node in job.nodes if job.held else ():
+            shares.setdefault(node, {})[job.id] = job
+    return shares
+
+
+def _ids(shares: Mapping[str, Mapping[int, Job]], node: str) -> frozenset[int]:
+    return frozenset(shares.get(node, ()))
+
+
+def _as_before(
+    reports: Iterable[NodeReport], before: ClusterReport, nodes: Container[str]
+) -> Iterator[NodeReport]:
+    """Return the reports with the others' use of `nodes` taken from `before`."""
+    known = {report.node.name: report.node.others for report in before.nodes}
+    for report in reports:
+        node = report.node
+        if node.name in nodes and node.name in known:
+            yield replace(report, node=replace(node, others=known[node.name]))
+        else:
+            yield report
+
+
+def _nodes(
+    lines: Sequence[NodeLine], shares: Mapping[str, Mapping[int, Job]], routes: Routes
+) -> tuple[NodeReport, ...]:
+    """Return the nodes that jobs of this service may get, or have. Others' use is what is allocated there,
+    but not to this service. `shares`: this service's jobs on each node."""
+    has_default = any(line.in_default for line in lines)
+    found = [
+        (line, routes.acceptance(line, has_default=has_default))
+        for line in sorted(lines, key=lambda line: line.name)
+    ]
+    return tuple(
+        _node(line, tuple(shares.get(line.name, {}).values()), routes, accepts)
+        for line, accepts in found
+        if accepts.open or line.name in shares
+    )
+
+
+def _node(
+    line: NodeLine,
+    mine: Sequence[Job],
+    routes: Routes,
+    accepts: Acceptance,
+) -> NodeReport:
+    state, cause = node_state(line, reservation=routes.enters_reservation(accepts))
+    own_cpus = sum(job.cpus // max(1, job.node_count) for job in mine)
+    own_memory = sum(job.memory_bytes for job in mine)
+    total, others = _accelerators(line, mine, routes.public)
+    # The answers are of different moments: the difference must not become negative.
+    use = OthersUse(
+        max(0, line.cpus_allocated - own_cpus),
+        max(0, min(line.memory_bytes, line.memory_allocated - own_memory)),
+        others,
+    )
+    return NodeReport(
+        Node(line.name, line.cpus, line.memory_bytes, total, use, accepts),
+        state,
+        cause,
+        line.address,
+        is_awaited=is_awaited(line),
+    )
+
+
+def _accelerators(
+    line: NodeLine, mine: Sequence[Job], public: Mapping[tuple[str, str], str]
+) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]:
+    """Return by public type how many accelerators a node has, and how many of them others hold."""
+    names = {"gpu", *(name for name, _ in public)}
+    total = _devices(line.gres, names)
+    used = _devices(line.gres_used, names)
+    own = _devices((gres for job in mine for gres in job.gres), names)
+    there: dict[str, int] = {}
+    others: dict[str, int] = {}
+    for kind, count in total.items():
+        name = public.get(kind, "")
+        theirs = min(count, max(0, used.get(kind, 0) - own.get(kind, 0)))
+        there[name] = there.get(name, 0) + count
+        others[name] = others.get(name, 0) + theirs
+    return accelerator_counts(there), accelerator_counts(others)
+
+
+def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
+    """Count generic resources by (name, type)."""
+    found: dict[tuple[str, str], int] = {}
+    for gres in all_gres:
+        if gres.name in names:
+            kind = gres.name, gres.type
+            found[kind] = found.get(kind, 0) + gres.count
+    return found

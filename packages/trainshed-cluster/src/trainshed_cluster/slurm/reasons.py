@@ -1,0 +1,153 @@
+"""Says in plain words why Slurm makes a job wait and how one ended, with Slurm's own word beside them. Pure.
+
+Slurm has well over a hundred reasons. Those that a service's allocations meet have sentences here; limits are
+described by the parts of their names, and any other reason by its name alone.
+"""
+
+import re
+from collections.abc import Iterable
+
+from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed_cluster.remote.cluster import HoldEnd
+from trainshed_cluster.slurm.records import Job, Pending
+
+_NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
+"""What is told of a job that the scheduler has not come to."""
+_WORDS = {
+    "BeginTime": "its time to begin has not come",
+    "BurstBufferResources": "burst buffers are short",
+    "BurstBufferStageIn": "its burst buffer is being filled",
+    "Cleaning": "what ran there before is still being cleared away",
+    "Dependency": "it waits for other jobs to end",
+    "FrontEndDown": "no front end node is up",
+    "InactiveLimit": "the partition takes no jobs just now",
+    "JobArrayTaskLimit": "so many jobs of its array run as may at a time",
+    "JobHeldAdmin": "an administrator holds it back; `scontrol release` lets it go",
+    "JobHeldUser": "it is held back; `scontrol release` lets it go",
+    "Licenses": "licenses are short",
+    "MaxMemPerLimit": "it asks for more memory than the partition gives",
+    "NodeDown": "a node that it needs is down",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
+        "nodes that it needs are down, drained or kept for other partitions"
+    ),
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is not active",
+    "Priority": "other jobs are before it",
+    "Prolog": "the nodes' prolog is running",
+    "ReqNodeNotAvail": "a node that it needs is not available",
+    "Reservation": "its reservation has not begun, or is full",
+    "Resources": "what it needs is in use",
+    "SchedDefer": "Slurm starts no jobs at once here, it comes with the next round",
+    "SystemFailure": "Slurm itself has failed at something",
+}
+_ENDS = {
+    "CANCELLED": (Loss.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
+    "TIMEOUT": (
+        Loss.ALLOCATION_EXPIRED,
+        "Slurm's time limit for its allocation is over; a longer one is asked for by "
+        '`extra = ["--time=..."]`',
+    ),
+    "DEADLINE": (Loss.ALLOCATION_EXPIRED, "Slurm's deadline for its allocation is over"),
+    "PREEMPTED": (Loss.CLUSTER_PREEMPTED, "Slurm gave its allocation to a job that goes before it"),
+    "NODE_FAIL": (Loss.NODE_FAILED, "a node of its allocation failed, as Slurm says"),
+    "BOOT_FAIL": (Loss.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
+}
+"""By the state of a job that is over: what ended it, and in what words."""
+_LIMIT = re.compile(
+    r"(?P<of>QOS|Assoc(?:iation)?)(?P<kind>Grp|Max|Min)"
+    r"(?P<what>Billing|BB|C[pP][uU]|Energy|G(?:RES|res)|Jobs?|License|Mem(?:ory)?|Node|Submit|Wall)"
+    r"(?P<rest>[A-Za-z]*)"
+)
+_WHAT = {
+    "billing": "billing units",
+    "bb": "burst buffers",
+    "cpu": "CPUs",
+    "energy": "energy",
+    "gres": "GPUs and the like",
+    "job": "jobs",
+    "jobs": "jobs",
+    "license": "licenses",
+    "mem": "memory",
+    "memory": "memory",
+    "node": "nodes",
+    "submit": "jobs in the queue",
+    "wall": "time",
+}
+_PER = {
+    "PerUser": "one user",
+    "PerAccount": "one account",
+    "PerJob": "one job",
+    "PerNode": "one node",
+}
+
+
+def in_words(reason: str, description: str = "") -> str:
+    """Describe a reason of squeue. `description`: Slurm's own sentence for it, if any. Returns "" if Slurm
+    has no reason yet."""
+    if reason in _NOT_LOOKED_AT:
+        return ""
+    for told in (description, reason):
+        if told in _WORDS:
+            return _WORDS[told]
+        # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
+        first, _, rest = (part.strip() for part in told.partition(","))
+        if first in _WORDS:
+            nodes = rest.removeprefix("UnavailableNodes:")
+            return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
+        if found := _LIMIT.fullmatch(told):
+            return _limit(found)
+    return description or "for a reason of its own"
+
+
+def end(job: Job) -> HoldEnd | None:
+    """Return how an allocation ended; None = its state does not say who ended it."""
+    known = _ENDS.get(job.state)
+    return HoldEnd(known[0], f"{known[1]} ({job.state})") if known else None
+
+
+def delay(job: Job, before: int | None, now: float) -> Delay | None:
+    """Return the delay to report of a waiting allocation; None = Slurm has not said why yet. `before`: how
+    many jobs wait before it; None = not known. `now`: seconds since the epoch."""
+    words = in_words(job.reason, job.description)
+    if not words:
+        return None
+    nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"
+    return Delay(
+        WaitReason.CLUSTER,
+        f"Slurm has not given {nodes} yet: {words} ({job.reason})",
+        word=job.reason,
+        position=0 if before is None else before + 1,
+        # An estimate in the past is useless.
+        expected=job.starts * 10**9 if job.starts > now else 0,
+    )
+
+
+def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
+    """Return how many jobs wait before this one in its partitions: Slurm considers higher priorities first,
+    then older jobs. None = it is not among `pending`."""
+    own = next((one for one in pending if one.id == job.id), None)
+    if own is None:
+        return None
+    partitions = set(own.partitions)
+    return sum(
+        (-one.priority, one.id) < (-own.priority, own.id)
+        and not partitions.isdisjoint(one.partitions)
+        for one in pending
+    )
+
+
+def _limit(found: re.Match[str]) -> str:
+    of = "the QOS" if found["of"] == "QOS" else "the account"
+    what, rest = _WHAT[found["what"].lower()], found["rest"]
+    if found["kind"] == "Min":
+        return f"{of} gives nothing so small: {what}"
+    whom = next((words for per, words in _PER.items() if per in rest), "")
+    if found["kind"] == "Grp":
+        whom = "all its jobs together"
+    minutes = "Minutes" in rest
+    if minutes:
+        what = f"{what.removesuffix('s')} minutes"
+    return (
+        f"{of} allows {whom + ' ' if whom else ''}no more {what}{'' if minutes else ' at a time'}"
+    )

@@ -1,0 +1,116 @@
+"""Decides where jobs of a machine type go on a Slurm cluster (partition, account, QOS, features, GRES) and
+which nodes that leads to. Pure."""
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from trainshed.core.routes import Acceptance, MachineWanted, Route
+from trainshed_cluster.slurm.records import Gres, NodeLine
+from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
+
+_FEATURE = r"[A-Za-z0-9_.,@+-]+"
+
+
+class SlurmRoute(Struct, frozen=True):
+    """The options of the Slurm jobs of some machine types."""
+
+    route: Route
+    #: One partition, or several separated by commas; "" = Slurm's default one.
+    partition: str
+    account: str
+    qos: str
+    constraint: str
+    #: GRES of its devices; None = that of `[engines.slurm.accelerators]`.
+    gres: Gres | None
+    extra: tuple[str, ...]
+
+    @property
+    def in_reservation(self) -> bool:
+        return any(argument.startswith("--reservation=") for argument in self.extra)
+
+    def leads_to(self, line: NodeLine, *, has_default: bool) -> bool:
+        """Whether its jobs may get that node. `has_default`: the cluster has a default partition."""
+        if self.partition:
+            if line.partitions.isdisjoint(self.partition.split(",")):
+                return False
+        elif has_default and not line.in_default:
+            return False
+        if self.gres and not any(
+            (gres.name, gres.type) == (self.gres.name, self.gres.type) for gres in line.gres
+        ):
+            return False
+        return has_features(self.constraint, line.features)
+
+
+class Routes:
+    """The routes of a cluster: the first match wins, and the last one is for every machine."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        plain = MachineRoute()
+        self._all = tuple(_resolved(one, settings) for one in (*settings.machines, plain))
+        self._routes = tuple(one.route for one in self._all)
+        #: Public type of each GRES (name, type).
+        self.public = {("gpu", kind): name for name, kind in settings.accelerators.items()}
+        for one in self._all:
+            if one.gres:
+                self.public[one.gres.name, one.gres.type] = one.route.accelerators[0]
+
+    @property
+    def named_partitions(self) -> tuple[str, ...]:
+        """The partitions of all routes, each once; "" = Slurm's default one."""
+        names = (name for one in self._all for name in one.partition.split(","))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def partitions(self) -> str:
+        """The partitions to query, separated by commas; "" = all, because a route uses the default one, whose
+        name is not known."""
+        return ",".join(self.named_partitions) if all(self.named_partitions) else ""
+
+    def of(self, machine: MachineWanted) -> SlurmRoute:
+        return next(one for one in self._all if one.route.is_for(machine))
+
+    def acceptance(self, line: NodeLine, *, has_default: bool) -> Acceptance:
+        """Return which routes lead to a node."""
+        way = [
+            at for at, one in enumerate(self._all) if one.leads_to(line, has_default=has_default)
+        ]
+        reserved = [at for at in way if self._all[at].in_reservation]
+        return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
+
+    def enters_reservation(self, accepts: Acceptance) -> bool:
+        """Whether the routes to a node use a reservation."""
+        return any(self._all[at].in_reservation for at in accepts.open)
+
+
+def has_features(constraint: str, features: Iterable[str]) -> bool:
+    """Whether a node with those features satisfies a constraint. Only features joined by & alone or | alone
+    are evaluated; for any other constraint the answer is True, and Slurm decides."""
+    there = set(features)
+    for sign, together in (("&", all), ("|", any)):
+        if re.fullmatch(rf"{_FEATURE}(?:{re.escape(sign)}{_FEATURE})*", constraint):
+            return together(name in there for name in constraint.split(sign))
+    return True
+
+
+def _resolved(one: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
+    """Return a route, with the plain settings where its table sets none."""
+    partition = settings.partition if one.partition is None else one.partition
+    constraint = settings.constraint if one.constraint is None else one.constraint
+    name, _, kind = one.gres.partition(":")
+    many = "s" if "," in partition else ""
+    named = [
+        f"partition{many} {partition.replace(',', ', ')}" if partition else "",
+        f"features {constraint}" if constraint else "",
+    ]
+    return SlurmRoute(
+        Route(tuple(one.types), tuple(one.accelerators), " with ".join(filter(None, named))),
+        partition,
+        settings.any_account if one.account is None else one.account,
+        settings.qos if one.qos is None else one.qos,
+        constraint,
+        Gres(name, kind, 1) if one.gres else None,
+        tuple(settings.extra if one.extra is None else one.extra),
+    )

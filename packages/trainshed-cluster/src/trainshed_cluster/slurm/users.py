@@ -1,0 +1,148 @@
+"""Finds the Unix users as whom a Slurm cluster's jobs run, and runs commands as them.
+
+A service of root gives up its rights before Slurm's command begins (setpriv), so that munge, and with it
+Slurm, takes the command for the user's. The option `--uid` of salloc and srun did that once; newer versions
+lack it.
+"""
+
+import asyncio
+import contextlib
+import functools
+import grp
+import os
+import pwd
+import shutil
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from trainshed_cluster.remote.cluster import ClusterRefused, Owner
+from trainshed_cluster.slurm.settings import SlurmSettings
+
+_KEPT = ("PATH", "SLURM_CONF", "SLURM_TIME_FORMAT", "LC_ALL")
+"""Variables of the service that a user's command is given. No others: users can read their own processes'
+environment."""
+
+
+class UnixUser(Struct, frozen=True):
+    """A user, as this machine's user database has it."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    def command(self, argv: Sequence[str], setpriv: str) -> list[str]:
+        """The command by which root runs `argv` as this user. `setpriv`: path of that command."""
+        own = f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups"
+        return [setpriv, *own, "--", *argv]
+
+    def environment(self, ambient: Mapping[str, str]) -> dict[str, str]:
+        """The environment of such a command; `ambient`: the service's own."""
+        kept = {name: ambient[name] for name in _KEPT if name in ambient}
+        return {**kept, "HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+    def groups(self) -> frozenset[str]:
+        """Names of all its groups. Blocks: it may ask a directory service."""
+        found = set[str]()
+        for number in os.getgrouplist(self.name, self.gid):
+            with contextlib.suppress(KeyError):
+                found.add(grp.getgrgid(number).gr_name)
+        return frozenset(found)
+
+
+@functools.cache
+def look_up(name: str) -> UnixUser:
+    """Look up a user by name. Raises KeyError if this machine knows no such user. Blocks: it may ask a
+    directory service."""
+    found = pwd.getpwnam(name)
+    return UnixUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+
+
+def setpriv() -> str:
+    """Return the path of the command setpriv. Raises FileNotFoundError."""
+    found = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
+    if not found:
+        raise FileNotFoundError(
+            "there is no command setpriv (Debian: util-linux), by which jobs are run as other users"
+        )
+    return found
+
+
+def for_project(table: Mapping[str, str], project: str) -> str | None:
+    """Return a project's entry in a table; `*` is the entry of all that have none."""
+    return table.get(project, table.get("*"))
+
+
+def node_directory(settings: SlurmSettings, user: UnixUser | None) -> str:
+    """Return the directory on nodes in which a user's agents and programs write. `user`: None = the service's
+    own."""
+    uid = user.uid if user else os.geteuid()
+    if not settings.directory:
+        return f"/tmp/trainshed-{uid}"
+    if "{" not in settings.directory:
+        return settings.directory
+    name = user.name if user else pwd.getpwuid(uid).pw_name
+    return settings.directory.replace("{uid}", str(uid)).replace("{user}", name)
+
+
+class Users:
+    """The users as whom one cluster's jobs run."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self._settings = settings
+        self._own = os.geteuid()
+        self._known: dict[str, UnixUser] = {}
+
+    @property
+    def uids(self) -> tuple[int, ...]:
+        """The ids of all users who may have jobs of this service."""
+        return self._own, *(user.uid for user in self._known.values())
+
+    async def load(self) -> tuple[str, ...]:
+        """Look all of them up; return the names that this machine does not know."""
+        names = dict.fromkeys(self._settings.users.values())
+        return tuple([name for name in names if not await self._find(name)])
+
+    async def owner(self, project: str) -> Owner:
+        """Return the owner of a project's holds. Raises ClusterRefused."""
+        account = self._settings.accounts.get(project, "")
+        if not self._settings.users:
+            return Owner(account=account)
+        name = for_project(self._settings.users, project)
+        if name is None:
+            raise ClusterRefused(
+                f"no user is named whom jobs of project {project} run as: [engines.slurm.users] names some "
+                'projects; add this one, or "*" for all others'
+            )
+        user = await self._find(name)
+        if user is None:
+            raise ClusterRefused(
+                f"jobs of project {project} run as {name} ([engines.slurm.users]), and the service's machine "
+                f"knows no such user: `getent passwd {name}` has to find that user there and on the nodes"
+            )
+        return Owner("" if user.uid == self._own else user.name, account)
+
+    async def named(self, name: str) -> UnixUser | None:
+        """Return the user of that `Owner.user`; None = the service's own. Raises ClusterRefused if it no
+        longer exists."""
+        if not name:
+            return None
+        user = await self._find(name)
+        if user is None:
+            raise ClusterRefused(f"the service's machine knows no user {name} any more")
+        return user
+
+    def name_of(self, uid: int) -> str | None:
+        """Return a user's name as in `Owner.user`; None = not one of these users."""
+        if uid == self._own:
+            return ""
+        return next((one.name for one in self._known.values() if one.uid == uid), None)
+
+    async def _find(self, name: str) -> UnixUser | None:
+        if name not in self._known:
+            try:
+                self._known[name] = await asyncio.to_thread(look_up, name)
+            except KeyError:
+                return None
+        return self._known[name]

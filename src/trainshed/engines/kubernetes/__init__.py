@@ -1,1 +1,0 @@
-"""The Kubernetes engine runs each replica in a Pod of its own, in which an agent of `engines.remote` runs."""
