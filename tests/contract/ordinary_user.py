@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import search_path
+
 NOBODY = 65534
 _ROOT = Path(__file__).parents[2]
 
@@ -38,7 +40,7 @@ def run_as_nobody(*arguments: str, timeout: float | None = None) -> None:
             cwd=_ROOT,
             env={
                 "PATH": os.defpath,
-                "PYTHONPATH": f"{_ROOT}/src:{libraries}",
+                "PYTHONPATH": search_path(libraries),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             capture_output=True,

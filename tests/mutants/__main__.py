@@ -24,6 +24,7 @@ from typing import Final
 
 from tests.mutants.mutant import Catcher, DoesNotApply, Mutant, mutated, text_of
 from tests.mutants.table import MUTANTS
+from tests.sources import search_path
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NOT_COPIED: Final = shutil.ignore_patterns(
@@ -52,7 +53,7 @@ class Copies:
             copy = directory / f"tree-{number}"
             shutil.copytree(ROOT, copy, symlinks=True, ignore=_NOT_COPIED)
             # Once: what runs later writes none, so that no bug is hidden by what was compiled without it.
-            compiling = ("-m", "compileall", "-q", "src", "tests")
+            compiling = ("-m", "compileall", "-q", "src", "packages", "tests")
             subprocess.run((sys.executable, *compiling), cwd=copy, check=True)
             self._free.put(copy)
 
@@ -80,7 +81,7 @@ def run(catcher: Catcher, copy: Path) -> Run:
     """The command in that copy, and nothing left of it afterwards."""
     environ = {
         **os.environ,
-        "PYTHONPATH": str(copy / "src"),
+        "PYTHONPATH": search_path(root=copy),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",

@@ -26,6 +26,7 @@ from tests.e2e.running import (
 from tests.slurm.lab import SlurmLab
 from tests.slurm.nodes import until
 from tests.soaks import SOAKS
+from tests.sources import search_path
 from trainshed.engines.local import machine
 
 AGENTS = "/tmp/agents"
@@ -119,7 +120,7 @@ def on_login_node(
     environment = {
         **{name: text for name, text in os.environ.items() if name.startswith(kept)},
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "PYTHONPATH": f"{ROOT}/src:{ROOT}:{Path(pytest.__file__).parents[1]}",
+        "PYTHONPATH": search_path(ROOT, Path(pytest.__file__).parents[1]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TRAINSHED_CACHE": str(cache_of(uid) if uid else cache_for_users()),
         "TRAINSHED_VISIBLE_PATHS": str(common_place()),

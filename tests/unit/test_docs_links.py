@@ -14,9 +14,11 @@ PAGES = [
 ]
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_NAMED = re.compile(r"\b(?:docs|tests|tools|src)/[\w./-]*\w")
+_NAMED = re.compile(r"\b(?:docs|tests|tools|src|packages)/[\w./-]*\w")
 _SOURCES = [
-    path for room in ("src", "tests", "tools", "bench") for path in (ROOT / room).rglob("*.py")
+    path
+    for room in ("src", "packages", "tests", "tools", "bench")
+    for path in (ROOT / room).rglob("*.py")
 ]
 
 

@@ -19,6 +19,7 @@ import pytest
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
 from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
+from tests.sources import search_path
 from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
 from trainshed.core.names import project_number
 from trainshed.replica.system import trees
@@ -292,7 +293,7 @@ def _environment(cache: Path) -> dict[str, str]:
     return {
         **{name: text for name, text in os.environ.items() if name.startswith(kept)},
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "PYTHONPATH": f"{ROOT}/src:{libraries}",
+        "PYTHONPATH": search_path(libraries),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TRAINSHED_CACHE": str(cache),
     }
