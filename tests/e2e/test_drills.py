@@ -291,7 +291,6 @@ def test_the_command_tells_what_happens_and_ends_in_the_report(
     gate.touch()  # the second life need not wait
     lines = told(process)
     assert "drill_fired: Drill 1: kill is done to workerpool0-0." in lines
-    assert re.search(r"restored the checkpoint of step \d+", lines)
     assert re.search(r"Decided  replica restarts \(1 of 5\), by the rule replica_lost", lines)
     assert re.search(r"Outcome  resumed, \d steps? lost", lines)
     service.finish(job_id)
