@@ -46,8 +46,8 @@ def test_tables_are_read(tmp_path: Path) -> None:
         False,
         "vision",
     )
-    rules = bucket_rules("own", "default-1", "a-1, b-1", (far, near))
-    assert (rules.shared, rules.default) == ({"a-1", "b-1"}, "default-1")
+    rules = bucket_rules("own", "a-1, b-1", (far, near))
+    assert rules.shared == {"a-1", "b-1"}
     setup = BucketSetup("/r", rules=rules)
     assert BucketSetup.decode(setup.encode()) == setup
 
