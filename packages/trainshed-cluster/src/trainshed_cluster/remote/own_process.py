@@ -17,7 +17,7 @@ import_module(module).main()
 """
 _SOURCES = ":".join(
     dict.fromkeys(
-        os.path.realpath(Path(package.__file__).parents[1])
+        os.path.realpath(Path(package.__path__[0]).parent)
         for package in (trainshed_cluster, trainshed)
     )
 )
