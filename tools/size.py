@@ -23,6 +23,9 @@ LOCAL_MARK, CLUSTER_MARK = "¹", "²"
 """What follows a term of the glossary that is an idea on the way of a start: on one machine, and with a
 cluster as well."""
 
+VAGUE: Final = frozenset({"asked", "each", "found", "given", "named", "one", "said", "told"})
+"""Names that say nothing of what a variable holds. They are to go."""
+
 
 class Size(Struct, frozen=True):
     """One figure, and what it may be at most."""
@@ -33,26 +36,30 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules of src": 950,
-    "lines of src": 151_000,
-    "lines of code of src": 107_200,
-    "lines of code on the way of a start": 13_500,
-    "lines of tests": 140_200,
-    "settings of the service": 81,
-    "settings of Slurm": 29,
-    "settings of Kubernetes": 33,
-    "commands": 46,
-    "ideas on the way of a start": 35,
-    "ideas with a cluster": 52,
+    "modules": 895,
+    "modules that one machine needs": 755,
+    "lines": 144_200,
+    "lines that one machine needs": 120_400,
+    "lines of code": 102_200,
+    "lines of code on the way of a start": 11_900,
+    "lines of tests": 133_000,
+    "variables named for nothing": 490,
+    "settings of the service": 50,
+    "settings of Slurm": 20,
+    "settings of Kubernetes": 24,
+    "commands": 45,
+    "ideas on the way of a start": 30,
+    "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 15_000,
-    "words of documents": 99_800,
+    "words of decision records": 14_800,
+    "words of documents": 93_000,
 }
 
 
 def sizes() -> tuple[Size, ...]:
     """Measure the tree that this file lies in."""
-    source = [*_python("src"), *_python("packages")]
+    one_machine = _python("src")
+    source = [*one_machine, *_python("packages")]
     start = [
         path
         for path in source
@@ -62,11 +69,14 @@ def sizes() -> tuple[Size, ...]:
     glossary = (ROOT / "docs/glossary.md").read_text()
     local = len(re.findall(rf"^\| [^|]*{LOCAL_MARK} \|", glossary, re.MULTILINE))
     values = {
-        "modules of src": len(source),
-        "lines of src": sum(map(_lines, source)),
-        "lines of code of src": sum(map(_code, source)),
+        "modules": len(source),
+        "modules that one machine needs": len(one_machine),
+        "lines": sum(map(_lines, source)),
+        "lines that one machine needs": sum(map(_lines, one_machine)),
+        "lines of code": sum(map(_code, source)),
         "lines of code on the way of a start": sum(map(_code, start)),
         "lines of tests": sum(map(_lines, _python("tests"))),
+        "variables named for nothing": sum(map(_vague, source)),
         "settings of the service": len(Settings.__struct_fields__),
         "settings of Slurm": len(SlurmSettings.__struct_fields__),
         "settings of Kubernetes": len(KubernetesSettings.__struct_fields__),
@@ -99,6 +109,16 @@ def _code(path: Path) -> int:
     lines = enumerate(text.splitlines(), 1)
     return sum(
         1 for number, line in lines if number in without and line.strip() and line.strip()[0] != "#"
+    )
+
+
+def _vague(path: Path) -> int:
+    """Count the variables and arguments that have one of the names which say nothing."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return sum(
+        (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE)
+        or (isinstance(node, ast.arg) and node.arg in VAGUE)
+        for node in nodes
     )
 
 
