@@ -211,6 +211,8 @@ def test_a_bucket_process_that_hangs_is_replaced(
         async with asyncio.timeout(30):
             _, hanging = await asyncio.to_thread(ask, setup, listeners)
             os.kill(hanging, signal.SIGSTOP)
+            # It may take one more call before it stops.
+            os.waitid(os.P_PID, hanging, os.WSTOPPED | os.WNOWAIT)
             _, next_one = await asyncio.to_thread(ask, setup, listeners)
             await keeper.close()
         return hanging, next_one

@@ -12,6 +12,7 @@ from trainshed.serve.main import group
 _NO_FORMAT = {
     "completion": "prints the script of a shell",
     "demo": "shows a story to a person",
+    "jobs autopsy": "is a shell in this terminal, or copies",
     "jobs shell": "is a shell in this terminal",
 }
 """Commands without --format, and why."""

@@ -22,7 +22,7 @@ def test_no_setting_chooses_the_simulated_engine() -> None:
 
 
 def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("toy", "tests.engines.toy:ToyEngine", registry.GROUP)
+    point = EntryPoint("toy", "tests.engines.toy:ToyEngine", registry.ENGINES)
 
     def offered(group: str) -> EntryPoints:
         return EntryPoints([point]).select(group=group)

@@ -1,8 +1,6 @@
 """`trainshed reducers`: what it computes, prints and writes; it asks no service."""
 
 import json
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -175,13 +173,3 @@ def test_the_wheel_is_written(trainshed: Invoke, tmp_path: Path) -> None:
     refused = trainshed("reducers", "wheel", "-o", str(tmp_path / "file" / "below"))
     assert refused.exit_code == 1
     assert "cannot be written" in refused.stderr
-
-
-def test_the_package_is_needed_nowhere_else() -> None:
-    """The command loads the package's arithmetic from within the service's, where nobody has installed the
-    package."""
-    code = (
-        "import sys; sys.path = [p for p in sys.path if not p.endswith('reduction')];"
-        "import trainshed.cli.reducers; assert 'trainshed_reduction' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
