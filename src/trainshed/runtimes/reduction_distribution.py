@@ -50,11 +50,11 @@ def release() -> str:
 @functools.cache
 def digest() -> str:
     """Return a digest of the distribution's files, 64 hexadecimal digits."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for name, data in content().items():
-        found.update(b"%s\0%d\0" % (name.encode(), len(data)))
-        found.update(data)
-    return found.hexdigest()
+        hashed.update(b"%s\0%d\0" % (name.encode(), len(data)))
+        hashed.update(data)
+    return hashed.hexdigest()
 
 
 def unpack(directory: Path) -> None:
@@ -69,8 +69,8 @@ def unpack(directory: Path) -> None:
 def built() -> Mapping[str, bytes]:
     """Return the compiled C libraries that lie beside their sources, as in an image of the service; by their
     paths, like `content`."""
-    found = sorted((_SOURCE / "native").glob("*.so"))
-    return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in found}
+    libraries = sorted((_SOURCE / "native").glob("*.so"))
+    return {f"{PACKAGE}/native/{path.name}": path.read_bytes() for path in libraries}
 
 
 def wheel_name() -> str:

@@ -153,16 +153,6 @@ def _check_region(region: str) -> None:
         raise ValueError(f"{region!r} is not one of {', '.join(known)}.{near(region, known)}")
 
 
-def _check_bucket(name: str) -> None:
-    from trainshed.buckets.errors import BucketsError
-    from trainshed.buckets.names import validate_bucket_name
-
-    try:
-        validate_bucket_name(name)
-    except BucketsError as failure:
-        raise ValueError(str(failure)) from None
-
-
 def _check_paths(text: str) -> None:
     missing = [path for path in filter(None, text.split(":")) if not Path(path).is_dir()]
     if missing:
@@ -253,7 +243,6 @@ ContainerTool = Literal["auto", "podman", "docker", "none"]
 ImagePull = Literal["missing", "always", "never"]
 Region = Annotated[str, Checked(_check_region)]
 Project = Annotated[str, Checked(_check_project)]
-BucketName = Annotated[str, Checked(_check_bucket)]
 BucketNames = Annotated[str, Checked(_check_buckets)]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
