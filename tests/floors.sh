@@ -11,7 +11,7 @@ fi
 place=build/versions-$resolution
 uv=.venv/bin/uv
 eval "$(.venv/bin/python -c 'import os, shlex, sys
-sys.path.insert(0, "src")
+sys.path.insert(0, "packages/trainshed/src")
 from trainshed.runtimes.indexes import index_environment
 for name, value in index_environment(os.environ).items(): print(f"export {name}={shlex.quote(value)}")')"
 mkdir -p build
@@ -19,9 +19,9 @@ mkdir -p build
 "$uv" venv --quiet --clear --python "$(command -v python3.11 || echo .venv/bin/python)" "$place"
 "$uv" pip compile --quiet --python "$place/bin/python" --resolution "$resolution" --no-emit-index-url \
     --extra remote --extra kubernetes --no-emit-package trainshed-cluster --no-emit-package trainshed-reduction \
-    pyproject.toml --output-file "$place.txt" >/dev/null
+    packages/trainshed/pyproject.toml --output-file "$place.txt" >/dev/null
 # What tests with is as new as these let it be.
-"$uv" pip install --quiet --python "$place/bin/python" --constraint "$place.txt" --group dev --editable . \
+"$uv" pip install --quiet --python "$place/bin/python" --constraint "$place.txt" --group dev --editable packages/trainshed \
     --editable packages/trainshed-cluster --editable packages/trainshed-reduction
 "$uv" pip install --quiet --python "$place/bin/python" -r "$place.txt"
 printf 'Versions under test: %s.txt\n' "$place" >&2

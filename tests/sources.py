@@ -6,7 +6,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: The roots of all packages of ours.
-SOURCES: Final = (ROOT / "src", *sorted((ROOT / "packages").glob("*/src")))
+SOURCES: Final = tuple(sorted((ROOT / "packages").glob("*/src")))
 
 
 def search_path(*more: Path | str, root: Path = ROOT) -> str:

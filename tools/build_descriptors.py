@@ -1,6 +1,7 @@
 """Builds the descriptor sets of room `wire` (development time only; needs npm and the dev tools).
 
-Run from anywhere: `python tools/build_descriptors.py`. It writes `src/trainshed/wire/data/`:
+Run from anywhere: `python tools/build_descriptors.py`. It writes these to
+`packages/trainshed/src/trainshed/wire/data/`:
 
 * `aiplatform_v1.binpb.gz`, `logging_v2.binpb.gz`, `resourcemanager_v3.binpb.gz`: compiled from the
   .proto files of the npm packages named below;
@@ -122,7 +123,7 @@ TAKEN_AS_INPUT = {
 # Reserved in the protos, and yet in the discovery document, which clients were made by: (name, number)
 # of repeated texts.
 STILL_SENT = {"google.logging.v2.ListLogEntriesRequest": ("project_ids", 1)}
-DATA = Path(__file__).resolve().parent.parent / "src" / "trainshed" / "wire" / "data"
+DATA = Path(__file__).resolve().parent.parent / "packages/trainshed/src/trainshed/wire/data"
 
 
 def main() -> None:

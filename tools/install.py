@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path.insert(0, str(ROOT / "packages/trainshed/src"))
 
 from trainshed.runtimes.indexes import index_environment  # noqa: E402 - found since the line above
 
@@ -22,7 +22,7 @@ _PROJECT = (
     "--no-deps",
     *(
         word
-        for project in (ROOT, *sorted((ROOT / "packages").iterdir()))
+        for project in sorted((ROOT / "packages").iterdir())
         for word in ("--editable", str(project))
     ),
 )

@@ -146,9 +146,7 @@ def do(missing: Sequence[Task], jobs: int) -> Iterator[Result]:
 def _apart(python: Path, task: Task) -> Result | str:
     """Do a run in a process of its own; return its result, or what went wrong."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    paths = os.pathsep.join(
-        map(str, (ROOT, ROOT / "src", ROOT / "packages/trainshed-reduction/src"))
-    )
+    paths = os.pathsep.join(map(str, (ROOT, *(ROOT / "packages").glob("*/src"))))
     process = subprocess.run(
         [python, "-m", "bench.tuning.runs"],
         input=json.dumps(asdict(task)) + "\n",

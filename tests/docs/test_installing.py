@@ -19,7 +19,9 @@ def named() -> set[str]:
 
 
 def test_extras_that_the_guides_name_are_there() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text("utf-8"))[
+        "project"
+    ]
     assert "kubernetes" in named()
     assert named() <= set(project["optional-dependencies"])
 

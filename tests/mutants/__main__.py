@@ -53,7 +53,7 @@ class Copies:
             copy = directory / f"tree-{number}"
             shutil.copytree(ROOT, copy, symlinks=True, ignore=_NOT_COPIED)
             # Once: what runs later writes none, so that no bug is hidden by what was compiled without it.
-            compiling = ("-m", "compileall", "-q", "src", "packages", "tests")
+            compiling = ("-m", "compileall", "-q", "packages", "tests")
             subprocess.run((sys.executable, *compiling), cwd=copy, check=True)
             self._free.put(copy)
 

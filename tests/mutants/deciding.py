@@ -4,8 +4,11 @@ from typing import Final
 
 from tests.mutants.mutant import SIMULATION, Mutant, tests
 
-_CORE, _CONTROLLER = "src/trainshed/core/", "src/trainshed/controller/"
-_SCHEDULER = "src/trainshed/scheduler/"
+_CORE, _CONTROLLER = (
+    "packages/trainshed/src/trainshed/core/",
+    "packages/trainshed/src/trainshed/controller/",
+)
+_SCHEDULER = "packages/trainshed/src/trainshed/scheduler/"
 
 DECIDING: Final = (
     Mutant(

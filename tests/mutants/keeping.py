@@ -4,8 +4,11 @@ from typing import Final
 
 from tests.mutants.mutant import SIMULATION, Mutant, tests
 
-_SQLITE, _LOGS = "src/trainshed/store/sqlite/", "src/trainshed/store/logs/"
-_BUCKETS = "src/trainshed/buckets/"
+_SQLITE, _LOGS = (
+    "packages/trainshed/src/trainshed/store/sqlite/",
+    "packages/trainshed/src/trainshed/store/logs/",
+)
+_BUCKETS = "packages/trainshed/src/trainshed/buckets/"
 _CONTRACT = tests("tests/contract/store/test_store_contract.py")
 _LOG_READER = tests("tests/unit/test_store_logs.py")
 _OBJECTS = tests("tests/unit/test_buckets_objects.py")
@@ -15,7 +18,7 @@ _EXPORTS = tests("tests/contract/api/test_model_exports.py")
 KEEPING: Final = (
     Mutant(
         "read further than it is stored",
-        "src/trainshed/controller/curves.py",
+        "packages/trainshed/src/trainshed/controller/curves.py",
         "        await files.append(uid, kept, thins=True)\n",
         "        await self._stores.curves.put(uid, progress, ())\n"
         "        await files.append(uid, kept, thins=True)\n",
@@ -24,7 +27,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "another file goes on as the one before",
-        "src/trainshed/summaries/reading.py",
+        "packages/trainshed/src/trainshed/summaries/reading.py",
         "is_due or progress.digest != _digest(opened, progress.offset)",
         "is_due",
         "What a program has written anew into a file of the same name is read from the middle.",
@@ -148,7 +151,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "a write that is repeated doubles its points",
-        "src/trainshed/store/points.py",
+        "packages/trainshed/src/trainshed/store/points.py",
         "                if later is None or steps[later] != steps[index]\n",
         "                if later is None or steps[later] >= steps[index]\n",
         "A client that had no answer, and sends its points again, sees them twice.",
@@ -156,7 +159,7 @@ KEEPING: Final = (
     ),
     Mutant(
         "another's file taken for the export's",
-        "src/trainshed/controller/exports.py",
+        "packages/trainshed/src/trainshed/controller/exports.py",
         "        if known is not None and known.has_content_of(source):\n",
         "        if known is not None and known.size == source.size:\n",
         "A copy that is to be whole has a file in it that is not the model's.",

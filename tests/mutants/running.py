@@ -4,7 +4,10 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant, tests
 
-_LOCAL, _REPLICA = "src/trainshed/engines/local/", "src/trainshed/replica/"
+_LOCAL, _REPLICA = (
+    "packages/trainshed/src/trainshed/engines/local/",
+    "packages/trainshed/src/trainshed/replica/",
+)
 _REMOTE, _TRANSPORT = (
     "packages/trainshed-cluster/src/trainshed_cluster/remote/",
     "tests/contract/remote/",

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SPEC = ROOT / "docs/spec"
 SHELVES = {"spec": SPEC, "facts": SPEC / "facts"}
-TREES = ("docs", "src", "packages", "tests", "tools", "bench")
+TREES = ("docs", "packages", "tests", "tools", "bench")
 KINDS = {".py", ".md", ".toml", ".sh", ".c", ".sql", ".patch", ".txt"}
 
 CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w/]|\.md)")

@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TRAINSHED = ROOT / "packages/trainshed/src/trainshed"
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_NAMED = re.compile(r"\b(?:docs|tests|tools|src|packages)/[\w./-]*\w")
+_NAMED = re.compile(r"\b(?:docs|tests|tools|packages)/[\w./-]*\w")
 _SOURCES = [
-    path
-    for room in ("src", "packages", "tests", "tools", "bench")
-    for path in (ROOT / room).rglob("*.py")
+    path for room in ("packages", "tests", "tools", "bench") for path in (ROOT / room).rglob("*.py")
 ]
 
 
@@ -80,9 +79,9 @@ def test_modules_that_a_page_names_are_there(page: Path) -> None:
     named = {
         name
         for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", page.read_text())
-        if (ROOT / "src/trainshed" / name.partition("/")[0]).is_dir()
+        if (TRAINSHED / name.partition("/")[0]).is_dir()
     }
-    assert not {name for name in named if not (ROOT / "src/trainshed" / name).exists()}
+    assert not {name for name in named if not (TRAINSHED / name).exists()}
 
 
 def test_pages_that_the_code_names_are_there() -> None:

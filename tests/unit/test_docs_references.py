@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "trainshed"
-TREES = ("docs", "src", "packages", "tests", "tools", "bench")
+SOURCE = ROOT / "packages/trainshed/src/trainshed"
+TREES = ("docs", "packages", "tests", "tools", "bench")
 PACKAGES = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
 #: Those of the other distributions, of which texts name the whole alone.
 OTHERS = {path.name: path for path in (ROOT / "packages").glob("*/src/*")}

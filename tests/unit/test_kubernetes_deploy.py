@@ -116,7 +116,9 @@ def test_images_have_one_python_and_this_version() -> None:
     [versions] = {tuple(re.findall(r"^ARG PYTHON=(.*)$", text, re.MULTILINE)) for text in texts}
     [python] = versions
     assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{python}")
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"][
+        "version"
+    ]
     assert SERVICE["image"].endswith(f":{version}")
 
 
