@@ -20,21 +20,20 @@ for epoch in range(1, 5):
 
 
 def test_what_a_program_prints_says_how_far_it_is(service: Service, commons: Path) -> None:
-    def said(*words: str) -> str:
+    def output_of(*words: str) -> str:
         return trainshed("jobs", *words, data=service.data).stdout
 
     gate = make_pipe(commons / "prints")
     job = submit(service, container_job(EPOCHS + "print('READY', flush=True)\n" + at(gate)))
     until(service.follow(job), "READY")
-    told = service.call("GET", f"/trainshed/v1/jobs/{job}")["progress"]
-    assert (told["text"], told["done"], told["source"]) == ("epoch 4 of 8", 0.5, "output")
-    assert 0.2 < told["remainingSeconds"] < 10
-    assert told["marginSeconds"] > 0
+    progress = service.call("GET", f"/trainshed/v1/jobs/{job}")["progress"]
+    assert (progress["text"], progress["done"], progress["source"]) == ("epoch 4 of 8", 0.5, "output")
+    assert 0.2 < progress["remainingSeconds"] < 10
     jobs = service.call("GET", "/trainshed/v1/jobs?project=-&glance=true&state=RUNNING")["jobs"]
-    (glance,) = (each["glance"] for each in jobs if each["jobId"] == job)
+    (glance,) = (listed["glance"] for listed in jobs if listed["jobId"] == job)
     assert glance["progress"] == "epoch 4 of 8"
     assert glance["remainingSeconds"] is not None
-    assert "50 %, epoch 4 of 8, " in said("list", "--project", PROJECT)
-    assert "50 %, epoch 4 of 8, " in said("describe", job)
+    assert "50 %, epoch 4 of 8, " in output_of("list", "--project", PROJECT)
+    assert "50 %, epoch 4 of 8, " in output_of("describe", job)
     gate.write_text("")
     assert service.finish(job)["state"] == "SUCCEEDED"

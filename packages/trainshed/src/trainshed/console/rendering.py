@@ -12,7 +12,7 @@ from urllib.parse import quote
 from trainshed.console import assets
 from trainshed.console.ansi import pieces
 from trainshed.console.snippets import snippets
-from trainshed.core.progress.remaining import remaining_text
+from trainshed.core.progress import remaining_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

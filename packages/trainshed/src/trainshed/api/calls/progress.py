@@ -12,8 +12,7 @@ from msgspec import Struct, field
 
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.progress.estimate import Estimate, Tracker
-from trainshed.core.progress.lines import totals_of
+from trainshed.core.progress import Estimate, Tracker, totals_of
 from trainshed.core.streams import StreamSource
 from trainshed.core.units import Nanos
 from trainshed.store.logs.progress import Place

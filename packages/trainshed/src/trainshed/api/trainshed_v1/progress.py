@@ -9,7 +9,7 @@ from trainshed.api.trainshed_v1.describing import seen, waits_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.progress.estimate import Estimate
+from trainshed.core.progress import Estimate
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
@@ -44,7 +44,6 @@ async def progress_of(services: Services, work: Work) -> records.Progress | None
         done=estimate.done,
         text=estimate.text,
         remaining_seconds=seconds(estimate.remaining),
-        margin_seconds=seconds(estimate.margin),
         source="output",
     )
 
@@ -82,7 +81,6 @@ async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
         done=estimate.done,
         progress=estimate.text,
         remaining_seconds=seconds(estimate.remaining),
-        margin_seconds=seconds(estimate.margin),
     )
 
 

@@ -14,7 +14,7 @@ from trainshed.cli.text.moments import duration, parse_moment
 from trainshed.cli.text.printable import coloured, one_line, plain
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
-from trainshed.core.progress.remaining import remaining_text
+from trainshed.core.progress import remaining_text
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1 import timeline
@@ -253,9 +253,9 @@ def _progress_of(job: records.JobDescription) -> str:
 
 
 def progress_text(progress: records.Progress) -> str:
-    """Return progress as text, such as `45 %, epoch 3 of 10, about 12 min left (± 2 min)`; "" = not known."""
+    """Return progress as text, such as `45 %, epoch 3 of 10, about 12 min left`; "" = not known."""
     share = f"{progress.done * 100:.0f} %" if progress.done is not None else ""
-    rest = remaining_text(progress.remaining_seconds, progress.margin_seconds)
+    rest = remaining_text(progress.remaining_seconds)
     text = one_line(progress.text)
     return ", ".join(filter(None, (share, "" if text == share else text, rest)))
 

@@ -156,8 +156,6 @@ class Glance(Record, frozen=True):
     progress: str = ""
     #: Seconds that it will still take; null if that is not known.
     remaining_seconds: float | None = None
-    #: Seconds by which that may be wrong, either way, in four of five cases; null if that is not known.
-    margin_seconds: float | None = None
 
 
 class Progress(Record, frozen=True):
@@ -169,8 +167,6 @@ class Progress(Record, frozen=True):
     text: str = ""
     #: Seconds that it will still take; null if that is not known.
     remaining_seconds: float | None = None
-    #: Seconds by which that may be wrong, either way, in four of five cases.
-    margin_seconds: float | None = None
     #: Source of this: "output" = what its program prints, "trials"; "" = not known.
     source: str = ""
 

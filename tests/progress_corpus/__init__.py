@@ -1,1 +1,0 @@
-"""What programs printed, with times: `recordings` holds it, `record` made it of `programs`."""
