@@ -16,7 +16,7 @@ from trainshed.core.progress import (
 )
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"))
-"""What programs of each library printed: `# COMMAND`, lines `SECONDS TEXT` (bars every 0.5 s), `# end SECONDS`."""
+"""What programs of each library printed: `# COMMAND`, lines `SECONDS TEXT`, `# end SECONDS`."""
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,10 @@ def errors(share: float) -> Iterator[float]:
             elif float(at) <= share * end:
                 tracker.feed(float(at), text)
         estimate, rest = tracker.estimate(share * end), end * (1 - share)
-        is_known = estimate is not None and estimate.remaining is not None
-        yield abs(estimate.remaining - rest) / rest if is_known else 1.0
+        if estimate is None or estimate.remaining is None:
+            yield 1.0
+        else:
+            yield abs(estimate.remaining - rest) / rest
 
 
 def test_after_a_fifth_of_a_run_the_rest_is_known_to_a_tenth() -> None:
