@@ -27,7 +27,11 @@ def test_what_a_program_prints_says_how_far_it_is(service: Service, commons: Pat
     job = submit(service, container_job(EPOCHS + "print('READY', flush=True)\n" + at(gate)))
     until(service.follow(job), "READY")
     progress = service.call("GET", f"/trainshed/v1/jobs/{job}")["progress"]
-    assert (progress["text"], progress["done"], progress["source"]) == ("epoch 4 of 8", 0.5, "output")
+    assert (progress["text"], progress["done"], progress["source"]) == (
+        "epoch 4 of 8",
+        0.5,
+        "output",
+    )
     assert 0.2 < progress["remainingSeconds"] < 10
     jobs = service.call("GET", "/trainshed/v1/jobs?project=-&glance=true&state=RUNNING")["jobs"]
     (glance,) = (listed["glance"] for listed in jobs if listed["jobId"] == job)
