@@ -24,7 +24,6 @@ from trainshed.core.names import Api
 from trainshed.core.reducers import (
     IMAGE,
     MACHINE,
-    RECOMMENDED_VCPUS,
     SUPPORT,
     bandwidth,
     enough,
@@ -139,7 +138,7 @@ def test_what_is_recommended_is_there() -> None:
     """spec/reduction#bandwidth, facts: 16 vCPUs and more, 32 Gbps."""
     found = machine_named(MACHINE, Api.VERTEX)
     assert found is not None
-    assert found.vcpus >= RECOMMENDED_VCPUS
+    assert found.vcpus >= 16
     assert found.egress_gbps == 32
     assert is_reduction_server(IMAGE)
     assert MAX_REPLICAS > 25

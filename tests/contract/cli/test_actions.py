@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,9 @@ def test_down_takes_an_address_of_this_machine_alone(
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout) == [done("service", service.address, "stopped")]
     assert process.wait(10) == -15
+
+
+def test_the_wheel_of_the_reduction_is_written(trainshed: Invoke, tmp_path: Path) -> None:
+    path = Path(trainshed("reducers", "wheel", "-o", str(tmp_path / "new")).stdout.strip())
+    with zipfile.ZipFile(path) as wheel:
+        assert "trainshed_reduction/__init__.py" in wheel.namelist()

@@ -51,7 +51,11 @@ _COMMANDS = (
     ),
     ("nodes", "trainshed.cli.nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.quotas", "Set what a project may use."),
-    ("reducers", "trainshed.cli.reducers", "Plan the reducers of a job (Reduction Server)."),
+    (
+        "reducers",
+        "trainshed.cli.reducers",
+        "Write the wheel of the Reduction Server for own images.",
+    ),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),

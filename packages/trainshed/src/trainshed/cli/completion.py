@@ -13,7 +13,6 @@ from click.shell_completion import CompletionItem
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, find
 from trainshed.cli.jobs.references import LAST, list_jobs
-from trainshed.cli.no_service import refuses_service
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.catalog.images import listed_images, prebuilt_uri, short_names
 from trainshed.core.catalog.machines import machine_types
@@ -41,7 +40,6 @@ _OFFERED = 100
     " fish: trainshed completion fish > ~/.config/fish/completions/trainshed.fish"
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@refuses_service("What is completed comes from the service that the completed command names.")
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options, names, states, images and machine types."""

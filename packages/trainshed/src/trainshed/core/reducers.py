@@ -22,8 +22,6 @@ POOL = 2
 MACHINE = "n1-highcpu-16"
 """The machine type that is recommended for reducers (facts, reductionServer)."""
 IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
-RECOMMENDED_VCPUS = 16
-"""A reducer's machine should have at least this many."""
 _SINGLE = (
     "The job has reducers and only one worker: a single worker has nothing to reduce, and worker pool 2 "
     "will stay idle. Take it out, or give the job more workers in worker pool 1."

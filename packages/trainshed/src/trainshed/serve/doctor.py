@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict, replace
 
-from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.printable import plain
 from trainshed.engines.findings import Finding, Verdict, bad, good, less
@@ -45,11 +44,6 @@ _MARKS = {
     help="With the engine slurm: run a short command on each node that has room for it now.",
 )
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
-@refuses_service(
-    "The doctor looks at this machine: run it where the service runs. What one says of itself: trainshed"
-    " status.",
-    *("--url", "--token", "--ca"),
-)
 def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
     engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if

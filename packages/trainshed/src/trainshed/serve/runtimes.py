@@ -12,7 +12,6 @@ from msgspec.structs import asdict
 
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.groups import ListGroup
-from trainshed.cli.no_service import refuses_service
 from trainshed.cli.output_format import print_data, takes_form
 from trainshed.cli.text.printable import coloured
 from trainshed.serve import clock
@@ -37,11 +36,7 @@ def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(path_type=Path, dir_okay=False),
         help="TOML file of settings, as for `trainshed up`.",
     )
-    unserved = refuses_service(
-        "Runtimes lie in a cache of this machine, which --cache or --config names; run this where the"
-        " service runs."
-    )
-    return cache(config(unserved(command)))
+    return cache(config(command))
 
 
 @click.group(cls=ListGroup, short_help="List, build and clear runtimes.")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.printable import plain
 from trainshed.core.units import Nanos
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
@@ -94,11 +93,6 @@ _NAMED = 10
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
 @takes_actions
-@refuses_service(
-    "This starts a service on this machine: --host and --port say where it listens, and trainshed env"
-    " points clients at one that runs.",
-    *("--url", "--token", "--ca"),
-)
 def command(
     *,
     actions: Actions,

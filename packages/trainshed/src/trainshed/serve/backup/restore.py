@@ -12,7 +12,6 @@ import click
 from msgspec import Struct
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.no_service import refuses_service
 from trainshed.cli.spelling import data_option, typed
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Bytes
@@ -136,10 +135,6 @@ def _incomplete(why: str) -> BackupUnusable:
 @click.argument("source", metavar="FROM")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
-)
-@refuses_service(
-    "A backup is put into a directory of this machine, in which no service runs yet: --data names it.",
-    *("--url", "--token", "--ca"),
 )
 @takes_actions
 def command(*, actions: Actions, source: str, data: Path | None) -> None:

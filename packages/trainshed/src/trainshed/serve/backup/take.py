@@ -37,7 +37,6 @@ from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.rest.access_log import ACCESS_LOG
 from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import local, on_this_machine
-from trainshed.cli.no_service import refuses_service
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -350,9 +349,6 @@ def _files(top: Path, directory: str) -> Iterator[str]:
     help="TOML file of settings to include in the backup.",
 )
 @click.option("--url", metavar="URL", help="Address of the service, which must be of this machine.")
-@refuses_service(
-    "A backup is made of files, which are read as the user that they belong to.", "--token", "--ca"
-)
 @takes_actions
 def command(
     *, actions: Actions, target: str, data: Path | None, config: Path | None, url: str | None
