@@ -52,7 +52,6 @@ def command() -> None:
     """
 
 
-_CLONE = "trainshed.cli.jobs.clone"
 _POINTS = 32
 """Points of a curve, of which the least and the greatest are shown."""
 command.add_command(logs.command, "logs")
@@ -61,10 +60,7 @@ command.add_command(shell.command, "shell")
 command.add_command(autopsy.command, "autopsy")
 command.add_command(watch.command, "watch")
 command.add_command(
-    LazyCommand("clone", f"{_CLONE}:clone", "Submit a job once more, with changes.")
-)
-command.add_command(
-    LazyCommand("retry", f"{_CLONE}:retry", "Submit a job that failed once more, as it was.")
+    LazyCommand("retry", "trainshed.cli.jobs.retry:command", "Submit a job that is over once more.")
 )
 command.add_command(wait.wait, "wait")
 command.add_command(wait.delete, "delete")

@@ -1,0 +1,53 @@
+"""`trainshed jobs retry`: submits an existing job again."""
+
+from typing import Any
+
+import click
+
+from trainshed.cli.commands import Session
+from trainshed.cli.connection import Endpoint, takes_endpoint
+from trainshed.cli.jobs.job_files import JobFile
+from trainshed.cli.jobs.references import find_job, job_path, takes_job
+from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.run import sending
+from trainshed.cli.run.command import follow_on
+from trainshed.core.copies import copy_of
+from trainshed.core.lifecycle.states import JobState
+from trainshed.core.names import Api
+
+
+@click.command()
+@takes_job
+@click.option(
+    "--watch/--detach",
+    "follow",
+    default=None,
+    help="Follow the job to its end, or not. Default: follow on a terminal.",
+)
+@output_format("text", "Output as text, or JSON or YAML for programs.")
+@takes_endpoint
+@click.pass_obj
+def command(
+    session: Session, endpoint: Endpoint, *, job: str, follow: bool | None, form: str
+) -> None:
+    """Submit a job that is over once more, as it was. With changes: by its page in the console.
+
+    It writes where the old job did, so that a program with checkpoints goes on from them.
+    """
+    client = endpoint.client(raw=True)
+    old: dict[str, Any] = find_job(client, job, endpoint.project)
+    if not JobState(old["state"]).is_final:
+        raise click.ClickException(f"{old['name']} is {old['state']}: it is not over yet.")
+    if old.get("kind") == "pipeline":
+        raise click.ClickException(
+            f"{old['name']} is a training pipeline; retry its job: trainshed jobs describe names it."
+        )
+    api = Api(old["api"])
+    parts = str(old["name"]).split("/")
+    place = {"project": parts[1], "region": parts[3] if api is Api.VERTEX else ""}
+    copied = copy_of(api, old.get("resource") or {}, session.now(), str(old["uid"]))
+    submitted = client.get(job_path(sending.create(client, JobFile(api, copied), place)))
+    if form == "json":
+        print_data(submitted)
+    follow_on(client, session, JobView.parse(submitted), follow=follow, is_named=form == "json")
