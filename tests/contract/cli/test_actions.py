@@ -90,11 +90,6 @@ def test_one_that_fails_stands_among_the_others(trainshed: Invoke, answering: Fa
     assert (refused.exit_code, refused.stdout) == (1, "")
 
 
-def test_nothing_to_do_is_an_empty_list(trainshed: Invoke, answering: FakeService) -> None:
-    answering.on("GET", JOBS, listed())
-    assert trainshed("gc", "--format", "json").stdout == "[]\n"
-
-
 def test_a_drill_is_told_when_it_is_ordered(trainshed: Invoke, answering: FakeService) -> None:
     words = ("drill", "7", "--kind", "kill", "--no-wait", "--format", "json")
     result = trainshed(*words)
@@ -118,12 +113,6 @@ def test_copies_are_told_one_by_one(
     assert (both.exit_code, "cannot both go to standard output" in both.stderr) == (2, True)
 
 
-def test_variables_are_an_object(trainshed: Invoke, service: FakeService) -> None:
-    variables = json.loads(trainshed("env", "--format", "json").stdout)
-    assert variables["TRAINSHED_ENDPOINT"] == service.address
-    assert "TRAINSHED_TOKEN" in json.loads(trainshed("env", "--unset", "--format", "json").stdout)
-
-
 @pytest.fixture
 def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
     """A process that stands for the service's."""
@@ -132,20 +121,6 @@ def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[
     yield waits
     waits.kill()
     waits.communicate()
-
-
-def test_down_takes_an_address_of_this_machine_alone(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
-) -> None:
-    service.on("GET", JOBS, listed())
-    other = trainshed("down", "--url", "http://elsewhere:8080")
-    assert other.exit_code == 2 and process.poll() is None
-    assert f"is at {service.address}, not at http://elsewhere:8080." in other.stderr
-    address = service.address.replace("127.0.0.1", "localhost")
-    result = trainshed("down", "--url", address, "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout) == [done("service", service.address, "stopped")]
-    assert process.wait(10) == -15
 
 
 def test_the_wheel_of_the_reduction_is_written(trainshed: Invoke, tmp_path: Path) -> None:

@@ -48,12 +48,6 @@ def archive(*members: tuple[str, str]) -> bytes:
     return packed.getvalue()
 
 
-def test_the_description_says_what_to_type(trainshed: Invoke) -> None:
-    done = trainshed("jobs", "describe", "7")
-    assert "trainshed jobs autopsy 7 workerpool1-0" in done.stdout
-    assert "2026-11-21 06:00:05" in done.stdout
-
-
 def test_files_are_copied_but_none_leads_out(
     service: FakeService, trainshed: Invoke, tmp_path: Path
 ) -> None:
@@ -84,12 +78,6 @@ def test_a_copy_that_broke_off_says_so(
     assert "broke off" in done.output
 
 
-def test_only_one_thing_at_a_time(trainshed: Invoke) -> None:
-    done = trainshed("jobs", "autopsy", "7", "--copy", "x", "-c", "ls")
-    assert done.exit_code == 2
-    assert "only one" in done.output
-
-
 def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Invoke) -> None:
     service.refuse("POST", f"{JOB}:shell", 400, "It is over.")
     for command in ("shell", "autopsy"):
@@ -97,13 +85,3 @@ def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Inv
         assert done.exit_code == 1
         assert "It is over." in done.output
     assert json.loads(service.asked[-1].body) == {"replica": "", "autopsy": True}
-
-
-def test_a_service_that_speaks_no_websocket_is_told(
-    service: FakeService, trainshed: Invoke
-) -> None:
-    given = {"token": "t", "path": "/shell/connect", "job": "projects/p/jobs/j"}
-    service.on("POST", f"{JOB}:shell", given)
-    done = trainshed("jobs", "shell", "7")
-    assert done.exit_code == 1
-    assert "does not answer" in done.output

@@ -26,13 +26,6 @@ def bucket(service: FakeService) -> FakeService:
     return service
 
 
-def test_a_group_alone_lists_buckets(trainshed: Invoke, service: FakeService) -> None:
-    page = {"items": [{"name": "b"}], "nextPageToken": "t"}
-    service.on("GET", "/storage/v1/b", page, {"items": [{"name": "c"}]})
-    assert trainshed("buckets").stdout == "gs://b\ngs://c\n"
-    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t"]
-
-
 def test_a_directory_is_listed_with_what_is_below_it(
     trainshed: Invoke, service: FakeService
 ) -> None:
@@ -93,26 +86,6 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
     )
     assert "Standard input has no name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
     assert not bucket.asked
-
-
-def test_an_object_that_is_copied_with_what_is_below_it_keeps_its_own_name(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
-) -> None:
-    service.on("GET", OBJECTS, {"items": [stored("d/a.txt")]})
-    service.on("GET", f"{OBJECTS}/d/a.txt", b"x")
-    here = tmp_path / "here"
-    assert trainshed("buckets", "cp", "-r", "gs://b/d/a.txt", str(here)).exit_code == 0
-    assert [each.name for each in here.iterdir()] == ["a.txt"]
-
-
-def test_objects_that_stand_for_directories_are_no_files_here(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
-) -> None:
-    service.on("GET", OBJECTS, {"items": [stored("d/", 0), stored("d/a.txt"), stored("d/e/", 0)]})
-    service.on("GET", f"{OBJECTS}/d/a.txt", b"x")
-    here = tmp_path / "here"
-    assert trainshed("buckets", "cp", "-r", "gs://b/d", str(here)).exit_code == 0
-    assert [each.name for each in here.iterdir()] == ["a.txt"]
 
 
 def test_no_object_leaves_the_directory_that_was_named(

@@ -1,17 +1,14 @@
 """How a command finds its service, and how it tells what is wrong."""
 
 import os
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import FakeService, job
-from trainshed.replica import protocol
 
 
 def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path: Path) -> None:
@@ -32,46 +29,12 @@ def test_a_service_that_has_ended_is_not_asked(trainshed: Invoke, tmp_path: Path
     assert f"process {ended.pid}, has ended" in result.stderr
 
 
-def test_the_service_file_of_a_copied_directory_is_the_original_s(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
-) -> None:
-    original = tmp_path / "original"
-    original.mkdir()
-    write_service_file(tmp_path, service.address, data=str(tmp_path))
-    assert "No Trainshed service is running" not in trainshed("jobs", "list").stderr
-    write_service_file(tmp_path, service.address, data=str(original))
-    assert "No Trainshed service is running" in trainshed("jobs", "list").stderr
-
-
-def test_an_unreadable_service_file_is_told(trainshed: Invoke, tmp_path: Path) -> None:
-    (tmp_path / "service.json").write_text("{")
-    result = trainshed("jobs", "list")
-    assert result.exit_code == 1
-    assert "service.json cannot be read" in result.stderr
-
-
-def test_a_data_directory_that_is_a_file_is_told(trainshed: Invoke, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    result = trainshed("jobs", "list", "--data", str(file))
-    assert result.exit_code == 1
-    assert f"{file} is not a directory: it cannot be the data directory" in result.stderr
-
-
 def test_nothing_answers(trainshed: Invoke, service: FakeService, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:1")
     result = trainshed("jobs", "list")
     assert result.exit_code == 1
     assert "Nothing answers at http://127.0.0.1:1." in result.stderr
     assert "trainshed up" in result.stderr
-
-
-def test_an_address_of_yesterday_in_the_environment_is_named(trainshed: Invoke) -> None:
-    env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "GOOGLE_CLOUD_PROJECT": "p"}
-    result = trainshed("jobs", "list", env=env)
-    assert result.exit_code == 1
-    assert "TRAINSHED_ENDPOINT" in result.stderr
-    assert 'eval "$(trainshed env)"' in result.stderr
 
 
 def test_the_command_line_wins_over_the_environment(
@@ -113,53 +76,6 @@ def test_mistakes_in_the_command_line_exit_with_2(
     trainshed: Invoke, arguments: tuple[str, ...]
 ) -> None:
     assert trainshed(*arguments).exit_code == 2
-
-
-def test_an_answer_that_is_not_json_names_the_address(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    service.on("GET", "/trainshed/v1/jobs", b"<html>")
-    result = trainshed("jobs", "list")
-    assert result.exit_code == 1
-    assert service.address in result.stderr
-
-
-def test_another_users_service_counts_as_running(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
-) -> None:
-    # The parent of all processes is not ours to signal unless we are root; either way it runs.
-    write_service_file(tmp_path, service.address, pid=1 if os.getuid() else os.getpid())
-    service.on("GET", "/trainshed/v1/jobs", {"jobs": [job()], "nextPageToken": ""})
-    assert "No Trainshed service is running" not in trainshed("jobs", "list").stderr
-
-
-def test_a_service_of_an_earlier_boot_has_ended(trainshed: Invoke, tmp_path: Path) -> None:
-    """Its id may be that of any process by now, which must not be stopped in its place."""
-    ours = protocol.process_start(os.getpid())
-    write_service_file(tmp_path, "http://127.0.0.1:1", since=str(ours ^ 1 << 64))
-    result = trainshed("jobs", "list")
-    assert result.exit_code == 1
-    assert f"process {os.getpid()}, has ended" in result.stderr
-
-
-def test_a_missing_token_and_a_wrong_port_are_told_apart(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    bare = trainshed("jobs", "list", "--project", "p", "--url", service.address)
-    assert f"No token was given for {service.address}. Give --token" in bare.stderr
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            connection.sendall(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00settings of HTTP/2\r\n")
-            connection.close()
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        wrong = trainshed("jobs", "list", "--project", "p", "--url", f"http://127.0.0.1:{port}")
-        thread.join()
-    assert f"http://127.0.0.1:{port} speaks no HTTP/1. If it is the gRPC port" in wrong.stderr
 
 
 def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: Path) -> None:

@@ -100,15 +100,6 @@ def test_a_failed_job_is_told_and_exits_with_1(trainshed: Invoke, service: FakeS
     assert result.stderr == "FAILED after 4.0s\nIt failed.\n"
 
 
-def test_a_refused_submit_lists_what_is_wrong(trainshed: Invoke, service: FakeService) -> None:
-    prepare(service)
-    path = "/v1/projects/p/locations/us-central1/customJobs"
-    service.refuse("POST", path, 400, "List of found errors", **{"job_spec.x": "is wrong."})
-    result = trainshed("demo")
-    assert result.exit_code == 1
-    assert result.stderr.endswith("\n  job_spec.x: is wrong.\n")
-
-
 class Interrupting(list[dict[str, Any]]):
     """Lines in whose middle somebody sends a signal."""
 
@@ -166,23 +157,3 @@ def test_it_starts_a_service_and_stops_it_again(
     assert result.stdout.startswith("No service is running; starting one")
     assert f"  trainshed up --data {tmp_path} " in result.stdout
     assert (tmp_path / "up.log").read_text() == "starting\nended\n"
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_keep_leaves_the_service_running(
-    trainshed: Invoke, service: FakeService, tmp_path: Path
-) -> None:
-    prepare(service)
-    result = trainshed("demo", "--keep")
-    assert result.exit_code == 0, result.stderr
-    assert "trainshed down" in result.stdout
-    service.on("GET", JOBS, {"jobs": [], "nextPageToken": ""})
-    assert trainshed("down").stdout == "The service has ended.\n"
-    assert (tmp_path / "up.log").read_text() == "starting\nended\n"
-
-
-def test_a_service_that_does_not_start_says_why(trainshed: Invoke, stand_in: Path) -> None:
-    stand_in.write_text(stand_in.read_text().replace("if False:", "if True:"))
-    result = trainshed("demo")
-    assert result.exit_code == 1
-    assert result.stderr.endswith("  starting\n  the port is taken\n")

@@ -46,21 +46,6 @@ def test_it_cancels_waits_and_stops(
     assert asked == [("GET", live), ("POST", None), ("GET", live), ("GET", None)]
 
 
-def test_a_job_that_changes_its_state_meanwhile_is_cancelled_once(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
-) -> None:
-    """It would be in the list of the one state and then in that of the other."""
-    queued, prepared = ([job(state=state)] for state in ("QUEUED", "PREPARING"))
-    service.on(
-        "GET", JOBS, *({"jobs": jobs, "nextPageToken": ""} for jobs in (queued, prepared)), EMPTY
-    )
-    service.on("POST", f"{JOBS}/7:cancel", {})
-    service.on("GET", f"{JOBS}/7/watch", Stream([job(state="CANCELLED")]))
-    result = trainshed("down")
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.count("Cancelling 7") == 1
-
-
 def test_of_many_jobs_only_those_that_take_time_are_watched(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
@@ -97,16 +82,6 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
     assert trainshed("down").exit_code == 0
 
 
-def test_a_job_that_was_over_already_is_no_error(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
-) -> None:
-    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
-    service.refuse("POST", f"{JOBS}/7:cancel", 400, "It is over.")
-    service.on("GET", f"{JOBS}/7/watch", Stream([job(state="SUCCEEDED")]))
-    assert trainshed("down").exit_code == 0
-    assert process.wait(10) == -15
-
-
 def test_a_job_that_does_not_end_keeps_the_service(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
@@ -117,22 +92,6 @@ def test_a_job_that_does_not_end_keeps_the_service(
     assert result.exit_code == 1
     assert "1 of 1 jobs are not over yet" in result.stderr
     assert process.poll() is None
-
-
-def test_a_process_that_does_not_answer_is_left_alone(
-    trainshed: Invoke, process: "subprocess.Popen[bytes]", tmp_path: Path
-) -> None:
-    # Its number may have been given to another program since.
-    write_service_file(tmp_path, "http://127.0.0.1:1", pid=process.pid)
-    result = trainshed("down")
-    assert result.exit_code == 1
-    assert process.poll() is None
-
-
-def test_without_a_service_all_is_well(trainshed: Invoke, tmp_path: Path) -> None:
-    result = trainshed("down")
-    assert result.exit_code == 0
-    assert result.stderr == f"No Trainshed service is running with its data in {tmp_path}.\n"
 
 
 def hold(data: Path, *commands: list[str]) -> Path:
@@ -160,10 +119,3 @@ def test_what_is_still_held_is_told_and_release_gives_back_what_it_can(
     hold(tmp_path, ["true"])
     done = trainshed("down", "--release")
     assert done.exit_code == 0 and not file.exists()
-
-
-def test_what_is_held_and_cannot_be_read_is_told(trainshed: Invoke, tmp_path: Path) -> None:
-    file = hold(tmp_path)
-    file.write_text("{")
-    result = trainshed("down")
-    assert result.exit_code == 1 and str(file) in result.stderr

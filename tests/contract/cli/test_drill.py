@@ -138,23 +138,6 @@ def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> 
     assert "Outcome  started over, 2 steps lost" in told.stdout
 
 
-def test_a_job_that_does_not_come_back_ends_the_watch(run: Run, service: FakeService) -> None:
-    running(service)
-    service.on("GET", REPORT, report(UNDER_WAY))
-    told = run(drill.command, "7", "--kind", "oom")
-    assert told.exit_code == 0
-    assert "Outcome  unknown" in told.stdout
-    assert not [a for a in service.asked if a.path == f"{JOB}/logs"]
-
-
-def test_a_job_that_tells_no_steps_is_not_waited_for(run: Run, service: FakeService) -> None:
-    running(service)
-    silent = reported("unknown", lost=None, steps=UNDER_WAY["steps"])
-    service.on("GET", REPORT, report(silent))
-    assert run(drill.command, "7", "--kind", "kill").exit_code == 0
-    assert not [a for a in service.asked if a.path == f"{JOB}/logs"]
-
-
 def test_without_waiting_it_says_where_to_look(run: Run, service: FakeService) -> None:
     running(service)
     told = run(drill.command, "7", "--kind", "segv", "--after", "30s", "--no-wait")
@@ -162,23 +145,6 @@ def test_without_waiting_it_says_where_to_look(run: Run, service: FakeService) -
     assert told.stdout.endswith("trainshed jobs resume-report 7\n")
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent) == {"kind": "segv", "after": "30s"}
-
-
-def test_a_line_and_a_time_exclude_each_other(run: Run, service: FakeService) -> None:
-    told = run(drill.command, "7", "--kind", "kill", "--at-line", "x", "--after", "3")
-    assert told.exit_code == 2
-    assert not service.asked
-
-
-def test_a_pattern_that_is_none_is_refused_before_anything_is_done(
-    run: Run, service: FakeService
-) -> None:
-    running(service)
-    service.refuse("GET", REPORT, 400, "no", stepPattern="is none.")
-    told = run(drill.command, "7", "--kind", "kill", "--step-pattern", "(")
-    assert told.exit_code == 1
-    assert "stepPattern: is none." in told.stderr
-    assert not service.bodies("POST", f"{JOB}:drill")
 
 
 def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
@@ -198,16 +164,6 @@ def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
     assert found.exit_code == 1
 
 
-def test_the_report_of_a_job_without_drills_says_how_to_order_one(
-    run: Run, service: FakeService
-) -> None:
-    running(service)
-    service.on("GET", REPORT, report(result="UNKNOWN"))
-    told = run(drill.report, "7")
-    assert told.exit_code == 0
-    assert told.stdout == "This job has had no drill. Order one: trainshed drill 7 --kind kill\n"
-
-
 def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
     prepare(service)
     over = job(state="SUCCEEDED", replicas=[replica("workerpool0-0", "EXITED", exit=exited())])
@@ -223,13 +179,3 @@ def test_the_demo_shows_that_its_job_resumes(trainshed: Invoke, service: FakeSer
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent)["kind"] == "kill"
     assert "Report  PASS\n" in told.stdout
-
-
-@pytest.mark.parametrize("result", ["FAIL", "UNKNOWN"])
-def test_the_demo_fails_if_the_report_says_something_else(
-    trainshed: Invoke, service: FakeService, result: str
-) -> None:
-    demo(service, reported("unknown"), result=result)
-    told = trainshed("demo", "--drill")
-    assert told.exit_code == 1
-    assert "should have said" in told.stderr

@@ -53,14 +53,6 @@ def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
     assert environment(given)["GOOGLE_CLOUD_PROJECT"] == "ours"
 
 
-def test_the_notes_begin_with_grpc_where_it_is_served(trainshed: Invoke, tmp_path: Path) -> None:
-    write_service_file(tmp_path, "http://127.0.0.1:7")
-    assert 'api_transport="grpc"' not in trainshed("env").stdout
-    write_service_file(tmp_path, "http://127.0.0.1:7", grpc_tls="localhost:9")
-    notes = trainshed("env").stdout
-    assert 0 < notes.index('api_transport="grpc"') < notes.index('api_transport="rest"')
-
-
 def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
     given = trainshed("env").stdout
@@ -78,12 +70,6 @@ def test_other_shells_have_their_own_syntax(trainshed: Invoke, tmp_path: Path) -
     power = trainshed("env", "--shell", "powershell").stdout
     assert "$env:CLOUDSDK_CORE_PROJECT = 'a''b'\n" in power
     assert "set -e TRAINSHED_TOKEN\n" in trainshed("env", "--unset", "--shell", "fish").stdout
-
-
-def test_what_the_shell_was_given_before_does_not_count(trainshed: Invoke, tmp_path: Path) -> None:
-    write_service_file(tmp_path, "http://127.0.0.1:7")
-    result = trainshed("env", env={"TRAINSHED_ENDPOINT": "http://127.0.0.1:1"})
-    assert "TRAINSHED_ENDPOINT=http://127.0.0.1:7\n" in result.stdout
 
 
 def test_a_remote_service_is_asked_for_its_defaults(

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.contract.cli.conftest import NOW, Invoke
 from tests.contract.cli.fake_service import FakeService
 
@@ -97,53 +95,11 @@ def test_a_job_that_would_wait(trainshed: Invoke, service: FakeService) -> None:
     }
 
 
-def test_what_has_no_place_has_none_in_the_queue_either(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    waiting = WAITS["waiting"] | {"reason": "stock_out", "hint": "", "blockers": []}
-    service.on("POST", EXPLAIN, WAITS | {"waiting": waiting | {"message": "needs 96 CPUs"}})
-    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
-    assert result.exit_code == 3, result.stderr
-    first, why, advice, blank = result.stdout.splitlines()[:4]
-    assert (first, why, blank) == (
-        "Has no place here  p, us-central1",
-        "  needs 96 CPUs (stock_out)",
-        "",
-    )
-    assert "ask for fewer or smaller replicas" in advice
-
-
-def test_json_for_programs_has_the_same_exit_status(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    service.on("POST", EXPLAIN, WAITS)
-    text = json.dumps({"jobSpec": {}})
-    result = trainshed("explain", "-f", "-", "--format", "json", input=text)
-    assert (result.exit_code, json.loads(result.stdout)) == (3, WAITS)
-
-
 def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) -> None:
     service.refuse("POST", EXPLAIN, 400, "x", **{"a.b": "It is too small.", "c": "Unknown."})
     result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
     assert result.exit_code == 1
     assert "a.b: It is too small.\n  c: Unknown." in result.stderr
-
-
-@pytest.mark.parametrize("text", ["[1]", '{"name": "x"}', "7"])
-def test_what_is_no_job_is_not_sent(trainshed: Invoke, service: FakeService, text: str) -> None:
-    result = trainshed("explain", "-f", "-", input=text)
-    assert result.exit_code == 1
-    assert "not an object" in result.stderr or "--api" in result.stderr
-    assert service.asked == []
-
-
-def test_the_service_says_which_project_and_region(trainshed: Invoke, service: FakeService) -> None:
-    service.on("POST", EXPLAIN, answer())
-    service.on("GET", "/trainshed/v1/status", {"project": "own", "region": "europe-west4"})
-    environment = {"TRAINSHED_ENDPOINT": service.address, "TRAINSHED_TOKEN": "tok-en"}
-    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}', env=environment)
-    assert result.exit_code == 0, result.stderr
-    assert (sent(service)["project"], sent(service)["location"]) == ("own", "europe-west4")
 
 
 def test_more_than_there_is_is_told_of_a_job_that_would_start(

@@ -8,8 +8,6 @@ import yaml
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService, job
-from trainshed.cli.commands import KINDS as NAMES
-from trainshed.cli.resources import KINDS
 
 OWN = "/trainshed/v1"
 PLACE = "projects/p/locations/us-central1"
@@ -155,34 +153,6 @@ def test_pages_are_joined_and_nothing_hostile_is_printed(
     assert "\x1b]" not in trainshed("datasets", "describe", "8").stdout
 
 
-def test_a_list_of_another_place(trainshed: Invoke, service: FakeService) -> None:
-    unused = quota(used=0, limit="unlimited")
-    service.on("GET", f"{OWN}/quotas", {"quotas": [unused]})
-    where = ("--project", "q", "--region", "r")
-    assert "trainshed quotas list --all" in trainshed("quotas", *where).stderr
-    assert trainshed("quotas", "--all", *where).stdout.splitlines()[1].split()[2] == "unlimited"
-    queries = [asked.query for asked in service.asked]
-    assert queries == [
-        {"project": "q", "region": "r"},
-        {"project": "q", "region": "r", "all": "true"},
-    ]
-
-
-def test_columns_without_anything_are_left_out_if_they_may(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    bare: dict[str, Any] = NODE | {"accelerators": [], "name": "node-2"}
-    service.on("GET", f"{OWN}/nodes", {"nodes": [bare]})
-    header, line = trainshed("nodes").stdout.splitlines()
-    assert header.split() == ["NODE", "CONDITION", "CPUS", "MEMORY", "ACCELERATORS", "REPLICAS"]
-    assert line.split()[-2:] == ["–", "1"]
-    drained = NODE | {"condition": "DRAINED", "cause": "new disk"}
-    service.on("GET", f"{OWN}/nodes", {"nodes": [bare, drained]})
-    header, first, second = trainshed("nodes").stdout.splitlines()
-    assert (header.split()[-1], first[-1]) == ("WHY", "–")
-    assert second.endswith("new disk")
-
-
 @pytest.mark.parametrize("name", ["7", f"{PLACE}/datasets/7", "data 7"])
 def test_a_description_is_yaml_with_the_columns_first(
     trainshed: Invoke, service: FakeService, name: str
@@ -237,12 +207,6 @@ def test_an_experiment_has_its_runs(trainshed: Invoke, service: FakeService) -> 
     assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.asked[-1].query["filter"]
 
 
-def test_experiments_of_no_store_are_none(trainshed: Invoke, service: FakeService) -> None:
-    contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
-    service.refuse("GET", contexts, 404, f"{PLACE}/metadataStores/default does not exist")
-    assert "docs/experiments.md" in trainshed("experiments", "list").stderr
-
-
 def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeService) -> None:
     origin = {"job": f"{PLACE}/customJobs/8", "parameters": {"lr": 0.125}}
     answer = {"name": MODEL["name"], "versions": [{"version": 2, "origin": origin}]}
@@ -266,28 +230,6 @@ def test_what_belongs_to_a_job_is_described_by_its_name(
     result = trainshed("describe", kind, "7", "--format", "json")
     assert json.loads(result.stdout) == {"job": "7", "points": [1, 2]}, result.stderr
     assert f"'{kind}' is none of" in trainshed("list", kind).stderr
-
-
-def test_some_kinds_need_no_service(trainshed: Invoke) -> None:
-    header, *lines = trainshed("machine-types").stdout.splitlines()
-    assert header.startswith("MACHINE TYPE") and len(lines) > 100
-    machine = json.loads(
-        trainshed("machine-types", "describe", "n1-standard-4", "--format", "json").stdout
-    )
-    assert machine["memoryBytes"] > machine["replicaMemoryBytes"]
-    assert machine["accelerators"]["NVIDIA_TESLA_T4"] == [1, 2, 4]
-    assert "trainshed list machine-types" in trainshed("machine-types", "describe", "n9").stderr
-
-
-def test_which_frameworks_can_use_reducers(trainshed: Invoke) -> None:
-    """spec/reduction#frameworks: which frameworks are served, and what becomes of the others."""
-    rows = json.loads(trainshed("list", "reducer-support", "--format", "json").stdout)
-    served = {row["program"]: row["served"] for row in rows}
-    assert served["PyTorch DDP, backend gloo"]
-    assert not served["Horovod"]
-    header, *lines = trainshed("list", "reducer-support").stdout.splitlines()
-    assert header.split() == ["PROGRAM", "VERSIONS", "VERDICT", "HOW"]
-    assert len(lines) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -315,18 +257,6 @@ def test_what_cannot_be_deleted_is_refused_here(trainshed: Invoke, service: Fake
     assert result.exit_code == 2
     assert "none of datasets, models, secrets, studies" in result.stderr
     assert service.asked == []
-
-
-def test_a_kind_with_another_word_is_told_its_verbs(trainshed: Invoke) -> None:
-    result = trainshed("models", "train", "x")
-    assert result.exit_code == 2
-    assert "There is no `models train`: models have list, describe, delete." in result.stderr
-    assert "Usage: trainshed list" in trainshed("models", "--help").stdout
-    assert "trainshed jobs describe" in trainshed("describe", "job", "7").stderr
-
-
-def test_names_are_known_without_their_module() -> None:
-    assert set(KINDS) == set(NAMES)
 
 
 def test_kinds_and_names_are_completed(trainshed: Invoke, service: FakeService) -> None:

@@ -59,22 +59,6 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
     ]
 
 
-def test_a_wait_ends_when_the_node_goes_away(trainshed: Invoke, service: FakeService) -> None:
-    drained = node("node-1", "workerpool0-0", condition="DRAINED")
-    service.on("POST", f"{NODES}/node-1:drain", drained)
-    service.on("GET", NODES, {"nodes": []})
-    assert trainshed("nodes", "drain", "node-1", "--wait").stdout.endswith("node-1  is free\n")
-
-
-def test_a_wait_ends_when_the_node_is_given_back(trainshed: Invoke, service: FakeService) -> None:
-    drained = node("node-1", "workerpool0-0", condition="DRAINED")
-    service.on("POST", f"{NODES}/node-1:drain", drained)
-    service.on("GET", NODES, {"nodes": [node("node-1", "workerpool0-0")]})
-    result = trainshed("nodes", "drain", "node-1", "--wait")
-    assert result.exit_code == 1
-    assert "let take work again meanwhile" in result.stderr
-
-
 def test_undrain(trainshed: Invoke, service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
@@ -82,10 +66,3 @@ def test_undrain(trainshed: Invoke, service: FakeService) -> None:
     assert said[0] == "node-1  takes work again\n"
     assert said[1].endswith("takes no work yet: node-1 does not answer\n")
     assert said[2].endswith("it is not there now\n")
-
-
-def test_an_unknown_node(trainshed: Invoke, service: FakeService) -> None:
-    message = "There is no node 'node-3'; the nodes are: node-1."
-    service.refuse("POST", f"{NODES}/node-3:drain", 404, message)
-    result = trainshed("nodes", "drain", "node-3")
-    assert (result.exit_code, message in result.stderr) == (1, True)

@@ -12,7 +12,6 @@ from tests.contract.cli.fake_service import (
     FakeService,
     Reply,
     Stream,
-    entry,
     job,
     line,
     serve,
@@ -54,24 +53,6 @@ def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: Fak
         {"follow": "true"},
         {"follow": "true", "after": "0/workerpool0-0/1/1,0/workerpool1-0/1/1"},
     ]
-
-
-def test_a_tail_stays_a_tail(trainshed: Invoke, service: FakeService) -> None:
-    """Who has said nothing since does not begin at the beginning."""
-    service.on("GET", f"{JOBS}/7", job(), job(), job(state="SUCCEEDED"))
-    service.on("GET", f"{JOBS}/7/logs", Stream(LINES[2:3]), Stream(LINES[3:]))
-    result = trainshed(
-        "jobs", "logs", "-f", "7", "--tail", "1", "--replica", "workerpool0-0", "--no-events"
-    )
-    assert result.exit_code == 0, result.stderr
-    first, second = (asked.query for asked in service.asked if asked.path.endswith("/logs"))
-    assert first == {"follow": "true", "replica": "workerpool0-0", "tail": "1"}
-    assert second == {
-        "follow": "true",
-        "replica": "workerpool0-0",
-        "after": "0/workerpool0-0/1/2",
-        "since": LINES[2]["at"],
-    }
 
 
 def test_a_follower_gives_up_in_the_end(
@@ -122,19 +103,3 @@ def test_a_watch_goes_on_and_tells_nothing_twice(trainshed: Invoke, service: Fak
         "SUCCEEDED",
     ]
     assert result.stderr.count(GONE) == 1
-
-
-def test_a_watch_says_once_that_the_service_is_gone(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    """Though both of its streams end."""
-    running, over = job(), job(state="SUCCEEDED")
-    service.on("GET", f"{JOBS}/7", running, over)
-    service.on("GET", f"{JOBS}/7/watch", Stream([running], broken=True), Stream([running, over]))
-    service.on("GET", f"{JOBS}/7/logs", Stream([], broken=True), Stream([]))
-    entries = [entry("created", "It was created.")]
-    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
-    result = trainshed("jobs", "watch", "7")
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr.count(GONE) == 1
-    assert result.stdout.count("It was created.") == 1

@@ -22,16 +22,3 @@ def test_set(trainshed: Invoke, service: FakeService) -> None:
     bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
     assert [body["limit"] for body in bodies] == [20, "unlimited"]
     assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "limit": 20}
-
-
-def test_what_is_no_limit_is_refused_here(trainshed: Invoke, service: FakeService) -> None:
-    for wrong in ("many", "inf", "nan"):
-        result = trainshed("quotas", "set", "cpus_n1_e2", wrong)
-        assert (result.exit_code, "is not a number of at least 0" in result.stderr) == (2, True)
-    assert service.asked == []
-
-
-def test_near_names_come_from_the_service(trainshed: Invoke, service: FakeService) -> None:
-    service.refuse("POST", f"{QUOTAS}:set", 400, "x", metric="Did you mean cpus_n1_e2?")
-    result = trainshed("quotas", "set", "cpus", "1")
-    assert (result.exit_code, "metric: Did you mean cpus_n1_e2?" in result.stderr) == (1, True)

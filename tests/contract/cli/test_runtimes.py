@@ -64,21 +64,6 @@ def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
     remove_tree(cache)
 
 
-def test_a_family_or_a_version_that_is_not_there_is_named_with_those_that_are(
-    invoke: Invoke,
-) -> None:
-    answer = invoke("build", "sklearn")
-    assert answer.exit_code == 1
-    assert "There is no runtime family 'sklearn'; there are: scikit-learn, python" in answer.output
-    answer = invoke("build", "scikit-learn", "9.9")
-    assert answer.exit_code == 1
-    assert "scikit-learn 9.9 is not served; there are: 1.9, " in answer.output
-    assert invoke("build", "scikit-learn=9.9").output == answer.output
-    answer = invoke("build", "python", "--python", "2.7")
-    assert answer.exit_code == 1
-    assert "plain Python cannot be built on Python 2.7 here: it needs Python 3." in answer.output
-
-
 def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     invoke: Invoke, cache: Path
 ) -> None:
@@ -117,21 +102,3 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert "removed  environment reduction-server-" in invoke("gc").output
     assert not path.exists()
     assert not Shelf(cache / "environments").has(path.name)
-
-
-def test_the_list_of_a_family_says_what_its_versions_lack_and_why(invoke: Invoke) -> None:
-    listed = invoke("list", "pytorch").output
-    assert "Left out of 2.13: torch-xla (no TPU is served here), " in listed
-    assert "Left out" not in invoke("list").output
-
-
-def test_an_age_that_is_none_is_refused(invoke: Invoke) -> None:
-    answer = invoke("gc", "--older-than", "a month")
-    assert answer.exit_code == 2
-    assert "'a month' is not an age such as 30d, 12h, 45m or 0." in answer.output
-
-
-def test_an_empty_cache_has_nothing_to_clear(invoke: Invoke, tmp_path: Path) -> None:
-    answer = CliRunner().invoke(runtimes.command, ["gc", "--cache", str(tmp_path / "none")])
-    assert answer.exit_code == 0
-    assert answer.output.startswith("0 removed, 0 MiB")

@@ -32,7 +32,6 @@ def shows_no_value(result: Result) -> bool:
     [
         (VALUE, VALUE),
         (f"{VALUE}\n", VALUE),
-        (f"{VALUE}\r\n", VALUE),
         (f" {VALUE} \n\n", f" {VALUE} \n\n"),
         ("-----BEGIN\nMIIE\n", "-----BEGIN\nMIIE\n"),
     ],
@@ -65,9 +64,7 @@ def test_a_file_or_a_variable_may_hold_it(
     ("arguments", "given", "code", "told"),
     [
         (("db", VALUE), "", 2, "not given on the command line"),
-        (("db", "--from-file", "a", "--from-env", "B"), "", 2, "not both"),
         (("db", "--from-file", "/nowhere/at/all"), "", 1, "cannot be read: No such file"),
-        (("db", "--from-env", "NOT_SET_ANYWHERE"), "", 1, "NOT_SET_ANYWHERE is not set"),
         (("db",), b"\xff\xfe", 1, "Store it as base64"),
     ],
 )

@@ -2,11 +2,10 @@
 printed (spec/tuning#studies)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from tests.contract.cli.conftest import Invoke
-from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line, replica
+from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line
 
 JOBS = "/trainshed/v1/jobs"
 PLACE = "projects/p/locations/us-central1"
@@ -77,13 +76,6 @@ def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
 OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
 
 
-def test_a_list_names_kinds_where_they_differ(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", JOBS, {"jobs": [search(), job("3")], "nextPageToken": ""})
-    header, first, second = trainshed("jobs", "list").stdout.splitlines()
-    assert header.split() == ["JOB", "KIND", "NAME", "STATE", "CREATED", "LASTED"]
-    assert [first.split()[1], second.split()[1]] == ["tuning", "custom"]
-
-
 def test_a_list_of_the_trials_jobs(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search())
     service.on("GET", JOBS, {"jobs": [job("71")], "nextPageToken": ""})
@@ -109,11 +101,6 @@ def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) 
     ]
 
 
-def test_a_trials_job_says_whose_it_is(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/71", job("71", parent=NAME, trial=1))
-    assert f"Of       {NAME}, trial 1\n" in trainshed("jobs", "describe", "71").stdout
-
-
 def test_watch_tells_trials_as_lines_and_ends_with_the_best(
     trainshed: Invoke, service: FakeService
 ) -> None:
@@ -129,15 +116,6 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(
     ]
     # The lines of many trials are not asked for.
     assert not [asked for asked in service.asked if asked.path.endswith("/logs")]
-
-
-def test_watch_as_json_is_a_description_per_change(trainshed: Invoke, service: FakeService) -> None:
-    failed = search(trial(1, 0.5), state="FAILED", error={"code": 3, "message": "It failed."})
-    serve_search(service, search(trial(1)), failed)
-    result = trainshed("jobs", "watch", "7", "--format", "json")
-    assert result.exit_code == 1
-    views = [json.loads(text) for text in result.stdout.splitlines()]
-    assert views == [search(trial(1)), failed]
 
 
 def test_watch_as_json_of_a_job_with_replicas(trainshed: Invoke, service: FakeService) -> None:
@@ -202,31 +180,3 @@ def test_the_demo_tunes_and_tells_the_best(trainshed: Invoke, service: FakeServi
     assert (asked["maxTrialCount"], asked["parallelTrialCount"]) == (12, 4)
     (pool,) = asked["trialJobSpec"]["workerPoolSpecs"]
     assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.tuning"
-
-
-def test_a_demo_that_fails_says_so(trainshed: Invoke, service: FakeService) -> None:
-    error = {"code": 3, "message": "Trial 1 failed."}
-    prepare_demo(service, search(state="FAILED", error=error))
-    result = trainshed("demo", "--tuning")
-    assert result.exit_code == 1
-    assert result.stderr == "FAILED after 4.0s\nTrial 1 failed.\n"
-
-
-def test_drills_and_tuning_do_not_go_together(trainshed: Invoke, tmp_path: Path) -> None:
-    result = trainshed("demo", "--tuning", "--drill", "--data", str(tmp_path))
-    assert result.exit_code == 2
-    assert "give --drill or --tuning" in result.stderr
-
-
-def test_a_pipeline_without_trials_shows_its_jobs_replicas(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    kept = {"task": "workerpool0-0", "attempt": 1, "expireTime": "2026-11-21T06:00:05Z"}
-    child = job("8", replicas=[replica("workerpool0-0")], autopsies=[kept])
-    own: dict[str, Any] = {"kind": "pipeline", "replicas": [], "pipeline": {}, "child": child}
-    service.on("GET", f"{JOBS}/7", job() | own)
-    rows = trainshed("jobs", "describe", "7").stdout.splitlines()
-    assert rows[-1].split()[:2] == ["workerpool0-0", "RUNNING"]
-    assert any("trainshed jobs autopsy 8 workerpool0-0" in row for row in rows)
-    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
-    assert trainshed("jobs", "logs", "7").stdout == "workerpool0-0  one\n"

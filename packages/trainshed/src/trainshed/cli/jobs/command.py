@@ -12,13 +12,8 @@ from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
 from trainshed.cli.jobs import autopsy, drill, logs, shell, wait, watch
 from trainshed.cli.jobs.describe import (
-    IncarnationView,
-    counter_lines,
-    curve_lines,
     description,
-    incarnation_table,
     timeline_lines,
-    usage_lines,
 )
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
@@ -30,17 +25,14 @@ from trainshed.cli.jobs.references import (
     takes_job,
     takes_jobs,
 )
-from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output_format import print_data, takes_form, terminal_width
 from trainshed.cli.text.colours import state_colour
 from trainshed.cli.text.moments import local_moment
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.curves import JobCurves
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.timeline import Timeline
-from trainshed.wire.trainshed_v1.usage import Usage
 
 
 @click.group(cls=Group)
@@ -52,8 +44,6 @@ def command() -> None:
     """
 
 
-_POINTS = 32
-"""Points of a curve, of which the least and the greatest are shown."""
 command.add_command(logs.command, "logs")
 command.add_command(drill.report, "resume-report")
 command.add_command(shell.command, "shell")
@@ -138,15 +128,9 @@ def describe(session: Session, endpoint: Endpoint, job: str, form: str) -> None:
         print_data(answer)
         return
     view = JobView.parse(answer)
-    submitted = SubmittedView.of(answer.get("resource") or {})
-    lines = description(view, session.now(), width=terminal_width(), submitted=submitted)
-    if view.kind != "tuning":
-        # The trials of a tuning job may have very many.
-        curves = read(client.get(job_path(view.uid, "/curves"), points=_POINTS), JobCurves)
-        lines += curve_lines(curves, view.id)
-    if any(replica.started for replica in view.program.replicas):
-        usage = read(client.get(job_path(view.program.uid, "/usage"), points=0), Usage)
-        lines += usage_lines(usage)
+    lines = description(
+        view, session.now(), width=terminal_width(), resource=answer.get("resource")
+    )
     for line in lines:
         click.echo(line)
 
@@ -168,8 +152,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
         return
     timeline = read(answer, Timeline)
     lines = timeline_lines(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
-    lives = incarnation_table(IncarnationView.of_all(timeline.attempts))
-    for line in [*lines, *([""] if lives else []), *lives, *counter_lines(timeline.counters)]:
+    for line in lines:
         click.echo(line)
 
 

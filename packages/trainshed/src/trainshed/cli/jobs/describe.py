@@ -1,102 +1,39 @@
 """Describes a job as lines of text: facts, why it waits or failed, replicas, the timeline by attempts.
 Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
 import click
 
-from trainshed.cli.jobs.submitted import SubmittedView
-from trainshed.cli.jobs.views import (
-    FailureView,
-    JobView,
-    ReplicaView,
-    TimelineView,
-    WaitingView,
-    how,
-)
+from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
 from trainshed.cli.text.colours import (
     entry_colour,
     faint,
     replica_colour,
-    severity_colour,
     state_colour,
     trial_colour,
 )
-from trainshed.cli.text.moments import (
-    duration,
-    gibibytes,
-    local_clock,
-    local_moment,
-    parse_moment,
-    size,
-)
+from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
+from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import Column, Field, joined, pairs, table, table_of
-from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.requested import requested
 from trainshed.core.study.records import TrialState
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.curves import JobCurve, JobCurves
-from trainshed.wire.trainshed_v1.jobs import Trial, Tuning
-from trainshed.wire.trainshed_v1.timeline import (
-    Attempt,
-    Counters,
-    Incarnation,
-    ReplicaHistory,
-    Verdict,
-)
-from trainshed.wire.trainshed_v1.usage import GpuUsage, ReplicaUsage, Usage
+from trainshed.wire.trainshed_v1.capacity import Waiting
+from trainshed.wire.trainshed_v1.jobs import Failure, Trial, Tuning
+from trainshed.wire.trainshed_v1.timeline import Attempt
 
-_NAMED = 3
+_MOST_AUTOPSIES = 3
 """Maximum failed replicas for which the command that opens their autopsy is shown."""
-_CURVES = 12
-"""Maximum curves that are shown."""
 _OWN_COLUMNS = 6
 """Maximum parameters of trials that have columns of their own; more share one column."""
 
 
-_EFFECTS = {
-    Effect.JOB_SUCCEEDS: "job succeeds",
-    Effect.REPLICA_DONE: "done",
-    Effect.REPLICA_RESTARTS: "restart",
-    Effect.JOB_RETRIES: "job retry",
-    Effect.JOB_FAILS: "job fails",
-    Effect.JOB_CANCELLED: "job cancelled",
-}
-
 _BEGINS = frozenset({"admitted", "attempt"})
 """Kinds of the timeline's entries that begin an attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncarnationView:
-    """One incarnation of a replica."""
-
-    attempt: int
-    replica: str
-    task: str
-    number: int
-    node: str
-    started: Nanos
-    ended: Nanos
-    #: How it ended; "" = it has not.
-    how: str
-    #: The effect of the verdict on its end; "" = there is none.
-    effect: str = ""
-    #: The verdict as text.
-    verdict: str = ""
-
-    @staticmethod
-    def of_all(attempts: Iterable[Attempt]) -> tuple["IncarnationView", ...]:
-        """Return the views of all incarnations of the attempts."""
-        return tuple(
-            _incarnation(attempt.attempt, replica, incarnation)
-            for attempt in attempts
-            for replica in attempt.replicas
-            for incarnation in replica.incarnations
-        )
 
 
 def description(
@@ -104,10 +41,10 @@ def description(
     now: Nanos,
     zone: tzinfo | None = None,
     width: int | None = None,
-    submitted: SubmittedView | None = None,
+    resource: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return the lines that describe a job. `width`: maximum characters per line of a table of trials, None =
-    unlimited. `submitted`: its specification; None = left out."""
+    unlimited. `resource`: its public record, for what it asked for; None = left out."""
     state = click.style(job.state.value, fg=state_colour(job.state), bold=True)
     waits = "\n".join(waiting_lines(job.waiting)) if job.waiting else "\n".join(job.waits)
     facts = [
@@ -134,7 +71,7 @@ def description(
         ("TensorBoard", job.tensorboard),
         ("Log", job.log_deleted),
         ("By", job.creator),
-        *(submitted.facts() if submitted else ()),
+        *_requested_facts(resource or {}),
     ]
     program = job.program
     if program is not job:
@@ -146,6 +83,17 @@ def description(
         return [*lines, "", *trial_table(program.tuning, program.trials, now, width)]
     replicas = replica_table(program.replicas, now) if program.replicas else []
     return [*lines, "", *replicas] if replicas else lines
+
+
+def _requested_facts(resource: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a job asked for: machines, images and programs of each pool, and its output directory."""
+    wanted = requested(resource)
+    pools: list[str] = []
+    for pool in wanted.pools:
+        parts = (pool.machine, pool.accelerator, pool.image, pool.program)
+        pools.append(f"{pool.name}: {pool.count} × {', '.join(filter(None, parts))}")
+    yield "Runs", "\n".join(map(one_line, pools))
+    yield "Output", one_line(wanted.output)
 
 
 def _tuning_facts(job: JobView, tuning: Tuning) -> list[tuple[str, str]]:
@@ -265,7 +213,7 @@ def assignment(trial: Trial, digits: int = 4) -> str:
     return ", ".join(f"{name}={shown(value, digits)}" for name, value in trial.parameters.items())
 
 
-def waiting_lines(waiting: WaitingView) -> Iterator[str]:
+def waiting_lines(waiting: Waiting) -> Iterator[str]:
     """Yield why a job has no capacity, what would help, which jobs hold it, and how many jobs are before
     it."""
     yield f"{waiting.message} ({waiting.reason})"
@@ -284,7 +232,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: Nanos) -> list[str]:
         return duration((replica.ended or now) - replica.started) if replica.started else ""
 
     fields = (
-        _task(),
+        Field("REPLICA", "task", colour=lambda replica: replica_colour(replica.id)),
         Field("STATE", "state.value", colour=lambda replica: state_colour(replica.state)),
         Field("ENDED", "how"),
         Field("RAN", None, ran, right=True),
@@ -293,142 +241,6 @@ def replica_table(replicas: Sequence[ReplicaView], now: Nanos) -> list[str]:
         Field("LEAVES BECAUSE", "leaving", optional=True),
     )
     return table_of(fields, replicas)
-
-
-def _task(title: str = "REPLICA", path: str = "task") -> Field:
-    """Return a column of replicas in their colours."""
-    return Field(title, path, colour=lambda record: replica_colour(record.id))
-
-
-def curve_lines(curves: JobCurves, job: str) -> list[str]:
-    """Return the lines about what a job's programs logged as summaries; [] if nothing."""
-    if not curves.curves:
-        return []
-
-    def last(of: str) -> Field:
-        return Field(
-            of.upper(), None, lambda curve: shown(getattr(curve.points[-1], of)), right=True
-        )
-
-    def most(name: str, choose: Any) -> Field:
-        def text(curve: JobCurve) -> str:
-            numbers = [point.value for point in curve.points if isinstance(point.value, float)]
-            return shown(choose(numbers)) if numbers else ""
-
-        return Field(name, None, text, right=True)
-
-    fields = (
-        Field("TRIAL", None, lambda curve: str(curve.trial or ""), right=True, optional=True),
-        Field("RUN", "run", optional=True),
-        Field("CURVE", "tag"),
-        last("step"),
-        last("value"),
-        most("MIN", min),
-        most("MAX", max),
-    )
-    more = len(curves.curves) - _CURVES
-    hint = [faint(f"{more} more: trainshed describe curves {job}")] if more > 0 else []
-    return ["", *table_of(fields, curves.curves[:_CURVES]), *hint]
-
-
-def usage_lines(usage: Usage) -> list[str]:
-    """Return the lines about the resources that a job's replicas used, and about its reduction; [] if
-    nothing is known yet."""
-    replicas = [replica for replica in usage.replicas if replica.sample_time]
-    if not replicas:
-        return []
-
-    def busy(replica: ReplicaUsage) -> str:
-        shares = (gpu.mean_busy for gpu in replica.gpus)
-        return " ".join("–" if share is None else f"{share:.0%}" for share in shares)
-
-    def memory(gpus: Sequence[GpuUsage]) -> str:
-        used, whole = (
-            sum(number or 0 for number in numbers)
-            for numbers in (
-                [gpu.peak_memory_bytes for gpu in gpus],
-                [gpu.total_memory_bytes for gpu in gpus],
-            )
-        )
-        return f"{gibibytes(used)} of {gibibytes(whole)}" if whole else ""
-
-    fields = (
-        _task("USED BY"),
-        Field("MEAN CPU", None, lambda used: f"{used.mean_cpus:.2f} of {used.vcpus:g}", right=True),
-        Field(
-            "PEAK MEMORY",
-            None,
-            lambda used: f"{gibibytes(used.peak_memory_bytes)} of {gibibytes(used.limit_bytes)}",
-            right=True,
-        ),
-        Field("SENT", "sent_bytes", size, right=True, optional=True),
-        Field("RECEIVED", "received_bytes", size, right=True, optional=True),
-        Field("MEAN GPU", None, busy, optional=True),
-        Field("PEAK GPU MEMORY", "gpus", memory, right=True, optional=True),
-    )
-    return ["", *table_of(fields, replicas), *_reduction_lines(usage.replicas)]
-
-
-def _reduction_lines(replicas: Sequence[ReplicaUsage]) -> list[str]:
-    """Return the lines about a job's reduction: a table of what was reported, and the notes; a note that
-    several replicas have is shown once. [] for a job without reducers."""
-    tellers: dict[tuple[str, str], list[str]] = {}
-    for replica in replicas:
-        for severity, text in dict.fromkeys(_notes(replica)):
-            tellers.setdefault((severity, text), []).append(replica.task)
-    notes = [
-        click.style(
-            f"{tasks[0]}{f' and {len(tasks) - 1} more' * (len(tasks) > 1)}: {text}",
-            fg=severity_colour(severity),
-        )
-        for (severity, text), tasks in tellers.items()
-    ]
-    heard = [r for r in replicas if r.reduction and r.reduction.sample_time]
-
-    def count(title: str, name: str, show: Any) -> Field:
-        return Field(title, f"reduction.{name}", show, right=True)
-
-    def rate(bytes_per_second: float) -> str:
-        return f"{size(bytes_per_second)}/s"
-
-    fields = (
-        _task("REDUCTION"),
-        count("IN", "per_second.received_bytes", rate),
-        count("OUT", "per_second.sent_bytes", rate),
-        count("RECEIVED", "totals.received_bytes", size),
-        count("SENT", "totals.sent_bytes", size),
-        count("RESTARTS", "restarts", str),
-        Field("WAITED", "reduction.totals.wait_seconds", waited),
-    )
-    lines = [*(table_of(fields, heard) if heard else []), *notes]
-    return ["", *lines] if lines else []
-
-
-def _notes(replica: ReplicaUsage) -> Iterator[tuple[str, str]]:
-    """Yield (severity, text) of a replica's notes; the current way of reducing replaces all about that."""
-    reduction = replica.reduction
-    if not reduction:
-        return
-    if mode := reduction.mode:
-        lost = mode.lost_reducers if not mode.is_native else 0
-        yield mode.severity, mode.text + f" (without {lost} of them by now)" * bool(lost)
-    for note in reduction.notes:
-        if not note.name.startswith(("mode", "native", "chosen ")):
-            yield note.severity, note.text
-
-
-def waited(waits: float | Sequence[float]) -> str:
-    """Return waiting as text, such as `14s, 12s for rank 3`: the total, and for the slowest rank if ranks are
-    known; "" for hardly any."""
-    by_rank = waits if isinstance(waits, Sequence) else ()
-    total = sum(by_rank) if isinstance(waits, Sequence) else waits
-    if total < 0.05:
-        return ""
-    text = duration(int(total * 1e9))
-    if not by_rank:
-        return text
-    most = max(by_rank)
-    return f"{text}, {duration(int(most * 1e9))} for rank {by_rank.index(most)}"
 
 
 def counted(counters: Iterable[tuple[str, int]]) -> str:
@@ -451,7 +263,7 @@ def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
             yield text if len(texts) == 1 else f"{tasks[0]}{others} {text}"
 
 
-def _failure_lines(failure: FailureView, message: str) -> Iterator[str]:
+def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
     """Yield the cause of a failure, with what the public message leaves out."""
     status = "" if failure.status is None else f"status {failure.status}"
     facts = ", ".join(filter(None, (failure.task, status)))
@@ -464,12 +276,10 @@ def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
     """Yield which replicas' autopsies are kept, and the commands that open them."""
     latest = max((autopsy.attempt for autopsy in job.autopsies), default=0)
     kept = [autopsy for autopsy in job.autopsies if autopsy.attempt == latest]
-    for autopsy in kept[:_NAMED]:
-        yield (
-            f"{autopsy.task}, until {local_moment(autopsy.expires, zone)}: trainshed jobs autopsy {job.id} "
-            f"{autopsy.task}"
-        )
-    if len(kept) > _NAMED or len(kept) < len(job.autopsies):
+    for autopsy in kept[:_MOST_AUTOPSIES]:
+        until = local_moment(parse_moment(autopsy.expire_time), zone)
+        yield f"{autopsy.task}, until {until}: trainshed jobs autopsy {job.id} {autopsy.task}"
+    if len(kept) > _MOST_AUTOPSIES or len(kept) < len(job.autopsies):
         yield f"and of others or earlier attempts: trainshed jobs autopsy {job.id} REPLICA --attempt N"
 
 
@@ -524,61 +334,6 @@ def _first_line(entry: TimelineView) -> str:
     if not more or entry.kind != "verdict":
         return first.strip()
     return f"{first.strip()} …):{more[-1].rpartition('):')[2]}"
-
-
-def incarnation_table(lives: Sequence[IncarnationView]) -> list[str]:
-    """Return the lines of a table of the incarnations that have a verdict or are not the first; [] if there
-    are none."""
-    notable = [life for life in lives if life.verdict or life.number > 1]
-
-    def ran(life: IncarnationView) -> str:
-        return duration(life.ended - life.started) if life.started and life.ended else ""
-
-    fields = (
-        Field("ATTEMPT", "attempt", right=True),
-        Field("REPLICA", "task", colour=lambda life: replica_colour(life.replica)),
-        Field("LIFE", "number", right=True),
-        Field("NODE", "node"),
-        Field("RAN", None, ran, right=True),
-        Field("ENDED", "how"),
-        Field(
-            "VERDICT",
-            "verdict",
-            colour=lambda life: entry_colour("verdict", life.effect) if life.verdict else None,
-        ),
-    )
-    return table_of(fields, notable) if notable else []
-
-
-def counter_lines(counters: Counters) -> Iterator[str]:
-    """Yield a line with the job's retries and one with its replicas' restarts, if there were any."""
-    if retries := counted(counters.retries.items()):
-        yield f"Retries: {retries}"
-    if restarts := counted(counters.restarts.items()):
-        yield f"Restarts: {restarts}"
-
-
-def _incarnation(attempt: int, replica: ReplicaHistory, life: Incarnation) -> IncarnationView:
-    verdict = life.verdict
-    return IncarnationView(
-        attempt,
-        replica.id,
-        replica.task,
-        life.incarnation,
-        life.node,
-        parse_moment(life.start_time),
-        parse_moment(life.end_time),
-        "lost" if life.lost else how(life.exit),
-        verdict.effect if verdict else "",
-        _verdict_text(verdict) if verdict else "",
-    )
-
-
-def _verdict_text(verdict: Verdict) -> str:
-    """Return a verdict as text, such as `replica_lost: restart 1 of 5`."""
-    effect = next((text for known, text in _EFFECTS.items() if known == verdict.effect), "")
-    budget = f" {verdict.count} of {verdict.budget}" if verdict.budget else ""
-    return f"{verdict.rule}: {effect or verdict.effect}{budget}"
 
 
 def _heading(attempt: Attempt) -> str:

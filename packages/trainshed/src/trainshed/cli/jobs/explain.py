@@ -2,12 +2,12 @@
 (spec/submit#preflight)."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from trainshed.cli.client import Refused
 from trainshed.cli.commands import Session
@@ -15,7 +15,6 @@ from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
-from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
@@ -125,7 +124,7 @@ def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
 def explanation(answer: Explanation) -> Iterator[str]:
     """Yield the lines that show the answer of a preflight."""
     where = f"{answer.project}, {answer.location}"
-    waiting = WaitingView.of(answer.waiting)
+    waiting = answer.waiting
     if waiting is None:
         yield click.style("Would start now", fg="green", bold=True) + faint(f"  {where}")
     else:

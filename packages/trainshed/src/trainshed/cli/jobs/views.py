@@ -64,73 +64,6 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingView:
-    """Why a job is not placed, what would let it start, and which jobs hold what it needs."""
-
-    reason: str
-    message: str
-    #: What would let it start; "" = not known.
-    hint: str = ""
-    #: Jobs that hold what it needs.
-    blockers: tuple[str, ...] = ()
-    #: Position in the queue: 1 = next, 0 = none.
-    position: int = 0
-
-    @staticmethod
-    def of(waiting: Waiting | None) -> "WaitingView | None":
-        """Return the view of the `waiting` of a description or a preflight; None for None."""
-        if waiting is None:
-            return None
-        return WaitingView(
-            waiting.reason, waiting.message, waiting.hint, waiting.blockers, waiting.position
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FailureView:
-    """What is known of a job's failure besides its public error."""
-
-    #: The row of the failure table.
-    rule: str
-    cause: str
-    #: The task of the replica whose end it was; "" = the whole attempt's.
-    task: str
-    #: Exit status of its program; None = it has none.
-    status: int | None
-    reason: str
-    #: The last lines of its program.
-    tail: str
-
-    @staticmethod
-    def of(failure: records.Failure | None) -> "FailureView | None":
-        """Return the view of the `failure` of a description; None for None."""
-        if failure is None:
-            return None
-        return FailureView(
-            failure.rule,
-            failure.cause,
-            failure.task,
-            failure.status,
-            failure.reason,
-            failure.tail,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AutopsyView:
-    """The autopsy of a failed replica, as far as a job's description tells of it."""
-
-    task: str
-    attempt: int
-    expires: Nanos
-
-    @staticmethod
-    def of(autopsy: records.KeptAutopsy) -> "AutopsyView":
-        """Return the view of one of the `autopsies` of a description."""
-        return AutopsyView(autopsy.task, autopsy.attempt, parse_moment(autopsy.expire_time))
-
-
-@dataclass(frozen=True, slots=True)
 class JobView:
     """A job, from its summary or from its whole description."""
 
@@ -155,8 +88,8 @@ class JobView:
     waits: tuple[str, ...] = ()
     replicas: tuple[ReplicaView, ...] = ()
     #: Why it has no capacity; None = it does not wait for capacity.
-    waiting: WaitingView | None = None
-    failure: FailureView | None = None
+    waiting: Waiting | None = None
+    failure: records.Failure | None = None
     #: Its retries: (rule of the failure table, count).
     retries: tuple[tuple[str, int], ...] = ()
     #: "custom", "tuning" or "pipeline".
@@ -173,7 +106,7 @@ class JobView:
     #: The model that a pipeline registered; "" = none.
     model: str = ""
     #: The autopsies of failed replicas.
-    autopsies: "tuple[AutopsyView, ...]" = ()
+    autopsies: tuple[records.KeptAutopsy, ...] = ()
     #: Links to shells in running replicas: (task, address).
     links: tuple[tuple[str, str], ...] = ()
     #: Address that opens TensorBoard; "" = there are no event files.
@@ -210,8 +143,8 @@ class JobView:
             substitutions=tuple(map(one_line, job.substitutions)),
             waits=job.waits,
             replicas=tuple(map(ReplicaView.of, job.replicas or ())),
-            waiting=WaitingView.of(job.waiting),
-            failure=FailureView.of(job.failure),
+            waiting=job.waiting or None,
+            failure=job.failure or None,
             retries=tuple((job.retries or {}).items()),
             kind=job.kind,
             parent=job.parent,
@@ -220,7 +153,7 @@ class JobView:
             trials=tuple(job.trials or ()),
             child=JobView.of(job.child) if job.child else None,
             model=job.pipeline.model if job.pipeline else "",
-            autopsies=tuple(map(AutopsyView.of, job.autopsies or ())),
+            autopsies=tuple(job.autopsies or ()),
             links=tuple((job.web_access_uris or {}).items()),
             tensorboard=job.tensorboard_uri or "",
             creator=one_line(job.creator),

@@ -14,7 +14,6 @@ from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.explain import more_than_there_is
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import completing, job_path
-from trainshed.cli.jobs.submitted import SubmittedView
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output_format import output_format, print_data
 from trainshed.cli.requirements import split_requirements
@@ -23,31 +22,17 @@ from trainshed.cli.run.own_service import own_service
 from trainshed.cli.run.plan import plan_lines
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
+from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import pairs
 from trainshed.core.names import Api
 from trainshed.core.notifications import LABEL
+from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.record import read
 
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
-
-
-_MEANT = {
-    **dict.fromkeys(
-        ("--workers", "--nodes", "--num-nodes", "--nnodes", "--replica-count"), "--replicas"
-    ),
-    **dict.fromkeys(
-        ("--cpus", "--cpus-per-task", "--memory", "--mem", "--instance-type"), "--machine-type"
-    ),
-    **dict.fromkeys(("--container-image-uri", "--executor-image-uri", "--container"), "--image"),
-    **dict.fromkeys(("--display-name", "--job-name", "--job"), "--name"),
-    **dict.fromkeys(("--accelerator-type", "--gpu-type"), "--accelerator"),
-    **dict.fromkeys(("--accelerator-count", "--gres"), "--gpus"),
-    **dict.fromkeys(("--time", "--time-limit", "--max-run-duration"), "--timeout"),
-}
-"""Options of other tools, and the option of `trainshed run` that each means."""
 
 
 class ProgramCommand(click.Command):
@@ -64,9 +49,6 @@ class ProgramCommand(click.Command):
             return super().parse_args(ctx, own)
         except click.NoSuchOption as wrong:
             message = wrong.format_message()
-            meant = _MEANT.get(wrong.option_name, "")
-            if any(meant in option.opts for option in self.params):
-                message = f"{wrong.message} Did you mean {meant!r}?"
             if not theirs:
                 message += f" If it is meant for your program, put it behind --: {_EXAMPLE}"
             raise click.UsageError(message, ctx) from None
@@ -257,11 +239,11 @@ def _run(
             "job": job.job,
         },
     )
-    submitted_as = SubmittedView.of(job.job)
-    runs = _runs(submitted_as, packed)
+    wanted = requested(job.job)
+    runs = _runs(wanted, packed)
     plan = read(answer, Explanation)
     shared = more_than_there_is(plan, endpoint)
-    for line in plan_lines(plan, runs, packed, submitted_as.output, shared):
+    for line in plan_lines(plan, runs, packed, wanted.output, shared):
         click.echo(line, err=True)
     if packed:
         sending.upload(endpoint, packed.packages)
@@ -276,7 +258,7 @@ def _run(
     if is_own and options["is_temporary"]:
         results = [("Outputs", "were removed with the service; --data DIRECTORY keeps them")]
     else:
-        results = _results(endpoint, submitted_as.output, submitted)
+        results = _results(endpoint, wanted.output, submitted)
     follow_on(
         client,
         session,
@@ -442,11 +424,10 @@ def _of_program(
     return JobFile(Api.VERTEX, job), packed
 
 
-def _runs(submitted: SubmittedView, packed: Program | None) -> str:
+def _runs(wanted: Requested, packed: Program | None) -> str:
     """Return what is run and on which image, as text; "" if it is not known."""
-    if not submitted.pools:
+    if not wanted.pools:
         return ""
-    pool = submitted.pools[0]
-    short = pool.runs.rpartition("/")[2].removesuffix(":latest")
-    what = packed.entry if packed else pool.command
-    return f"{what} on {short}" if what and short else what or short
+    pool = wanted.pools[0]
+    image = pool.image.rpartition("/")[2].removesuffix(":latest")
+    return one_line(" on ".join(filter(None, (packed.entry if packed else pool.program, image))))

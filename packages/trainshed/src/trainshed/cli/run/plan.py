@@ -2,13 +2,12 @@
 use. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.explain import TOO_LARGE
-from trainshed.cli.jobs.views import WaitingView
 from trainshed.cli.run.program import Program
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
@@ -44,7 +43,7 @@ def plan_lines(
 
 
 def _start(answer: Explanation) -> Iterator[str]:
-    waiting = WaitingView.of(answer.waiting)
+    waiting = answer.waiting
     if waiting is None:
         nodes = dict.fromkeys(place.node for place in answer.places)
         where = f" on {first_few([*nodes], _SHOWN)}" if nodes else ""

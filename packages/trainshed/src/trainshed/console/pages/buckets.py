@@ -4,11 +4,11 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from trainshed.console.pages.job import describe, head
-from trainshed.console.pages.requested import requested
 from trainshed.console.pages.vertex import place_of
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import View, Visit
 from trainshed.core.names import JobUid
+from trainshed.core.requested import requested
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 

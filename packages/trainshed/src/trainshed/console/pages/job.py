@@ -8,12 +8,12 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
-from trainshed.console.pages.requested import Requested, requested
 from trainshed.console.pages.timelines import chart
 from trainshed.console.rendering import epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
+from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
