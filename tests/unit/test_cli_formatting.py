@@ -1,47 +1,18 @@
 """Moments, durations, tables, references: what the command line shows."""
 
-from datetime import UTC
-
 import click
 import pytest
 
 from trainshed.cli.jobs.describe import timeline_lines
-from trainshed.cli.jobs.references import meant
-from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
-from trainshed.cli.text.colours import entry_colour, replica_colour, state_colour
+from trainshed.cli.jobs.views import TimelineView
 from trainshed.cli.text.moments import (
     duration,
-    gibibytes,
-    local_clock,
-    local_moment,
     parse_moment,
-    size,
 )
-from trainshed.cli.text.tables import Column, cut, joined, pairs, table, width
-from trainshed.core.failure.rules import Effect
-from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.names import Api
+from trainshed.cli.text.tables import Column, joined, table, width
 
 SECOND = 10**9
 NOON = parse_moment("2026-11-20T12:00:00Z")
-
-
-def view(job_id: str = "7", state: JobState = JobState.RUNNING, name: str = "digits") -> JobView:
-    return JobView(
-        id=job_id,
-        uid=job_id,
-        api=Api.VERTEX,
-        name=f"projects/p/locations/l/customJobs/{job_id}",
-        display_name=name,
-        state=state,
-        created=NOON,
-        started=NOON + SECOND,
-        ended=0,
-        replicas=(
-            ReplicaView("workerpool0-0", "workerpool0-0", ReplicaState.RUNNING, started=NOON),
-            ReplicaView("workerpool1-0", "workerpool1-0", ReplicaState.WAITING),
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -60,32 +31,6 @@ def view(job_id: str = "7", state: JobState = JobState.RUNNING, name: str = "dig
 )
 def test_durations(length: int, text: str) -> None:
     assert duration(length) == text
-
-
-def test_moments() -> None:
-    at = parse_moment("2026-11-20T06:05:12.345678901Z")
-    assert at % SECOND == 345_678_901
-    assert local_moment(at, UTC) == "2026-11-20 06:05:12"
-    assert local_clock(at, UTC) == "06:05:12.345"
-    assert local_moment(0) == "–"
-    assert parse_moment("") == 0
-    for wrong in ("2026-11-20", "2026-11-20T06:05:12", "2026-11-20T06:05:12.Z", "now"):
-        with pytest.raises(ValueError, match="is not a moment"):
-            parse_moment(wrong)
-
-
-def test_sizes() -> None:
-    assert [gibibytes(size) for size in (0, 2**30 * 136 // 10, 2**40)] == [
-        "–",
-        "13.6 GiB",
-        "1024 GiB",
-    ]
-
-
-def test_sizes_are_in_powers_of_ten() -> None:
-    assert [size(n) for n in (0, 999, 1000, 25e9, 3.2e13)] == [
-        *("0 B", "999 B", "1.0 kB", "25.0 GB", "32.0 TB")
-    ]
 
 
 def test_tables_align_and_give_way() -> None:
@@ -108,48 +53,6 @@ def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:
     rows = [("python -c 'one\ntwo'\t", "1"), ("\x1b[31mred\x07", "2")]
     lines = [joined(cells) for cells in table((Column("RAN"), Column("N")), rows)]
     assert lines[1:] == ["python -c 'one two'   1", " [31mred              2"]
-
-
-def test_cut_counts_cells() -> None:
-    assert cut("ｗｉｄｅ", 6) == "ｗｉ…"
-    assert cut("e\u0301tude", 5) == "e\u0301tude"
-
-
-def test_pairs_align_further_lines() -> None:
-    assert pairs([("A", "one\ntwo"), ("Long", "")]) == ["A     one", "      two", "Long"]
-
-
-def test_every_state_has_a_colour() -> None:
-    for state in (*JobState, *ReplicaState):
-        assert state_colour(state)
-    first = ["workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"]
-    assert len({replica_colour(replica) for replica in first}) == len(first)
-    # The same in every process, whatever the seed of its hashes.
-    assert replica_colour("anything else") == "yellow"
-
-
-def test_meant_takes_an_unambiguous_beginning() -> None:
-    known = [view("census_1"), view("census_2"), view("mnist", name="Digits")]
-    assert meant("mn", known)[0].id == "mnist"
-    with pytest.raises(click.ClickException, match="2 jobs have an id that begins with 'census'"):
-        meant("census", known)
-    with pytest.raises(click.ClickException, match=r"Did you mean:\n  mnist  Digits  RUNNING"):
-        meant("mnits", known)
-    with pytest.raises(click.ClickException, match=r"Did you mean:\n  mnist"):
-        meant("digits", known[2:])
-    with pytest.raises(click.ClickException, match="trainshed jobs list"):
-        meant("zzz", known)
-    with pytest.raises(click.ClickException, match="trainshed demo"):
-        meant("zzz", [])
-
-
-def test_entries_that_ask_for_attention_have_a_colour() -> None:
-    assert entry_colour("running") is None
-    assert entry_colour("no_checkpoint") == entry_colour("limit_nears") == "yellow"
-    assert {entry_colour("verdict", effect) for effect in Effect} == {
-        *("green", "yellow", "red", "magenta")
-    }
-    assert entry_colour("failed") == "red"
 
 
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:

@@ -1,6 +1,5 @@
 """The forms in which people have a job: resources of both APIs, and gcloud's `--config`."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -64,13 +63,6 @@ def test_forms(found: dict[str, Any], file: JobFile) -> None:
     assert recognised(found, file.api, "n", "i") == file
 
 
-def test_the_api_can_be_said() -> None:
-    assert recognised({}, Api.VERTEX, "n", "i").job == {"displayName": "n", "jobSpec": {}}
-    assert recognised({}, Api.ML, "n", "i").job == {"jobId": "i", "trainingInput": {}}
-    with pytest.raises(Unreadable, match="--api"):
-        recognised({"x": 1}, None, "n", "i")
-
-
 def test_a_pipeline_says_what_to_give_instead() -> None:
     with pytest.raises(Unreadable, match="workerPoolSpecs of its trainingTaskInputs"):
         recognised({"displayName": "n", "trainingTaskInputs": SPEC}, None, "n", "i")
@@ -82,13 +74,6 @@ def test_the_region_is_part_of_an_ml_job_alone() -> None:
     bare = JobFile(Api.ML, {"training_input": {"a": 1}})
     assert with_region(bare, "r").job == {"training_input": {"a": 1, "region": "r"}}
     assert with_region(bare, "") is bare
-
-
-def test_yaml_without_its_library_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    assert read('{"a": 1}') == {"a": 1}
-    with pytest.raises(Unreadable, match="PyYAML"):
-        read(YAML)
 
 
 def test_yaml() -> None:

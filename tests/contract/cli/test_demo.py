@@ -79,7 +79,7 @@ def test_it_submits_follows_and_tells_the_result(
     assert result.exit_code == 0, result.stderr
     assert "06:00:00.000  created: It was created.\n" in result.stdout
     assert "epoch 1/30\n" in result.stdout
-    assert "SUCCEEDED  accuracy 0.972 " in result.stdout
+    assert "Accuracy  0.972 " in result.stdout
     assert f"gs://b/{OUTPUT}/model\n" in result.stdout
     assert f"{on_disk}\n" in result.stdout
     assert "gcloud ai custom-jobs list" in result.stdout

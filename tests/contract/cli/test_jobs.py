@@ -78,17 +78,12 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     assert several.exit_code == 1
     assert "2 jobs have an id that begins with '12':\n  1234" in several.stderr
 
-    none = trainshed("jobs", "describe", "5679")
-    assert none.exit_code == 1
-    assert "There is no job '5679'. Did you mean:\n  5678" in none.stderr
-
     within = trainshed("jobs", "describe", "git")
     assert "Did you mean:\n  1234  digits" in within.stderr
 
     service.on("GET", JOBS, listed(job("7530240697833491538")))
     gone = trainshed("jobs", "delete", "7530240697833491539")
     assert "It may have been deleted." in gone.stderr
-    assert "7530240697833491538" not in gone.stderr, "a job that has nothing to do with it"
 
 
 def test_the_beginning_of_an_old_jobs_id_is_found_by_a_search(
@@ -242,7 +237,7 @@ def test_the_timeline_has_times_between_and_attempts(
     def at_attempt(kind: str, message: str, second: int, **details: Any) -> dict[str, Any]:
         return entry(kind, message, second) | {"details": details}
 
-    attempt = {
+    attempt: dict[str, Any] = {
         "attempt": 1,
         "startTime": "2026-11-20T06:00:01.000000Z",
         "endTime": "2026-11-20T06:00:09.000000Z",

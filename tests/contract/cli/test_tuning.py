@@ -173,7 +173,7 @@ def test_the_demo_tunes_and_tells_the_best(trainshed: Invoke, service: FakeServi
     result = trainshed("demo", "--tuning")
     assert result.exit_code == 0, result.stderr
     assert "best is trial 2: accuracy 0.75 at step 12\nwith lr=0.02, units=8\n" in result.stdout
-    assert "trainshed jobs describe 7 " in result.stdout
+    assert "trainshed jobs describe @last " in result.stdout
     assert "gcloud ai hp-tuning-jobs list" in result.stdout
     (sent,) = service.bodies("POST", f"/v1/{PLACE}/hyperparameterTuningJobs")
     asked = json.loads(sent)

@@ -28,7 +28,7 @@ async def submit(house: ConsoleHouse, **changes: object) -> str:
 async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) -> None:
     page = await browser.get("/")
     assert "No jobs yet" in text_of(page)
-    for name in ("gcloud ai custom-jobs create --region=us-central1", "curl -X POST", "aiplatform"):
+    for name in ("gcloud ai custom-jobs create --region=us-central1", "aiplatform"):
         assert name in text_of(page)
 
 

@@ -26,7 +26,7 @@ _COMMANDS = (
     ("delete", "trainshed.cli.listing:delete", "Delete a dataset, model, secret or study."),
     (
         "demo",
-        "trainshed.cli.demo.command",
+        "trainshed.cli.demo",
         "Run a small distributed training job from start to end.",
     ),
     ("describe", "trainshed.cli.listing:describe", "Show everything about one of what is listed."),

@@ -6,6 +6,7 @@ A service writes `service.json` into its data directory, with its addresses, tok
 import functools
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from urllib.parse import urlsplit
 import click
 
 from trainshed.cli.client import PATIENCE, Client, Unaddressed, Unreachable
-from trainshed.cli.spelling import data_option
 from trainshed.replica import protocol
 from trainshed.replica.system import processes
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -177,6 +177,12 @@ def _lock_holder(locks: str, file: os.stat_result) -> int | None:
         if device == place or processes.has_open(int(pid), file):
             return max(0, int(pid))
     return None
+
+
+def data_option(data: Path) -> str:
+    """Return what has to follow the command in any shell so that it uses that data directory; "" for
+    `~/.trainshed`."""
+    return "" if data == Path.home() / ".trainshed" else f" --data {shlex.quote(str(data))}"
 
 
 def _start_at(data: Path) -> str:

@@ -24,8 +24,6 @@ class Facts(Struct, frozen=True):
     bucket: str
     #: The URL at which browsers and clients reach it.
     address: str
-    #: What to type in a shell for its command: the name, or the path.
-    command: str = "trainshed"
 
     def login_link(self, code: str) -> str:
         """Return an address that signs a browser in once, by a code of `access.sessions`."""

@@ -8,9 +8,9 @@ _IMAGE = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
 def snippets(facts: Facts) -> tuple[tuple[str, str], ...]:
     """Return (name, text) of each example."""
     project, region = facts.project or "trainshed", facts.region or "us-central1"
-    enter = f'eval "$({facts.command} env)"'
+    enter = 'eval "$(trainshed env)"'
     return (
-        ("This service’s own command", f"{facts.command} run task.py --watch"),
+        ("This service’s own command", "trainshed run task.py --watch"),
         (
             "gcloud",
             f"{enter}\n"
@@ -31,15 +31,5 @@ def snippets(facts: Facts) -> tuple[tuple[str, str], ...]:
             '    "machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1,\n'
             f'    "container_spec": {{"image_uri": "{_IMAGE}",\n'
             '                       "command": ["python3", "-c", "print(\'hello\')"]}}]).run()\nEND',
-        ),
-        (
-            "curl",
-            f"{enter}\n"
-            f"curl -X POST {facts.address}/v1/projects/{project}/locations/{region}/customJobs \\\n"
-            '  -H "Authorization: Bearer $CLOUDSDK_AUTH_ACCESS_TOKEN" \\\n'
-            '  -H "Content-Type: application/json" \\\n'
-            '  -d \'{"displayName": "hello", "jobSpec": {"workerPoolSpecs": [{"machineSpec": {"machineType": '
-            '"n1-standard-4"}, "replicaCount": 1, "containerSpec": {"imageUri": '
-            f'"{_IMAGE}", "command": ["python3", "-c", "print(1)"]}}}}]}}}}\'',
         ),
     )

@@ -11,7 +11,6 @@ from trainshed.api.calls.services import Services
 from trainshed.api.inside import InsideCaller
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.gateway import BucketsGateway
-from trainshed.cli.spelling import typed
 from trainshed.console.application import ConsoleApplication
 from trainshed.console.facts import Facts
 from trainshed.core.names import DEFAULT_BUCKET
@@ -135,7 +134,6 @@ def build_console(
             region=settings.region,
             bucket=DEFAULT_BUCKET,
             address=browsers_address(settings, bootstrap.listener.getsockname()[1]).rstrip("/"),
-            command=typed(),
         ),
         now=clock.now,
         closing=closing,

@@ -196,15 +196,15 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     """Show on the terminal where the service can be reached."""
-    from trainshed.cli.spelling import data_option, typed
+    from trainshed.cli.connection import data_option
     from trainshed.serve.service import say
 
     option = data_option(settings.data)
     say(
         f"Trainshed serves {document['rest']} (process {os.getpid()}, data in {settings.data}).\n"
         f"Look at it in a browser: {document['console']}\n"
-        f'Point clients at it:    eval "$({typed()} env{option})"\n'
-        f"Stop it with its jobs:  {typed()} down{option}"
+        f'Point clients at it:    eval "$(trainshed env{option})"\n'
+        f"Stop it with its jobs:  trainshed down{option}"
     )
     for fact in facts_of(settings, document["taken_over"]):
         say(fact)

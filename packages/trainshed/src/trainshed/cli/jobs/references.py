@@ -20,12 +20,10 @@ _LOOKED_THROUGH = 500
 service searches all of them next. A display name is found among all jobs with one request."""
 _SAME_NAME = 100
 """Maximum jobs of one display name that are listed; the newest is taken."""
-_NAMED = 5
+_MOST_LISTED = 5
 """Maximum jobs that an error lists."""
 _PAGE = 500
 """The largest page that the service returns."""
-_WHOLE_ID = 18
-"""A number with at least this many digits is taken for a whole id, not its beginning."""
 EVERY_PROJECT = "-"
 """Stands for all projects."""
 LAST = "@last"
@@ -187,27 +185,17 @@ def project_of(endpoint: Endpoint) -> str:
 
 
 def _near(reference: str, jobs: Sequence[JobView]) -> str:
-    if reference.isdecimal() and len(reference) >= _WHOLE_ID:
-        # Ids of unrelated jobs look alike, so near misses of one would mislead.
-        return " It may have been deleted. The list of jobs: trainshed jobs list"
     if not jobs:
         return f" {_NO_JOB}"
     if inside := [job for job in jobs if reference and reference in job.display_name]:
         return f" Did you mean:{_listed(inside)}"
-    # Imported here, since it is slow to import and only needed after a mistake.
-    import difflib
-
-    words = {job.id: job for job in jobs} | {job.display_name: job for job in jobs}
-    close = difflib.get_close_matches(reference, list(words), n=_NAMED)
-    near = list({words[word].uid: words[word] for word in close}.values())
-    if near:
-        return f" Did you mean:{_listed(near)}"
-    return " The list of jobs: trainshed jobs list"
+    return " It may have been deleted. The list of jobs: trainshed jobs list"
 
 
 def _listed(jobs: Sequence[JobView]) -> str:
     lines = [
-        f"\n  {job.id}  {job.display_name or job.name}  {job.state.value}" for job in jobs[:_NAMED]
+        f"\n  {job.id}  {job.display_name or job.name}  {job.state.value}"
+        for job in jobs[:_MOST_LISTED]
     ]
-    more = f"\n  … and {len(jobs) - _NAMED} more" if len(jobs) > _NAMED else ""
+    more = f"\n  … and {len(jobs) - _MOST_LISTED} more" if len(jobs) > _MOST_LISTED else ""
     return "".join(lines) + more

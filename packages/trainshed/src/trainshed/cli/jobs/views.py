@@ -265,18 +265,12 @@ def _own_links(text: str, job_id: str) -> str:
     return _PAGE.sub(f"trainshed jobs logs {job_id}", text)
 
 
-def how(ending: records.ReplicaExit | timeline.IncarnationExit | None) -> str:
+def how(ending: records.ReplicaExit | None) -> str:
     """Return how a program ended, as text; "" if it has not."""
     if ending is None:
         return ""
     if ending.out_of_memory:
         return "out of memory"
-    if isinstance(ending, timeline.IncarnationExit):
-        # Only the timeline has these: a job's `replicas` show the incarnation that has followed by then.
-        if ending.stalled:
-            return "stalled"
-        if ending.out_of_disk:
-            return "out of disk"
     if ending.stopped and ending.signal is not None:
         return "stopped"
     if ending.signal is not None:

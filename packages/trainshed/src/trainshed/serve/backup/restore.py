@@ -12,7 +12,7 @@ import click
 from msgspec import Struct
 
 from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.spelling import data_option, typed
+from trainshed.cli.connection import data_option
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Bytes
 from trainshed.replica.system import durable
@@ -178,4 +178,4 @@ def _tell(contents: Contents, data: Path, has_settings: bool) -> None:
     for cause in contents.left_out:
         click.echo(f"NOT IN THE BACKUP: {cause}")
     config = f" --config {data / 'settings.toml'}" if has_settings else ""
-    click.echo(f"Start it: {typed()} up{data_option(data)}{config}")
+    click.echo(f"Start it: trainshed up{data_option(data)}{config}")
