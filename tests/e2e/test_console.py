@@ -108,33 +108,6 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     expect(page.locator("[data-log]")).not_to_contain_text("reading features")
 
 
-def test_a_pipeline_that_failed_shows_why_its_job_did(
-    service: Service, enter: Callable[..., Page]
-) -> None:
-    pools = container_job(FAILING)["jobSpec"]["workerPoolSpecs"]
-    pipeline = {
-        "displayName": "broken pipeline",
-        "trainingTaskDefinition": "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
-        "custom_task_1.0.0.yaml",
-        "trainingTaskInputs": {"workerPoolSpecs": pools},
-    }
-    path = f"/v1/projects/{PROJECT}/locations/{REGION}/trainingPipelines"
-    uid = service.call("POST", path, pipeline)["name"].rpartition("/")[2]
-    service.finish(uid, 120)
-    page = enter()
-    page.goto(f"{service.rest}/jobs/{uid}")
-    expect(page.locator("#notice")).to_contain_text("Traceback (most recent call last)")
-    expect(page.locator("#replicas")).to_contain_text("exit code 1")
-    expect(page.locator("#tail")).to_contain_text("reading features")
-    expect(page.locator("#facts")).to_contain_text("n1-standard-4")
-    page.get_by_role("link", name="broken pipeline-custom-job").click()
-    expect(page.get_by_role("link", name="Log", exact=True)).to_be_visible()
-    page.goto(f"{service.rest}/jobs/{uid}")
-    page.get_by_role("button", name="Retry").click()
-    page.wait_for_url(lambda address: "/jobs/" in address and not address.endswith(uid))
-    expect(page.get_by_role("heading", name="broken pipeline")).to_be_visible()
-
-
 def test_a_healthy_job_is_drilled(
     service: Service, enter: Callable[..., Page], commons: Path
 ) -> None:
@@ -170,26 +143,6 @@ def test_a_healthy_job_is_drilled(
     expect(page.locator("#head")).to_contain_text("Cancelled", timeout=60_000)
     primary = page.locator("#replicas").get_by_role("row").filter(has_text="workerpool0-0")
     expect(primary).to_contain_text("stopped: the job was cancelled")
-
-
-def test_a_log_of_many_lines_is_a_window(service: Service, enter: Callable[..., Page]) -> None:
-    many = 50_000
-    script = f"for n in range({many}): print('line', n)"
-    uid = finished(service, container_job(script, name="chatty"))
-    page = enter()
-    page.goto(f"{service.rest}/jobs/{uid}/logs")
-    log = page.locator("[data-log]")
-    expect(log).to_contain_text(f"line {many - 1}")
-    assert log.locator(".log-line").count() <= 1_000
-    page.get_by_role("button", name="Top").click()
-    expect(log).to_contain_text("line 0")
-    for _ in range(12):
-        before = log.locator(".log-line").last.inner_text()
-        log.evaluate("box => { box.scrollTop = box.scrollHeight }")
-        expect(log.locator(".log-line").last).not_to_have_text(before)
-    assert log.locator(".log-line").count() <= 3_500
-    page.get_by_label("Search in the log").fill("line 4711")
-    expect(log.locator(".log-line")).to_have_count(11, timeout=20_000)
 
 
 FREEZES = """() => { window.freezes = [0];
@@ -380,35 +333,6 @@ def test_every_page_lets_everybody_in(
     assert taken == {
         f"{name}-{form}.jpeg" for name in pages for form in (FORMS if SOAKS else ["light"])
     }
-
-
-#: A key pressed before the browser has painted what Escape did: the focus is where it was until then.
-AT_ONCE = """() => { document.getElementById("help").close();
-  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key: "k", bubbles: true})); }"""
-
-
-def test_the_keyboard_leads_everywhere(service: Service, enter: Callable[..., Page]) -> None:
-    finished(service, container_job("print('a row')", name="of the keyboard"))
-    page = enter()
-    page.keyboard.press("?")
-    page.evaluate(AT_ONCE)
-    expect(page.locator("tr.is-selected")).to_have_count(1)
-    page.reload()
-    page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    page.keyboard.press("j")
-    expect(page.locator("tr.is-selected")).to_have_count(1)
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("navigation", name="Of this job")).to_be_visible()
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.keyboard.press("t")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
-    page.reload()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
-    page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
 EVIL = "<img/src=x/onerror=alert(1)>\"'`{{7*7}}</script><svg/onload=alert(2)>"

@@ -10,9 +10,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, sign_in
 from tests.e2e.running import (
-    CUSTOM_JOBS,
-    PROJECT,
-    REGION,
     Service,
     container_job,
     down,
@@ -73,78 +70,6 @@ def test_nothing_jumps_while_data_streams(
     found = {page.url: shifted(page) for page in (listed, shown)}
     print({url: round(amount, 4) for url, (amount, _) in found.items()})
     assert all(amount < MOST_SHIFT for amount, _ in found.values()), found
-
-
-def test_who_is_about_to_use_a_row_keeps_it_under_his_pointer(
-    service: Service, enter: Callable[..., Page]
-) -> None:
-    first = submit(service, container_job("print('first')", name="was-there"))
-    service.finish(first, 60)
-    page = enter()
-    page.add_init_script(SHIFTS)
-    page.goto(f"{service.rest}/?search=was-there")
-    page.locator(f'a[href="/jobs/{first}"]').hover()
-    other = submit(service, container_job("print('other')", name="was-there-too"))
-    arrivals = page.get_by_role("button", name="Show 1 new")
-    expect(arrivals).to_be_visible(timeout=15_000)
-    assert page.locator(f"#job-{other}").count() == 0
-    assert shifted(page)[0] < MOST_SHIFT
-    arrivals.click()
-    expect(page.locator(f"#job-{other}")).to_be_visible()
-    expect(arrivals).to_be_hidden()
-    service.finish(other, 60)
-
-
-def test_rows_that_leave_a_list_leave_the_page(
-    service: Service, enter: Callable[..., Page], gate: Path
-) -> None:
-    """Deleted jobs, and those that do not meet the filter any more; where somebody is about to use one of
-    them it says so first."""
-    going = [submit(service, container_job("print(1)", name="goes-away")) for _ in range(3)]
-    waits = container_job(f"open({str(gate)!r}).read()", name="goes-away-running")
-    running = submit(service, waits)
-    for each in going:
-        service.finish(each, 60)
-    page = enter()
-    page.goto(f"{service.rest}/?search=goes-away")
-    rows = page.locator("[data-row]")
-    expect(rows).to_have_count(4)
-    service.call("DELETE", f"/trainshed/v1/jobs/{going[0]}")
-    expect(rows).to_have_count(3, timeout=15_000)
-    page.locator(f'a[href="/jobs/{going[2]}"]').hover()
-    service.call("DELETE", f"/trainshed/v1/jobs/{going[1]}")
-    leaving = page.get_by_role("button", name="Remove 1 that left this list")
-    expect(leaving).to_be_visible(timeout=15_000)
-    expect(page.locator(f"#job-{going[1]}.is-gone")).to_have_count(1)
-    leaving.click()
-    expect(rows).to_have_count(2)
-    only = page.context.new_page()
-    only.goto(f"{service.rest}/?state=RUNNING&search=goes-away")
-    expect(only.locator(f"#job-{running}")).to_contain_text("Running", timeout=60_000)
-    gate.write_text("")
-    expect(only.locator(f"#job-{running}")).to_have_count(0, timeout=30_000)
-    expect(only.locator("table")).to_contain_text("No job matches")
-
-
-def test_rows_that_were_scrolled_to_are_kept_up_to_date(
-    service: Service, enter: Callable[..., Page], gate: Path
-) -> None:
-    first = submit(service, container_job(f"open({str(gate)!r}).read()", name="far down"))
-    quota = {"project": PROJECT, "region": REGION, "metric": "NVIDIA_TESLA_T4", "limit": 0}
-    service.call("POST", "/trainshed/v1/quotas:set", quota)
-    waiting = container_job("print(1)", name="far up")
-    machine = waiting["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]
-    machine |= {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
-    others = [submit(service, waiting) for _ in range(60)]
-    page = enter()
-    row = page.locator(f"#job-{first}")
-    expect(row).to_have_count(0)
-    page.locator("tr.next").scroll_into_view_if_needed()
-    expect(row).to_contain_text("Running", timeout=60_000)
-    gate.write_text("")
-    expect(row).to_contain_text("Succeeded", timeout=30_000)
-    for each in others:
-        service.call("POST", f"{CUSTOM_JOBS}/{each}:cancel", {})
 
 
 def test_a_page_that_nobody_looks_at_holds_no_connection(

@@ -57,25 +57,6 @@ def test_the_demo_trains_a_model_and_says_where_it_lies(demonstrated: tuple[Path
     )
 
 
-def test_the_commands_show_what_the_demo_did(demonstrated: tuple[Path, str]) -> None:
-    data, _ = demonstrated
-    (listed,) = json.loads(trainshed(data, "jobs", "list", "--format", "json"))
-    assert listed["state"] == "SUCCEEDED"
-    uid = listed["uid"]
-    assert "SUCCEEDED" in trainshed(data, "jobs", "list")
-    described = json.loads(trainshed(data, "jobs", "describe", uid, "--format", "json"))
-    assert [r["id"] for r in described["replicas"]] == [
-        "workerpool0-0",
-        "workerpool1-0",
-        "workerpool1-1",
-        "workerpool3-0",
-    ]
-    lines = trainshed(data, "jobs", "logs", uid, "--replica", "workerpool0-0")
-    epochs = [int(n) for n in re.findall(r"epoch (\d+)/30 loss", lines)]
-    assert epochs == list(range(1, 31)), "every line, once, in order"
-    assert "succeeded" in trainshed(data, "jobs", "timeline", uid)
-
-
 def test_down_stops_the_service_and_what_comes_then_says_so(
     demonstrated: tuple[Path, str],
 ) -> None:

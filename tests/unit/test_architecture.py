@@ -36,12 +36,6 @@ def test_the_two_walks_are_short_and_pass_modules_that_are_there() -> None:
         assert all((TRAINSHED / module).is_file() for module in modules)
 
 
-def test_packages_reexport_nothing() -> None:
-    for package in PACKAGES:
-        body = ast.parse((package / "__init__.py").read_text()).body
-        assert len(body) == 1, f"{package.name}/__init__.py holds more than its charter"
-
-
 def test_tasks_are_begun_where_their_death_is_heard() -> None:
     """docs/adr/0042: elsewhere nobody asks asyncio for a task."""
     background = TRAINSHED / "eventloop/background.py"
@@ -57,13 +51,6 @@ def test_tasks_are_begun_where_their_death_is_heard() -> None:
         and path != background
     ]
     assert not found, f"use trainshed.eventloop.background here: {found}"
-
-
-def test_private_parts_of_uvicorn_are_used_in_two_modules() -> None:
-    """What has no promise moves with any release: look at these when the pin of pyproject.toml is moved.
-    The second one is loaded with the first WebSocket."""
-    users = {path for path in SOURCES if "uvicorn.protocols" in path.read_text()}
-    assert users == {TRAINSHED / f"httpd/{name}.py" for name in ("protocol", "sockets")}
 
 
 def test_decisions_are_numbered_few_and_short() -> None:

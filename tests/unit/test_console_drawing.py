@@ -1,15 +1,9 @@
 """What charts of the console are drawn from: bars of attempts, parallel coordinates, fronts."""
 
-from trainshed.console.pages.jobs import telling
-from trainshed.console.pages.searches import Metric, Search, best_so_far, front, parallel
-from trainshed.console.pages.studies import search_of
+from trainshed.console.pages.searches import Metric, Search, front, parallel
 from trainshed.console.pages.timelines import WIDTH, chart
 from trainshed.console.rendering import (
-    bytes_text,
     clean,
-    folder_address,
-    nanos,
-    seconds_text,
 )
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.timeline import (
@@ -18,7 +12,6 @@ from trainshed.wire.trainshed_v1.timeline import (
     IncarnationExit,
     ReplicaHistory,
     Timeline,
-    TimelineEntry,
     Verdict,
 )
 
@@ -63,53 +56,6 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
     assert found.ticks[0] == (0.0, "0")
 
 
-def test_a_drill_is_marked_on_the_row_of_its_replica() -> None:
-    story = Timeline(
-        entries=(
-            TimelineEntry(at=at(5), kind="drill_ordered", message="ordered"),
-            TimelineEntry(
-                at=at(50), kind="drill_fired", message="killed", details={"replica": "b"}
-            ),
-        ),
-        attempts=(
-            Attempt(
-                attempt=1,
-                start_time=at(1),
-                replicas=(
-                    ReplicaHistory(
-                        id="b", task="ps-0", incarnations=(Incarnation(start_time=at(1)),)
-                    ),
-                ),
-            ),
-            Attempt(
-                attempt=2,
-                start_time=at(60),
-                verdicts=(Verdict(at=at(60), message="retried"),),
-            ),
-        ),
-    )
-    job = JobDescription(create_time=at(0), start_time=at(1), end_time=at(60))
-    found = chart(story, job, 0)
-    whole, row = found.rows
-    assert [(mark.title, mark.is_drill) for mark in row.marks] == [("killed", True)]
-    assert [mark.title for mark in whole.marks] == ["retried"]
-    assert [(mark.after, mark.task) for mark in found.marks] == [("50s", "ps-0"), ("1m 00s", "")]
-    assert [number for _, number in found.attempts] == [1, 2]
-
-
-def test_of_the_last_lines_those_are_shown_that_tell_why() -> None:
-    steps = [f"step {n}" for n in range(50)]
-    traced = [*steps, "Traceback (most recent call last):", '  File "x"', "KeyError: 1"]
-    assert telling("\n".join(traced)).splitlines() == traced[47:]
-    assert telling("\n".join(steps)).splitlines() == steps[-20:]
-    assert telling("") == ""
-
-
-def test_the_best_so_far_follows_the_goal() -> None:
-    assert best_so_far([3, 1, 2, 5], True) == [3, 3, 3, 5]
-    assert best_so_far([3, 1, 2, 5], False) == [3, 1, 1, 1]
-
-
 def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
     trials = [
         Trial(number=1, parameters={"rate": 0.001, "kind": "sgd"}, value=0.5),
@@ -144,59 +90,5 @@ def test_a_front_goes_by_the_goals_of_both_metrics() -> None:
     assert between(False, False) == [2, 3]
 
 
-def test_a_study_is_drawn_as_a_tuning_job_is() -> None:
-    spec = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "size"}]}
-    measured = {"metrics": [{"metricId": "loss"}, {"metricId": "size", "value": 7}]}
-    trials = [
-        {"id": "1", "state": "ACTIVE", "parameters": [{"parameterId": "rate", "value": 0.1}]},
-        {
-            "id": "2",
-            "state": "SUCCEEDED",
-            "finalMeasurement": measured,
-            "measurements": [
-                {"stepCount": str(n), "metrics": [{"metricId": "loss", "value": 1000 - n}]}
-                for n in range(1000)
-            ],
-        },
-    ]
-    search = search_of(spec, trials, frozenset({2}), "2")
-    first, second = search.trials
-    assert (first.value, first.parameters) == (None, {"rate": 0.1})
-    assert (second.value, second.metrics["size"]) == (0.0, 7.0)
-    assert search.chosen is second
-    assert len(second.curve) <= 61
-    assert (second.curve[0], second.curve[-1]) == ((0, 1000.0), (999, 1.0))
-
-
-def test_names_in_buckets_lead_to_where_they_lie() -> None:
-    assert folder_address("gs://b/runs/one/model") == "/buckets/b?prefix=runs%2Fone%2Fmodel%2F"
-    assert folder_address("gs://b/data/train.csv") == "/buckets/b?prefix=data%2F"
-    assert folder_address("gs://b/data/2024-*/x") == "/buckets/b?prefix=data%2F"
-    assert folder_address("gs://b") == "/buckets/b"
-    assert folder_address("javascript:alert(1)") == folder_address("gs://") == ""
-
-
 def test_texts_of_programs_move_nothing() -> None:
     assert clean("a\x1b[2Jb\x07\u202ec\r\n\td") == "ab\ufffd\ufffdc\n\td"
-
-
-def test_sizes_and_durations_have_few_digits() -> None:
-    assert [bytes_text(n) for n in (0, 1023, 1536, 200 << 20, 3 << 40)] == [
-        "0 B",
-        "1023 B",
-        "1.5 KiB",
-        "200 MiB",
-        "3.0 TiB",
-    ]
-    assert [seconds_text(n) for n in (0.25, 59, 61, 3600, 90000)] == [
-        "0.2s",
-        "59s",
-        "1m 01s",
-        "1h 00m",
-        "1d 01h",
-    ]
-
-
-def test_nanoseconds_survive() -> None:
-    assert nanos("2026-01-01T00:00:00.123456789Z") == 1767225600123456789
-    assert nanos("2026-01-01T00:00:00Z") == 1767225600 * 10**9

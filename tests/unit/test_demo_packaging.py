@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainshed.cli.sdist import (
-    DEMO_MODULE,
     PackagingError,
     Sdist,
-    build_demo_sdist,
     build_sdist,
-    demo_program_directory,
 )
 
 
@@ -27,22 +24,6 @@ def plant(root: Path, *names: str) -> None:
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"# {name}\n")
-
-
-def test_the_demo_is_complete() -> None:
-    sdist = build_demo_sdist()
-    files = content(sdist)
-    module = DEMO_MODULE.replace(".", "/") + ".py"
-    assert sdist.filename == "trainshed_demo-1.0.tar.gz"
-    assert f"trainshed_demo-1.0/{module}" in files
-    assert {name.partition("/")[2] for name in files} == {"PKG-INFO"} | {
-        path.relative_to(demo_program_directory()).as_posix()
-        for path in demo_program_directory().rglob("*.py")
-    }
-    # Typed twice, here and in setup.py: the archive's name and what installs must agree.
-    setup = files["trainshed_demo-1.0/setup.py"].decode()
-    assert 'name="trainshed-demo"' in setup
-    assert 'version="1.0"' in setup
 
 
 def test_same_files_same_bytes(tmp_path: Path) -> None:
@@ -72,23 +53,6 @@ def test_what_is_left_out(tmp_path: Path) -> None:
         "a_b_c-0.1/a/data.csv",
         "a_b_c-0.1/pyproject.toml",
     ]
-
-
-def test_a_setup_is_added_where_there_is_none(tmp_path: Path) -> None:
-    plant(tmp_path, "trainer/__init__.py")
-    setup = content(build_sdist(tmp_path, name="trainer", version="0.0.0"))[
-        "trainer-0.0.0/setup.py"
-    ]
-    compile(setup, "setup.py", "exec")
-    assert b"name='trainer'" in setup
-
-
-def test_a_link_to_a_file_is_packed_as_the_file(tmp_path: Path) -> None:
-    plant(tmp_path / "tree", "a.py")
-    plant(tmp_path, "elsewhere.py")
-    (tmp_path / "tree/link.py").symlink_to(tmp_path / "elsewhere.py")
-    files = content(build_sdist(tmp_path / "tree", name="a", version="1"))
-    assert files["a-1/link.py"] == b"# elsewhere.py\n"
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,10 @@ from tests.contract.api.house import START
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from trainshed.access.principals import Principal
-from trainshed.console.pages.drills import at_step
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.patterns import compile_regex
-from trainshed.wire.status import Refused
 
 pytestmark = pytest.mark.anyio
 ML = {
@@ -102,26 +99,6 @@ async def test_a_drill_is_ordered(
     assert (drill.at_line, drill.after) == (at_line, after * 10**9)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"when": "after"}, "after: Say how long."),
-        ({"when": "step", "step": "soon"}, "'soon' is no step"),
-        ({"when": "step", "step": "٣"}, "is no step"),
-        ({"when": "line", "line": "(a"}, "missing )"),
-        ({"when": "now", "replica": "workerpool3-0"}, "has no replica"),
-    ],
-)
-async def test_a_drill_that_cannot_be_is_refused_with_a_way_back(
-    house: ConsoleHouse, browser: Browser, given: dict[str, str], told: str
-) -> None:
-    path = f"/jobs/{await submit(house)}/drills"
-    answer = await browser.post(path, ("referer", ADDRESS + path), **{"kind": "kill", **given})
-    assert answer.status == 400
-    assert told in text_of(answer).replace("&#39;", "'")
-    assert f'href="{path}"' in answer.body.decode()
-
-
 async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Browser) -> None:
     path = f"/jobs/{await submit(house)}/drills"
     for elsewhere in ("http://evil.example/x", f"{ADDRESS}//evil.example", "javascript:alert(1)"):
@@ -129,16 +106,6 @@ async def test_the_way_back_leads_nowhere_else(house: ConsoleHouse, browser: Bro
         assert answer.status == 400
         assert "evil" not in answer.body.decode()
         assert "javascript:" not in answer.body.decode()
-
-
-@pytest.mark.parametrize(
-    "line", ["step 120 of 300", "Epoch 120/400 loss 2", "global_step: 120", '{"step": 120}']
-)
-def test_a_step_is_found_in_the_lines_of_programs(line: str) -> None:
-    assert compile_regex(at_step("120")).found_in(line)
-    assert not compile_regex(at_step("12")).found_in(line)
-    with pytest.raises(Refused):
-        at_step("-1")
 
 
 async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser) -> None:

@@ -125,11 +125,6 @@ async def curve_made(house: ConsoleHouse, run: str, name: str, *values: float) -
     await made(house, f"{at}:write", {"timeSeriesData": [data]})
 
 
-async def test_without_a_store_there_are_no_experiments(browser: Browser) -> None:
-    assert "No experiment yet" in text_of(await browser.get("/experiments?project=p1"))
-    assert (await browser.get("/experiments/exp?project=p1")).status == 404
-
-
 async def test_runs_of_an_experiment_are_compared(house: ConsoleHouse, browser: Browser) -> None:
     await store_made(house)
     experiment = {"displayName": "exp", "schemaTitle": "system.Experiment"}

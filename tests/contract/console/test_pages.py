@@ -32,14 +32,6 @@ async def test_without_jobs_the_list_says_how_to_submit_one(browser: Browser) ->
         assert name in text_of(page)
 
 
-async def test_snippets_are_right(browser: Browser) -> None:
-    page = (await browser.get("/")).body.decode()
-    found = re.search(r"-d &#39;(\{.*?\})&#39;", page)
-    assert found is not None
-    body = json.loads(found[1].replace("&#34;", '"'))
-    assert body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] == {"machineType": "n1-standard-4"}
-
-
 async def test_the_list_is_newest_first_filtered_and_searched(
     house: ConsoleHouse, browser: Browser
 ) -> None:
@@ -124,12 +116,6 @@ async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Br
     assert (await texts("severity=ERROR"))[0] == ["bad"]
     text = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
     assert len(text.splitlines()) == 101
-
-
-async def test_a_job_that_is_not_there_is_told_so(browser: Browser) -> None:
-    answer = await browser.get("/jobs/123456")
-    assert answer.status == 404
-    assert "does not exist" in text_of(answer)
 
 
 async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:

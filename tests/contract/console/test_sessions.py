@@ -123,22 +123,6 @@ async def test_a_link_that_a_page_of_others_has_led_to_asks_first(house: Console
     assert "data-now" not in page
 
 
-async def test_signing_in_ends_the_session_before(house: ConsoleHouse, browser: Browser) -> None:
-    before = Browser(house)
-    before.session = browser.session
-    await browser.open(house.console.link(house.token))
-    assert (await browser.get("/")).status == 200
-    assert (await before.get("/")).status == 303
-
-
-async def test_a_form_without_a_script_is_told_what_is_needed(house: ConsoleHouse) -> None:
-    link = house.console.link(house.token)
-    answer = await Browser(house).post("/login", code=link.partition("code=")[2])
-    assert answer.status == 400
-    assert "needs JavaScript" in text_of(answer)
-    assert (await Browser(house).open(link)).status == 200, "the link is still good"
-
-
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "trainshed.localhost"])
 async def test_a_name_of_two_addresses_leads_to_the_one_that_the_service_has(
     house: ConsoleHouse, name: str
@@ -255,10 +239,6 @@ async def test_a_foreign_name_is_refused_before_anything(house: ConsoleHouse) ->
         "GET", "/login", token=None, headers=[("host", "evil.example"), ("accept", "text/html")]
     )
     assert answer.status == 421
-
-
-async def test_programs_are_told_the_health_at_the_root(house: ConsoleHouse) -> None:
-    assert (await house.call("GET", "/", token=None)).json["status"] == "ok"
 
 
 async def test_every_answer_is_guarded(house: ConsoleHouse, browser: Browser) -> None:

@@ -33,16 +33,6 @@ async def test_each_setting_is_there_with_its_value_and_its_source(browser: Brow
     assert "default 30" in page
 
 
-async def test_settings_are_filtered_and_searched(browser: Browser) -> None:
-    changed = text_of(await browser.get("/settings?show=changed"))
-    assert "grace" in changed
-    assert "idle_stop" not in changed
-    found = text_of(await browser.get("/settings?search=sigkill"))
-    assert "grace" in found
-    assert "idle_stop" not in found
-    assert "No setting matches" in text_of(await browser.get("/settings?search=nothing-such"))
-
-
 async def test_who_works_in_one_project_sees_no_settings(house: ConsoleHouse) -> None:
     guest = Browser(house)
     token = house.tokens.issue(Principal("guest@example.com", project="p2"))

@@ -83,13 +83,6 @@ PACKAGE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("job", [RICH, PACKAGE], ids=["rich", "package"])
-def test_a_clone_keeps_everything(job: dict[str, Any]) -> None:
-    """As a browser sends it: with its own ends of lines."""
-    form = {name: value.replace("\n", "\r\n") for name, value in form_of(job).items()}
-    assert draft_of(form).body == job
-
-
 def test_of_a_clone_only_what_is_changed_changes() -> None:
     form = form_of(RICH)
     assert "differ" in form["rest"]
@@ -106,18 +99,6 @@ def test_of_a_clone_only_what_is_changed_changes() -> None:
     assert first["pythonPackageSpec"]["args"] == ["--epochs", "3"]
     assert first["pythonPackageSpec"]["packageUris"] == ["gs://bucket/a.tar.gz"]
     assert "cannot be read" in draft_of({**form, "base": "["}).faults[""][0]
-
-
-async def test_a_clone_stays_in_the_region_of_its_job(
-    house: ConsoleHouse, browser: Browser
-) -> None:
-    path = "/v1/projects/p2/locations/europe-west4/customJobs"
-    body = {"displayName": "far", "jobSpec": draft_of(FORM).body["jobSpec"]}
-    made = (await house.call("POST", path, body)).json
-    uid = made["name"].rpartition("/")[2]
-    page = (await browser.get(f"/submit?from={uid}")).body.decode()
-    assert 'name="project" value="p2"' in page
-    assert 'name="region" value="europe-west4"' in page
 
 
 async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
@@ -219,11 +200,6 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     assert len(listed[collection]) == 2
 
 
-@pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "ml", "nothing"])
-async def test_examples_of_every_kind_would_start(browser: Browser, kind: str) -> None:
-    assert "Would start now" in text_of(await browser.get(f"/submit/json?kind={kind}"))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -252,36 +228,11 @@ async def test_what_is_wrong_with_a_job_of_json_is_told(
     assert "No jobs yet" in text_of(await browser.get("/"))
 
 
-async def test_what_only_the_create_refuses_is_told(house: ConsoleHouse, browser: Browser) -> None:
-    """Nobody is told that a job would start now which was just refused."""
-    house.services.closing.set()
-    as_json = {"job": json.dumps(SEARCH), "project": "p1", "region": "us-central1"}
-    for path, form in (("/submit", FORM), ("/submit/json", as_json)):
-        answer = await browser.post(path, **form)
-        assert answer.status == 400
-        text = text_of(answer)
-        assert "Would start now" not in text
-        assert "stopping" in text.partition("Not ready yet")[2]
-
-
 async def test_the_same_job_is_shown_for_other_clients(browser: Browser) -> None:
     text = text_of(await browser.post("/submit/check", **FORM))
     assert "Would start now" in text
     assert "gcloud ai custom-jobs create" in text
     assert "aiplatform" in text
-
-
-async def test_other_pages_answer(house: ConsoleHouse, browser: Browser) -> None:
-    for path in ("queue", "nodes", "models", "datasets", "studies", "experiments", "settings"):
-        page = await browser.get(f"/{path}?project=p1")
-        assert page.status == 200, (path, text_of(page))
-    nodes = text_of(await browser.get("/nodes"))
-    assert "node-1" in nodes
-    assert (await browser.post("/nodes/node-1/drain", reason="new disk")).status == 303
-    assert (await house.store.reader.drained_nodes())[0].reason == "new disk"
-    assert (await browser.post("/nodes/nothing/drain")).status == 404
-    assert (await browser.post("/nodes/node-1/undrain")).status == 303
-    assert await house.store.reader.drained_nodes() == ()
 
 
 async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) -> None:
