@@ -72,7 +72,7 @@ def records_of(module: ModuleType) -> Iterator[type[Record]]:
 def _method(verb: str, path: str, method: Method) -> str:
     handler = method.answer or method.stream
     text = re.sub(r"\s+", " ", inspect.getdoc(handler) or "")
-    code = next((found for found in _CODE.findall(text) if _is_of(found, path)), "")
+    code = next((result for result in _CODE.findall(text) if _is_of(result, path)), "")
     about = _CODE.sub("", text, count=len(_CODE.findall(text.split("`: ")[0] + "`"))).removeprefix(
         ": "
     )
@@ -115,7 +115,7 @@ def _record(record: type[Record]) -> str:
 
 def _meanings(record: type[Record]) -> dict[str, str]:
     """The comments above the fields of a record and of those that it extends."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for base in reversed(record.__mro__):
         if not issubclass(base, Record):
             continue
@@ -124,9 +124,9 @@ def _meanings(record: type[Record]) -> dict[str, str]:
             if line.startswith("    #: "):
                 comment.append(line[7:])
             elif match := _FIELD.match(line):
-                found[match[1]] = " ".join(comment).replace("|", "\\|")
+                result[match[1]] = " ".join(comment).replace("|", "\\|")
                 comment = []
-    return found
+    return result
 
 
 def _type(kind: Any) -> str:

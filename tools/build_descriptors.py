@@ -193,13 +193,13 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
 
 def every_service(folders: Iterable[Path]) -> list[str]:
     """The files of `PUBLIC` in the folders, each under the name by which it is imported."""
-    found = {
+    result = {
         str(path.relative_to(folder)): None
         for folder in folders
         for pattern in PUBLIC
         for path in sorted(folder.glob(pattern))
     }
-    return list(found)
+    return list(result)
 
 
 def fetched(package: str, folder: Path) -> Path:
@@ -318,10 +318,10 @@ def discovery_document(name: str) -> dict[str, Any]:
 
 def folder_of(module: str, *, up: int) -> Path:
     """The folder that lies `up` levels above the module's file."""
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
         raise SystemExit(f"{module} is not installed: install the dev dependency group, run again")
-    return Path(found.origin).parents[up - 1]
+    return Path(spec.origin).parents[up - 1]
 
 
 def write(name: str, content: bytes) -> None:

@@ -85,7 +85,7 @@ def _paragraphs(text: str) -> list[str]:
 def _markdown(text: str) -> str:
     """A text for terminals with what Markdown would take for its own put into code."""
     return (
-        _COMMAND.sub(lambda found: f"`{found[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
+        _COMMAND.sub(lambda match: f"`{match[0]}`", text).replace("|", "\\|").replace("<", "&lt;")
     )
 
 

@@ -92,13 +92,13 @@ def diagram(table: AnyTable) -> str:
 
 def _reasons(table: AnyTable, kind: type[Ignore] | type[Illegal], title: str) -> str:
     """The cells of one kind, by their reason."""
-    found: dict[str, dict[str, list[str]]] = {}
+    result: dict[str, dict[str, list[str]]] = {}
     for (state, trigger), cell in table.cells.items():
         if isinstance(cell, kind):
-            found.setdefault(cell.why, {}).setdefault(trigger, []).append(state)
-    if not found:
+            result.setdefault(cell.why, {}).setdefault(trigger, []).append(state)
+    if not result:
         return ""
-    rows = [(_cells(table, by_trigger), why) for why, by_trigger in found.items()]
+    rows = [(_cells(table, by_trigger), why) for why, by_trigger in result.items()]
     return f"\n{title}:\n\n{_table(('trigger and state', 'because'), rows)}"
 
 
@@ -166,7 +166,7 @@ class _EveryPython:
 
     def found(self) -> Sequence[Minor]:
         lows, highs = zip(
-            *(each.pythons for sheet in FAMILIES for each in sheet.releases), strict=True
+            *(release.pythons for sheet in FAMILIES for release in sheet.releases), strict=True
         )
         return [(3, minor) for minor in range(min(lows)[1], max(highs)[1] + 1)]
 
@@ -176,10 +176,10 @@ def coming_from_vertex() -> str:
     listed = (parse_prebuilt(f"{PREBUILT_IMAGES}{name}") for name in listed_images())
     images = [image for image in listed if image is not None]
     rows: list[tuple[str, str, str]] = []
-    for sheet in (each for each in FAMILIES if each.framework):
+    for sheet in (family for family in FAMILIES if family.framework):
         same: dict[str, None] = {}
         others = defaultdict[str, dict[str, None]](dict)
-        for image in (each for each in images if each.framework == sheet.framework):
+        for image in (image for image in images if image.framework == sheet.framework):
             python = parse_minor(image.python) or (3, 0)
             taken = nearest(sheet, _EveryPython(), image.version, python, for_gpu=False)
             assert taken is not None
@@ -188,8 +188,10 @@ def coming_from_vertex() -> str:
             else:
                 stand_in = f"{taken.release.base} on Python {format_minor(taken.python)}"
                 others[stand_in][image.version] = None
-        told = (f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items())
-        rows.append((sheet.title, ", ".join(same), "; ".join(told)))
+        stand_ins = (
+            f"{stand_in} for {', '.join(versions)}" for stand_in, versions in others.items()
+        )
+        rows.append((sheet.title, ", ".join(same), "; ".join(stand_ins)))
     table = _table(("framework", "the same version and Python", "another one, with a notice"), rows)
     return _with_table("coming-from-vertex.md", "versions", table)
 

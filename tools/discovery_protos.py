@@ -294,7 +294,7 @@ class _Builder:
                 out.options.Extensions[FIELD_BEHAVIOR].append(OUTPUT_ONLY)
 
     def choice(self, message: descriptor_pb2.DescriptorProto, name: str) -> int:
-        known = [one.name for one in message.oneof_decl]
+        known = [oneof.name for oneof in message.oneof_decl]
         if name not in known:
             message.oneof_decl.add(name=name)
             known.append(name)
@@ -374,8 +374,8 @@ def methods(document: Schema) -> Iterator[tuple[str, Schema]]:
 def template(path: str, parameters: Mapping[str, Schema]) -> str:
     """`v1/{+name}:cancel` and the parameter's pattern as an http rule's template."""
 
-    def variable(found: re.Match[str]) -> str:
-        name = found.group(1)
+    def variable(match: re.Match[str]) -> str:
+        name = match.group(1)
         pattern = str(parameters[name]["pattern"]).strip("^$").replace("[^/]+", "*")
         return f"{{{snake(name)}={pattern.replace('.*', '**')}}}"
 

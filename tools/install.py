@@ -31,13 +31,13 @@ _RUN = ROOT / "locks" / "run.txt"
 
 def locked(name: str, lock: str) -> str:
     """The lines of one package, with its hashes; "" = the lock has no such package."""
-    found: list[str] = []
+    kept: list[str] = []
     for line in lock.splitlines():
-        if found or line.startswith(f"{name}=="):
-            found.append(line)
+        if kept or line.startswith(f"{name}=="):
+            kept.append(line)
             if not line.endswith("\\"):
                 break
-    return "\n".join(found)
+    return "\n".join(kept)
 
 
 def main() -> None:

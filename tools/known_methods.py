@@ -59,7 +59,7 @@ def _of_protos(files: Iterable[descriptor_pb2.FileDescriptorProto]) -> Iterator[
                 name = f"{file.package}.{service.name}.{method.name}"
                 rule = method.options.Extensions[HTTP]
                 bindings = [
-                    each for each in (rule, *rule.additional_bindings) if each.WhichOneof("pattern")
+                    item for item in (rule, *rule.additional_bindings) if item.WhichOneof("pattern")
                 ]
                 if not bindings:
                     yield name, "", ""
@@ -92,4 +92,4 @@ def _path(method: Mapping[str, Any]) -> str:
 
 def _plain(template: str) -> str:
     """`/v1/{parent=projects/*/locations/*}/datasets` -> `/v1/projects/*/locations/*/datasets`."""
-    return _VARIABLE.sub(lambda found: found[1] or "*", template)
+    return _VARIABLE.sub(lambda match: match[1] or "*", template)

@@ -124,13 +124,13 @@ def _lacks_wheels(sheet: Sheet, release: Release, pins: Sequence[str], python: M
     return answer.returncode != 0
 
 
-def main(asked: Sequence[str]) -> None:
+def main(names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        found = Interpreters(Path(directory, "interpreters.json"))
-        pythons = found.found()
-    for sheet, release in _chosen(asked):
-        fitting = [each for each in pythons if release.runs_on(each)]
-        interpreter = found.get(max(fitting)) if fitting else None
+        interpreters = Interpreters(Path(directory, "interpreters.json"))
+        pythons = interpreters.found()
+    for sheet, release in _chosen(names):
+        fitting = [python for python in pythons if release.runs_on(python)]
+        interpreter = interpreters.get(max(fitting)) if fitting else None
         if interpreter is None:
             raise SystemExit(f"{sheet.family} {release.version} needs {_needs(release.pythons)}")
         sheet.lock(release).write_text(resolve(sheet, release, interpreter.executable))
@@ -138,13 +138,13 @@ def main(asked: Sequence[str]) -> None:
         sys.stdout.flush()
 
 
-def _chosen(asked: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
-    named = {f"{s.family}={r.version}": (s, r) for s in FAMILIES for r in s.releases}
-    wanted = [name for name in named if not asked or {name, name.partition("=")[0]} & set(asked)]
-    unknown = [text for text in asked if not any(text in (n, n.partition("=")[0]) for n in named)]
+def _chosen(chosen: Sequence[str]) -> Iterator[tuple[Sheet, Release]]:
+    names = {f"{s.family}={r.version}": (s, r) for s in FAMILIES for r in s.releases}
+    wanted = [name for name in names if not chosen or {name, name.partition("=")[0]} & set(chosen)]
+    unknown = [text for text in chosen if not any(text in (n, n.partition("=")[0]) for n in names)]
     if unknown:
-        raise SystemExit(f"There is no {', '.join(unknown)}; there are: {', '.join(named)}")
-    return (named[name] for name in wanted)
+        raise SystemExit(f"There is no {', '.join(unknown)}; there are: {', '.join(names)}")
+    return (names[name] for name in wanted)
 
 
 def _as_of(day: str) -> tuple[str, ...]:

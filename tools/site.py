@@ -103,9 +103,9 @@ def diagrams_as_tables(text: str) -> str:
     """A page with a table in place of each state diagram. What draws them in a browser is a library of
     megabytes that would be loaded from elsewhere; on code hosts they are drawn."""
 
-    def table(found: re.Match[str]) -> str:
+    def table(match: re.Match[str]) -> str:
         lines = ["| state | becomes | when |", "|---|---|---|"]
-        for before, after, when in _ARROW.findall(found[1]):
+        for before, after, when in _ARROW.findall(match[1]):
             names = (
                 "*beginning*" if before == "[*]" else before,
                 "*end*" if after == "[*]" else after,

@@ -111,22 +111,22 @@ class Bed:
             stderr=slave,
         )
         os.close(slave)
-        said = bytearray()
+        output = bytearray()
         try:
             while select.select([master], [], [], seconds)[0]:
-                said += os.read(master, 65536)
+                output += os.read(master, 65536)
         except OSError:
             pass  # Nobody has the other side any more.
         finally:
             os.close(master)
             process.kill()
-        return subprocess.CompletedProcess(script, process.wait(), said.decode())
+        return subprocess.CompletedProcess(script, process.wait(), output.decode())
 
     def done(self, script: str) -> str:
         """The output of a script that ends with 0."""
-        found = self.shell(script)
-        assert found.returncode == 0, found.stdout
-        return found.stdout
+        run = self.shell(script)
+        assert run.returncode == 0, run.stdout
+        return run.stdout
 
 
 def make(place: Path) -> Bed:

@@ -13,8 +13,6 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 SHOWN = ("console", "sh", "python", "js")
 """The languages of what readers type; in `console` a command begins with `$ `, the rest is output."""
-SILENT = ("text", "toml", "yaml", "json", "mermaid", "dockerfile")
-"""Those of what they read, or put into a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +29,15 @@ class Block:
     @property
     def commands(self) -> list[str]:
         """The commands of a console, each with the lines that continue it."""
-        found: list[str] = []
+        commands: list[str] = []
         goes_on = False
         for line in self.text.splitlines():
             if line.startswith("$ "):
-                found.append(line[2:])
+                commands.append(line[2:])
             elif goes_on:
-                found[-1] += "\n" + line
+                commands[-1] += "\n" + line
             goes_on = line.endswith("\\") and (goes_on or line.startswith("$ "))
-        return found
+        return commands
 
 
 def pages() -> list[Path]:

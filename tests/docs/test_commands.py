@@ -1,7 +1,7 @@
 """What README.md and the guides tell their readers to type does what they say, against a real service.
 
-The blocks are run as they stand, in the order of tests/docs/table.py; it says which are proved elsewhere, and
-by what. `JOB` stands for one of three jobs (tests/docs/bed.py).
+The blocks are run as they stand, in the order of tests/docs/table.py. `JOB` stands for one of three jobs
+(tests/docs/bed.py).
 """
 
 import re
@@ -13,8 +13,9 @@ import pytest
 
 from tests.docs.bed import Bed, make, pattern_of, start, stop
 from tests.docs.blocks import Block, shown, without_comment
-from tests.docs.table import BLOCKS, COMMANDS, INPUTS, JOBS, File, Runs
+from tests.docs.table import BLOCKS, INPUTS, JOBS, NOT_RUN, File, Runs
 
+pytestmark = pytest.mark.soak
 _SHOWN = {block.key: block for block in shown()}
 _ENVIRONMENT = 'eval "$(trainshed env)"'
 
@@ -30,13 +31,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     assert "ended" in stop(made)
 
 
-def _cases() -> Iterator[object]:
-    for key, row in BLOCKS.items():
-        if isinstance(row, Runs):
-            yield pytest.param(key, id=key, marks=[pytest.mark.soak] if row.soak else [])
-
-
-@pytest.mark.parametrize("key", [*_cases()])
+@pytest.mark.parametrize("key", [key for key, row in BLOCKS.items() if isinstance(row, Runs)])
 def test_a_block_does_what_its_page_says(key: str, bed: Bed) -> None:
     block, row = _SHOWN[key], BLOCKS[key]
     assert isinstance(row, Runs)
@@ -54,15 +49,15 @@ def _console(block: Block, row: Runs) -> str:
     lines = [_ENVIRONMENT] if "gcloud" in block.text else []
     for number, typed in enumerate(block.commands):
         command = without_comment(typed)
-        if pattern_of(command, COMMANDS) is not None:
+        if NOT_RUN.match(command):
             continue
-        given = pattern_of(command, INPUTS)
+        text = pattern_of(command, INPUTS)
         job = JOBS.get(pattern_of(command, JOBS) or "", row.job)
         command = re.sub(r"\bJOB\b", job, re.sub(r"\bOTHER\b", "going", command))
-        if given is not None:
-            command += f" <<'INPUT'\n{INPUTS[given]}INPUT"
-        said = f"echo 'Failed: command {number + 1}'"
-        lines.append(command + "\n[ $? = 0 ] || { " + said + "; exit 97; }")
+        if text is not None:
+            command += f" <<'INPUT'\n{INPUTS[text]}INPUT"
+        failed = f"echo 'Failed: command {number + 1}'"
+        lines.append(command + "\n[ $? = 0 ] || { " + failed + "; exit 97; }")
     return "\n".join(lines)
 
 

@@ -51,9 +51,9 @@ class Told:
         page.on("pageerror", lambda error: self.texts.append(f"{page.url}: {error}"))
         page.on(
             "console",
-            lambda said: (
-                self.texts.append(f"{page.url}: {said.text}")
-                if said.type in ("error", "warning")
+            lambda output: (
+                self.texts.append(f"{page.url}: {output.text}")
+                if output.type in ("error", "warning")
                 else None
             ),
         )

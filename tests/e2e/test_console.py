@@ -243,8 +243,8 @@ def things(service: Service) -> tuple[str, str, str]:
     }
     study = service.call("POST", f"{place}/studies", {"displayName": "fast", "studySpec": spec})
     for rate in (0.2, 0.5, 0.9):
-        given = {"parameters": [{"parameterId": "rate", "value": rate}]}
-        trial = service.call("POST", f"/v1/{study['name']}/trials", given)["name"]
+        words = {"parameters": [{"parameterId": "rate", "value": rate}]}
+        trial = service.call("POST", f"/v1/{study['name']}/trials", words)["name"]
         values = {"loss": 1 - rate, "seconds": 10 * rate}
         metrics = [{"metricId": name, "value": value} for name, value in values.items()]
         measured = {"measurement": {"stepCount": "1", "metrics": metrics}}
@@ -257,19 +257,19 @@ def things(service: Service) -> tuple[str, str, str]:
         "metadata": {"inputConfig": {"gcsSource": {"uri": [f"gs://{bucket}/data/a.csv"]}}},
     }
     service.call("POST", f"{place}/datasets", dataset)
-    (found,) = service.call("GET", f"{place}/datasets")["datasets"]
+    (result,) = service.call("GET", f"{place}/datasets")["datasets"]
     metadata = f"{place}/metadataStores/default/contexts"
     service.call("POST", f"{place}/metadataStores?metadataStoreId=default", {})
     titles = {"exp": "Experiment", "exp-1": "ExperimentRun", "exp-2": "ExperimentRun"}
     for number, (name, title) in enumerate(titles.items()):
-        given = {"_params": {"rate": number}, "_metrics": {"loss": number}, "_state": "COMPLETE"}
-        context = {"displayName": name, "schemaTitle": f"system.{title}", "metadata": given}
+        words = {"_params": {"rate": number}, "_metrics": {"loss": number}, "_state": "COMPLETE"}
+        context = {"displayName": name, "schemaTitle": f"system.{title}", "metadata": words}
         service.call("POST", f"{metadata}?contextId={name}", context)
     runs = [f"{metadata.removeprefix('/v1/')}/{name}" for name in list(titles)[1:]]
     service.call("POST", f"{metadata}/exp:addContextChildren", {"childContexts": runs})
     model = {"model": {"displayName": "classifier", "artifactUri": f"gs://{bucket}/data"}}
     uploaded = service.call("POST", f"{place}/models:upload", model)["response"]["model"]
-    return tuple(name.rpartition("/")[2] for name in (study["name"], found["name"], uploaded))
+    return tuple(name.rpartition("/")[2] for name in (study["name"], result["name"], uploaded))
 
 
 def arrive(page: Page, service: Service, name: str, path: str) -> None:
@@ -312,13 +312,13 @@ def test_every_page_lets_everybody_in(
         arrive(page, service, name, path)
         picture(page, name, "light")
         page.evaluate(AXE)
-        found = page.evaluate(LOOK, RULES)
+        result = page.evaluate(LOOK, RULES)
         wide = {"screen": too_wide(page)}
         page.emulate_media(color_scheme="dark")
         if SOAKS:
             picture(page, name, "dark")
         if SOAKS or number % 5 == 0:
-            found += [f"in dark, {each}" for each in page.evaluate(LOOK, ["color-contrast"])]
+            result += [f"in dark, {item}" for item in page.evaluate(LOOK, ["color-contrast"])]
         page.emulate_media(color_scheme="light")
         page.set_viewport_size(FORMS["phone"]["viewport"])
         page.wait_for_function(DRAWN)
@@ -326,10 +326,10 @@ def test_every_page_lets_everybody_in(
         if SOAKS:
             picture(page, name, "phone")
         page.set_viewport_size(FORMS["light"]["viewport"])
-        faults += [f"{name}: {each}" for each in found]
+        faults += [f"{name}: {item}" for item in result]
         faults += [f"{name}: {n} pixels too wide ({form})" for form, n in wide.items() if n > 0]
     assert faults == []
-    taken = {each.name for each in PICTURES.iterdir()}
+    taken = {item.name for item in PICTURES.iterdir()}
     assert taken == {
         f"{name}-{form}.jpeg" for name in pages for form in (FORMS if SOAKS else ["light"])
     }
@@ -350,7 +350,7 @@ raise ValueError(evil)
 
 
 def test_what_jobs_and_clients_name_things_is_never_html(
-    service: Service, enter: Callable[..., Page], told: Told
+    service: Service, enter: Callable[..., Page], text: Told
 ) -> None:
     """Names of jobs, labels, variables, lines, errors, objects, runs, metrics and parameters: no element is
     made of them, and no script runs, on any page that shows them."""
@@ -368,14 +368,14 @@ def test_what_jobs_and_clients_name_things_is_never_html(
     }
     study = service.call("POST", f"{place}/studies", {"displayName": EVIL, "studySpec": spec})
     for value in (EVIL, "x"):
-        given = {"parameters": [{"parameterId": EVIL, "value": value}]}
-        trial = service.call("POST", f"/v1/{study['name']}/trials", given)["name"]
+        words = {"parameters": [{"parameterId": EVIL, "value": value}]}
+        trial = service.call("POST", f"/v1/{study['name']}/trials", words)["name"]
         metrics = [{"metricId": EVIL, "value": len(value)}, {"metricId": "b", "value": 1}]
         measured = {"measurement": {"stepCount": "1", "metrics": metrics}}
         service.call("POST", f"/v1/{trial}:addTrialMeasurement", measured)
         service.call("POST", f"/v1/{trial}:complete", {})
     page = enter()
-    page.on("dialog", lambda dialog: told.texts.append(f"a script ran: {dialog.message}"))
+    page.on("dialog", lambda dialog: text.texts.append(f"a script ran: {dialog.message}"))
     here = f"project={PROJECT}"
     paths = [
         *("/", "/?search=img", f"/?{urllib.parse.urlencode({'search': EVIL})}"),

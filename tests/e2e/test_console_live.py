@@ -39,8 +39,8 @@ open({gate!r}).read()
 
 def shifted(page: Page) -> tuple[float, object]:
     """How much has jumped on a page in all, and what."""
-    found = page.evaluate("window.shifts || []")
-    return sum(each[0] for each in found), found
+    result = page.evaluate("window.shifts || []")
+    return sum(item[0] for item in result), result
 
 
 @pytest.mark.parametrize("form", ["light", pytest.param("phone", marks=pytest.mark.soak)])
@@ -67,9 +67,9 @@ def test_nothing_jumps_while_data_streams(
     gate.write_text("")
     expect(shown.locator("#head")).to_contain_text("Succeeded", timeout=30_000)
     expect(row).to_contain_text("Succeeded")
-    found = {page.url: shifted(page) for page in (listed, shown)}
-    print({url: round(amount, 4) for url, (amount, _) in found.items()})
-    assert all(amount < MOST_SHIFT for amount, _ in found.values()), found
+    result = {page.url: shifted(page) for page in (listed, shown)}
+    print({url: round(amount, 4) for url, (amount, _) in result.items()})
+    assert all(amount < MOST_SHIFT for amount, _ in result.values()), result
 
 
 def test_a_page_that_nobody_looks_at_holds_no_connection(
@@ -236,7 +236,7 @@ def test_a_page_lives_through_a_restart_of_the_service(
     expect(log.locator("[data-log]")).to_contain_text("life 1", timeout=30_000)
     gate.write_text("")
     expect(log.locator("[data-log]")).to_contain_text("life 2", timeout=30_000)
-    told = [text for text in log.locator(".log-text").all_inner_texts() if "life" in text]
-    assert told == ["life 0", "life 1", "life 2"], "each once, none left out"
+    output = [text for text in log.locator(".log-text").all_inner_texts() if "life" in text]
+    assert output == ["life 0", "life 1", "life 2"], "each once, none left out"
     gate.write_text("")
     expect(shown.locator("#head")).to_contain_text("Succeeded", timeout=30_000)

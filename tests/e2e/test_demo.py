@@ -40,14 +40,14 @@ def demonstrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_the_demo_trains_a_model_and_says_where_it_lies(demonstrated: tuple[Path, str]) -> None:
-    data, said = demonstrated
-    assert re.search(r"SUCCEEDED after", said)
-    accuracy = re.search(r"final accuracy (0\.\d+)", said)
+    data, output = demonstrated
+    assert re.search(r"SUCCEEDED after", output)
+    accuracy = re.search(r"final accuracy (0\.\d+)", output)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.9, "it learned"
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool3-0"):
-        assert replica in said
-    where = re.search(r"On disk +(\S+)", said)
+        assert replica in output
+    where = re.search(r"On disk +(\S+)", output)
     assert where is not None
     model = Path(where[1])
     assert model.is_relative_to(data)
@@ -62,6 +62,6 @@ def test_down_stops_the_service_and_what_comes_then_says_so(
 ) -> None:
     data, _ = demonstrated
     trainshed(data, "down")
-    said = trainshed(data, "jobs", "list", expect=1)
-    assert "No Trainshed service is running" in said
-    assert "trainshed up" in said
+    output = trainshed(data, "jobs", "list", expect=1)
+    assert "No Trainshed service is running" in output
+    assert "trainshed up" in output

@@ -50,9 +50,9 @@ class Siege:
             (column, kind),
             # As programs begin where nothing else is said.
             marks=[] if column in strongest() and kind is Yard else [pytest.mark.soak],
-            id=column.name + told,
+            id=column.name + output,
         )
-        for kind, told in (
+        for kind, output in (
             (Yard, ""),
             (WarmYard, ", begun warm"),
             (RootYard, ", in a root of its own"),
@@ -71,9 +71,9 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
         assert engine["isolation"] == column.level
         # Those who take memory do so beside the attacker: who holds them has other things to do.
         eaters = {how: yard.submit(OWN, "eater", how, str(most)) for how, most in _MOST.items()}
-        found = attack(yard)
+        result = attack(yard)
         meals = {how: eaten(yard, job) for how, job in eaters.items()}
-        yield Siege(column, yard, found, meals, engine["memory_limit"] == "kernel")
+        yield Siege(column, yard, result, meals, engine["memory_limit"] == "kernel")
 
 
 def test_every_attempt_comes_to_what_the_table_says(siege: Siege) -> None:
@@ -175,8 +175,8 @@ def test_others_are_as_they_were(siege: Siege) -> None:
         for job in service.call("GET", "/trainshed/v1/jobs?project=attacked-project")["jobs"]
     }
     # Those that succeeded had the preloaders made.
-    found = sorted(state for state in states.values() if state != "SUCCEEDED")
-    assert found == ["FAILED", "RUNNING"], states
+    result = sorted(state for state in states.values() if state != "SUCCEEDED")
+    assert result == ["FAILED", "RUNNING"], states
     listed = service.call("GET", "/storage/v1/b/attacked/o")["items"]
     assert [item["name"] for item in listed] == ["secret"]
     assert [service.read(bucket, STAGED) for bucket in STAGING[:2]] == [b"theirs", b"theirs"]

@@ -90,12 +90,12 @@ def test_a_program_is_never_the_visitor_whose_browser_it_has(yard: Yard, chromiu
             shown = bait.evaluate("document.title + document.body.innerText")
             assert "settings" not in shown.lower()
 
-    told = heard(yard, job, "HEARD")
-    assert {entry["host"] for entry in told} == set(names)
-    assert [entry["stolen"] for entry in told] == [{}] * len(told)
-    assert not [entry for entry in told if str(entry["path"]).startswith("/loot")]
-    assert not [entry for entry in told if str(entry["from"]).startswith(yard.service.rest)]
-    assert [entry["from"] for entry in told if entry["path"] == "/from-board"] == [None]
+    text = heard(yard, job, "HEARD")
+    assert {entry["host"] for entry in text} == set(names)
+    assert [entry["stolen"] for entry in text] == [{}] * len(text)
+    assert not [entry for entry in text if str(entry["path"]).startswith("/loot")]
+    assert not [entry for entry in text if str(entry["from"]).startswith(yard.service.rest)]
+    assert [entry["from"] for entry in text if entry["path"] == "/from-board"] == [None]
     assert all(set(entry.values()) <= {303, 401, 403} for entry in heard(yard, job, "GOT"))
     reports = heard(yard, job, "REPORT")
     assert len(reports) == len(names) + 1
@@ -133,8 +133,8 @@ def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
         context.load_cert_chain(files / "server.pem", files / "server.key")
         other.socket = context.wrap_socket(other.socket, server_side=True)
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        named = ["--no-sandbox", "--host-resolver-rules=MAP shed.example 127.0.0.1"]
-        browser = chromium.browser_type.launch(executable_path=CHROMIUM, args=named)
+        by_name = ["--no-sandbox", "--host-resolver-rules=MAP shed.example 127.0.0.1"]
+        browser = chromium.browser_type.launch(executable_path=CHROMIUM, args=by_name)
         visitor = browser.new_context(ignore_https_errors=True)
         page = visitor.new_page()
         port = urlsplit(service.rest).port

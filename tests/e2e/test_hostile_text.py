@@ -147,8 +147,8 @@ def test_only_text_and_colours_reach_the_terminal(
     hostile: tuple[Service, str], tmp_path: Path, line: str, show: Any
 ) -> None:
     service, job = hostile
-    named = {"JOB": job, "NAME": "name", "STUDY": "study", "COPY": str(tmp_path / "copy")}
-    words = [named.get(word, word) for word in line.split()]
+    names = {"JOB": job, "NAME": "name", "STUDY": "study", "COPY": str(tmp_path / "copy")}
+    words = [names.get(word, word) for word in line.split()]
     data = Path(service.extra["data"])
     if words[0] in ("studies", "quotas", "secrets"):
         words += ["--project", PROJECT]

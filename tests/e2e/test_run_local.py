@@ -46,8 +46,8 @@ def _local_run(place: Path, *words: str, **env: str) -> Generator["subprocess.Po
 
 def _finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
     """Its exit status, and what it printed."""
-    printed, told = process.communicate(timeout=300)
-    return process.returncode, printed + told
+    printed, output = process.communicate(timeout=300)
+    return process.returncode, printed + output
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 0), (3, 1)])

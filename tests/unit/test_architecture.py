@@ -40,7 +40,7 @@ def test_tasks_are_begun_where_their_death_is_heard() -> None:
     """docs/adr/0042: elsewhere nobody asks asyncio for a task."""
     background = TRAINSHED / "eventloop/background.py"
     texts = ((path, path.read_text()) for path in SOURCES)
-    found = [
+    result = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, text in texts
         # To parse all of it takes seconds.
@@ -50,7 +50,7 @@ def test_tasks_are_begun_where_their_death_is_heard() -> None:
         and (node.attr if isinstance(node, ast.Attribute) else node.name) in TASK_MAKERS
         and path != background
     ]
-    assert not found, f"use trainshed.eventloop.background here: {found}"
+    assert not result, f"use trainshed.eventloop.background here: {result}"
 
 
 def test_decisions_are_numbered_few_and_short() -> None:

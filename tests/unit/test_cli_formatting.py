@@ -59,5 +59,5 @@ def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
     """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
-    told = click.unstyle(timeline_lines([TimelineView(NOON, "verdict", message)])[-1])
-    assert told.endswith("Its last lines: …): 1 of 2; the job is retried.")
+    output = click.unstyle(timeline_lines([TimelineView(NOON, "verdict", message)])[-1])
+    assert output.endswith("Its last lines: …): 1 of 2; the job is retried.")

@@ -23,16 +23,16 @@ workerPoolSpecs:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "output"),
     [("", "It is empty."), ("# all of it\n", "It is empty."), ("[1]", "not an object")],
 )
-def test_what_is_no_object(text: str, told: str) -> None:
-    with pytest.raises(Unreadable, match=told):
+def test_what_is_no_object(text: str, output: str) -> None:
+    with pytest.raises(Unreadable, match=output):
         read(text)
 
 
 @pytest.mark.parametrize(
-    ("found", "file"),
+    ("result", "file"),
     [
         (SPEC, VERTEX),
         ({"jobSpec": SPEC}, VERTEX),
@@ -58,9 +58,9 @@ def test_what_is_no_object(text: str, told: str) -> None:
         ),
     ],
 )
-def test_forms(found: dict[str, Any], file: JobFile) -> None:
-    assert recognised(found, None, "n", "i") == file
-    assert recognised(found, file.api, "n", "i") == file
+def test_forms(result: dict[str, Any], file: JobFile) -> None:
+    assert recognised(result, None, "n", "i") == file
+    assert recognised(result, file.api, "n", "i") == file
 
 
 def test_a_pipeline_says_what_to_give_instead() -> None:
@@ -78,7 +78,7 @@ def test_the_region_is_part_of_an_ml_job_alone() -> None:
 
 def test_yaml() -> None:
     pytest.importorskip("yaml", reason="needs PyYAML")
-    found = read(YAML)
-    assert found["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
+    result = read(YAML)
+    assert result["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--date", "2026-01-02"]
     with pytest.raises(Unreadable, match=r"neither JSON nor YAML: line 1, column 5: \S"):
         read("a: [")

@@ -7,7 +7,7 @@ from trainshed.console.rendering import clean, coloured
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "result"),
     [
         ("plain", []),
         ("\x1b[31mred\x1b[0m rest", [("red", "ink-1"), (" rest", "")]),
@@ -21,9 +21,9 @@ from trainshed.console.rendering import clean, coloured
         ("\x1b[38:2:255:0:0mx", [("x", "ink-1")]),
     ],
 )  # fmt: skip
-def test_colours_become_classes(line: str, found: list[tuple[str, str]]) -> None:
-    assert pieces(line) == found
-    assert "".join(said for said, _ in found) == (clean(line) if found else "")
+def test_colours_become_classes(line: str, result: list[tuple[str, str]]) -> None:
+    assert pieces(line) == result
+    assert "".join(output for output, _ in result) == (clean(line) if result else "")
 
 
 def test_whatever_else_a_terminal_is_told_is_left_out() -> None:

@@ -41,8 +41,8 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
         )
     )
     job = JobDescription(create_time=at(0), start_time=at(20), state="RUNNING")
-    found = chart(story, job, 1767225600 + 100)
-    whole, row = found.rows
+    result = chart(story, job, 1767225600 + 100)
+    whole, row = result.rows
     assert [(bar.x, bar.width, bar.tone) for bar in whole.bars] == [
         (0, 200.0, "wait"),
         (200.0, WIDTH - 200, "run"),
@@ -53,7 +53,7 @@ def test_bars_are_to_scale_and_say_how_each_life_ended() -> None:
     ]
     assert row.bars[0].title.endswith("exit code 1")
     assert [(mark.x, mark.is_drill) for mark in row.marks] == [(600.0, True)]
-    assert found.ticks[0] == (0.0, "0")
+    assert result.ticks[0] == (0.0, "0")
 
 
 def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:

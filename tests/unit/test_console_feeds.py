@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 
 
 def line(n: int, text: str = "") -> bytes:
-    told = {"replica": "workerpool0-0", "attempt": 1, "n": n, "message": text or f"line {n}"}
-    return json.dumps(told).encode() + b"\n"
+    output = {"replica": "workerpool0-0", "attempt": 1, "n": n, "message": text or f"line {n}"}
+    return json.dumps(output).encode() + b"\n"
 
 
 class Log:
@@ -55,16 +55,16 @@ class Log:
             queue.put_nowait(None)
 
 
-def row(told: Line) -> list[Any]:
-    return [told["message"]]
+def row(output: Line) -> list[Any]:
+    return [output["message"]]
 
 
 async def texts(stream: AsyncGenerator[bytes]) -> tuple[list[str], bool]:
     """What the next event with lines tells."""
     async for event in stream:
         if event.startswith(b"event: lines\n"):
-            told = json.loads(event.partition(b"data: ")[2])
-            return [each[0] for each in told["lines"]], told["skipped"]
+            output = json.loads(event.partition(b"data: ")[2])
+            return [item[0] for item in output["lines"]], output["skipped"]
     raise AssertionError("the stream has ended")
 
 
@@ -76,7 +76,7 @@ async def test_two_who_look_are_served_by_one_read_and_each_goes_on_where_he_was
     second = feeds.follow("k", log.open, row, {}, None)
     assert await texts(second) == (["line 0", "line 1"], False)
     third = feeds.follow(
-        "k", log.open, row, {"workerpool0-0": (1, 1)}, lambda told: "2" in told["message"]
+        "k", log.open, row, {"workerpool0-0": (1, 1)}, lambda output: "2" in output["message"]
     )
     waiting = asyncio.ensure_future(texts(third))
     await asyncio.sleep(0)
@@ -104,9 +104,9 @@ async def test_of_a_flood_the_last_lines_are_told_and_that_there_were_more() -> 
     stream = feeds.follow("k", log.open, row, {}, None)
     assert await texts(stream) == (["line 0"], False)
     log.write(*(line(n) for n in range(1, 5_000)))
-    told, skipped = await texts(stream)
-    assert told[-1] == "line 4999"
-    assert len(told) < BURST
+    output, skipped = await texts(stream)
+    assert output[-1] == "line 4999"
+    assert len(output) < BURST
     assert skipped
     await stream.aclose()
 

@@ -28,13 +28,13 @@ def plant(root: Path, *names: str) -> None:
 
 def test_same_files_same_bytes(tmp_path: Path) -> None:
     names = ["setup.py", "trainer/__init__.py", "trainer/task.py"]
-    one, other = tmp_path / "one", tmp_path / "other"
-    plant(one, *names)
+    single, other = tmp_path / "one", tmp_path / "other"
+    plant(single, *names)
     plant(other, *reversed(names))
     for name in names:
         os.utime(other / name, (1, 1))
         (other / name).chmod(0o600)
-    first = build_sdist(one, name="t", version="1")
+    first = build_sdist(single, name="t", version="1")
     assert first == build_sdist(other, name="t", version="1")
 
     (other / "trainer/task.py").chmod(0o700)

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import click
 import pytest
 from tools.command_reference import commands
 
-from tests.docs.blocks import SHOWN, SILENT, blocks, pages, shown, without_comment
-from tests.docs.table import BLOCKS, COMMANDS, Elsewhere, PartOf, Runs
+from tests.docs.blocks import pages, shown, without_comment
+from tests.docs.table import BLOCKS
 from trainshed.cli.groups import verb_first
 
 ROOT = Path(__file__).parents[2]
@@ -19,51 +20,24 @@ _INLINE = re.compile(r"`((?:\./dev|trainshed) [^`]+)`")
 _SHARED = {"--data", "--url", "--token", "--ca", "--format", "--project", "--region"}
 
 
-def test_every_block_is_proved_somewhere() -> None:
-    """A block that is new needs a row in tests/docs/table.py."""
-    keys = {block.key for block in shown()}
-    whole = {key for key in BLOCKS if "#" not in key}
-    assert {key for key in keys if key.partition("#")[0] not in whole} == set(BLOCKS) - whole
-    assert whole <= {block.page for block in shown()}
+def test_blocks_that_are_run_are_there() -> None:
+    assert BLOCKS.keys() <= {block.key for block in shown()}
 
 
-def test_every_block_says_what_it_is() -> None:
-    """A language, or `text`; commands have a prompt."""
-    for page in pages():
-        for block in blocks(page):
-            assert block.language in (*SHOWN, *SILENT), f"{block.key}: ```{block.language}"
-            if block.language == "console":
-                assert block.text.startswith("$ "), block.key
+def test_extras_that_the_guides_name_are_there() -> None:
+    texts = (page.read_text("utf-8") for page in pages())
+    extras = {
+        name
+        for text in texts
+        for names in re.findall(r"trainshed\[([\w,-]+)\]", text)
+        for name in names.split(",")
+    }
+    project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text("utf-8"))
+    assert "kubernetes" in extras
+    assert extras <= set(project["project"]["optional-dependencies"])
 
 
-def test_tests_that_prove_blocks_are_there() -> None:
-    for row in [*BLOCKS.values(), *COMMANDS.values()]:
-        if isinstance(row, Elsewhere):
-            file, _, name = row.test.partition("::")
-            assert row.reason
-            assert f"def {name}" in (ROOT / file).read_text(), row.test
-
-
-def test_what_is_part_of_another_block_is_run_with_it() -> None:
-    for key, row in BLOCKS.items():
-        if isinstance(row, PartOf):
-            whole = BLOCKS[row.key]
-            assert isinstance(whole, Runs)
-            assert key in whole.after
-
-
-def test_every_exception_is_of_a_command_that_is_run() -> None:
-    typed = [
-        without_comment(command)
-        for block in shown()
-        if block.language == "console" and isinstance(BLOCKS.get(block.key), Runs)
-        for command in block.commands
-    ]
-    unused = [pattern for pattern in COMMANDS if not any(re.match(pattern, c) for c in typed)]
-    assert not unused
-
-
-def _named() -> Iterator[tuple[str, str]]:
+def _commands_named() -> Iterator[tuple[str, str]]:
     """(page, command line) of every command of ours that a guide names, in blocks and in sentences."""
     for block in shown():
         if block.language in ("console", "sh"):
@@ -79,7 +53,7 @@ def _named() -> Iterator[tuple[str, str]]:
                 yield page.name, " ".join(line.split())
 
 
-@pytest.mark.parametrize(("where", "line"), sorted(set(_named())))
+@pytest.mark.parametrize(("where", "line"), sorted(set(_commands_named())))
 def test_a_command_that_a_page_names_has_these_options(where: str, line: str) -> None:
     words = _words(line)
     path: tuple[str, ...] = ()

@@ -67,44 +67,44 @@ def test_every_page_can_be_found_from_the_readme() -> None:
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     """`tests/unit/…`, `docs/…` and the like in running text are paths of this checkout."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    named = {
+    names = {
         name for name in _NAMED.findall(text) if name.isascii() and not re.search("[A-Z]{2}", name)
     }
-    assert not {name for name in named if not (ROOT / name).exists()}
+    assert not {name for name in names if not (ROOT / name).exists()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_modules_that_a_page_names_are_there(page: Path) -> None:
     """`core/names.py` in running text is a module of the package."""
-    named = {
+    names = {
         name
         for name in re.findall(r"`([a-z_]+/[\w/]+\.py)(?:::\w+)?`", page.read_text())
         if (TRAINSHED / name.partition("/")[0]).is_dir()
     }
-    assert not {name for name in named if not (TRAINSHED / name).exists()}
+    assert not {name for name in names if not (TRAINSHED / name).exists()}
 
 
 def test_pages_that_the_code_names_are_there() -> None:
     """Messages and docstrings send readers to pages of the documentation."""
-    named = {
+    names = {
         name
         for source in _SOURCES
         for name in re.findall(r"\bdocs/[\w./-]+\.md\b", source.read_text())
     }
-    assert named
-    assert not {name for name in named if not (ROOT / name).exists()}
+    assert names
+    assert not {name for name in names if not (ROOT / name).exists()}
 
 
 def test_decisions_that_the_code_names_are_there() -> None:
     """`ADR 7` in a docstring means a page."""
     numbers = {int(page.name[:4]) for page in (ROOT / "docs/adr").glob("[0-9]*.md")}
-    named = {
+    names = {
         int(number)
         for source in [*_SOURCES, *PAGES]
         for number in re.findall(r"\bADR (\d+)", source.read_text())
     }
-    assert named
-    assert named <= numbers
+    assert names
+    assert names <= numbers
 
 
 def test_tests_of_the_security_page_exist() -> None:

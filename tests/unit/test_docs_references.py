@@ -66,7 +66,7 @@ def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
     wrong: list[str] = []
     for row in rows:
         packages = {name.split(".")[0] for name in re.findall(r"`([\w.]+)`", row["packages"])}
-        found = homes.get(row["term"], set()) if row["term"][0].isupper() else packages
-        if not packages <= PACKAGES | OTHERS.keys() or not found & packages:
-            wrong.append(f"{row['term']}: {row['packages']}, and it is in {sorted(found)}")
+        result = homes.get(row["term"], set()) if row["term"][0].isupper() else packages
+        if not packages <= PACKAGES | OTHERS.keys() or not result & packages:
+            wrong.append(f"{row['term']}: {row['packages']}, and it is in {sorted(result)}")
     assert not wrong, "\n".join(wrong)

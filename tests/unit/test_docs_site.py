@@ -19,24 +19,6 @@ def test_every_page_has_its_place() -> None:
     assert set(pages) == there
 
 
-def test_the_order_is_that_of_what_people_look_for() -> None:
-    first = site.pages_in_order()
-    wanted = [
-        "README.md",
-        "docs/run.md",
-        "docs/coming-from-vertex.md",
-        "docs/coming-from-ai-platform.md",
-        "docs/clients.md",
-        "docs/operate.md",
-        "docs/troubleshooting.md",
-        "docs/commands.md",
-        "docs/api.md",
-        "docs/settings.md",
-        "docs/architecture.md",
-    ]
-    assert [page for page in first if page in wanted] == wanted
-
-
 def test_state_diagrams_are_tables_which_need_no_library() -> None:
     page = site.diagrams_as_tables((ROOT / "docs/lifecycle.md").read_text())
     assert "mermaid" not in page and "-->" not in page

@@ -28,7 +28,7 @@ def service(tmp_path: Path) -> Iterator[FakeService]:
 
 
 def write_service_file(data: Path, address: str, /, **more: Any) -> None:
-    found = {
+    result = {
         "rest": address,
         "storage": address,
         "token": TOKEN,
@@ -37,7 +37,7 @@ def write_service_file(data: Path, address: str, /, **more: Any) -> None:
         "region": "us-central1",
         "bucket": "b",
     }
-    (data / "service.json").write_text(json.dumps(found | more))
+    (data / "service.json").write_text(json.dumps(result | more))
 
 
 @pytest.fixture

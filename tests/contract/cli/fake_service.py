@@ -44,7 +44,7 @@ class FakeService:
     one for ever."""
 
     replies: dict[tuple[str, str], Any] = field(default_factory=dict[tuple[str, str], Any])
-    asked: list[Asked] = field(default_factory=list[Asked])
+    sent: list[Asked] = field(default_factory=list[Asked])
     address: str = ""
 
     def on(self, method: str, path: str, *replies: Reply, status: int = 200) -> None:
@@ -58,17 +58,17 @@ class FakeService:
         self.on(method, path, {"error": error}, status=status)
 
     def bodies(self, method: str, path: str) -> list[bytes]:
-        return [a.body for a in self.asked if (a.method, a.path) == (method, path)]
+        return [a.body for a in self.sent if (a.method, a.path) == (method, path)]
 
-    def answer(self, asked: Asked) -> tuple[int, Reply]:
-        self.asked.append(asked)
-        if asked.authorization != f"Bearer {TOKEN}":
+    def answer(self, sent: Asked) -> tuple[int, Reply]:
+        self.sent.append(sent)
+        if sent.authorization != f"Bearer {TOKEN}":
             return 401, {"error": {"code": 401, "message": "Who are you?"}}
-        queue = self.replies.get((asked.method, asked.path))
-        if not queue and asked.path.endswith(("/curves", "/usage")):
+        queue = self.replies.get((sent.method, sent.path))
+        if not queue and sent.path.endswith(("/curves", "/usage")):
             return 200, {}  # There is nothing yet.
         if not queue:
-            return 404, {"error": {"code": 404, "message": f"{asked.path} was not found."}}
+            return 404, {"error": {"code": 404, "message": f"{sent.path} was not found."}}
         return queue.pop(0) if len(queue) > 1 else queue[0]
 
 
@@ -112,10 +112,10 @@ def serve(service: FakeService) -> ThreadingHTTPServer:
         do_POST = do_DELETE = do_GET  # noqa: N815 - their names in the library
 
         def _send_stream(self, stream: Stream) -> None:
-            for number, found in enumerate(stream.objects):
+            for number, result in enumerate(stream.objects):
                 if stream.gate and number == len(stream.objects) - 1:
                     stream.gate.wait(10)
-                self._chunk(json.dumps(found).encode() + b"\n")
+                self._chunk(json.dumps(result).encode() + b"\n")
                 self._chunk(b"\n")
             if stream.broken:
                 self.close_connection = True
@@ -170,7 +170,7 @@ def job(
     uid: str = "7", state: str = "RUNNING", replicas: Iterable[dict[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
     over = state in ("SUCCEEDED", "FAILED", "CANCELLED")
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "name": f"projects/p/locations/us-central1/customJobs/{uid}",
         "api": "vertex",
         "uid": uid,
@@ -189,7 +189,7 @@ def job(
         "replicas": list(replicas),
         "resource": {},
     }
-    return found | more
+    return result | more
 
 
 def line(name: str, message: str, n: int = 0, severity: str = "INFO") -> dict[str, Any]:

@@ -53,7 +53,7 @@ DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         ("jobs cancel 7", done("job", "7", "cancelling", record=job())),
         ("jobs delete 7", done("job", "7", "deleted")),
@@ -71,11 +71,11 @@ DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
     ],
 )
 def test_what_was_done_is_a_list(
-    trainshed: Invoke, answering: FakeService, words: str, told: dict[str, Any]
+    trainshed: Invoke, answering: FakeService, words: str, text: dict[str, Any]
 ) -> None:
     result = trainshed(*words.split(), "--format", "json")
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout) == [told]
+    assert json.loads(result.stdout) == [text]
 
 
 def test_one_that_fails_stands_among_the_others(trainshed: Invoke, answering: FakeService) -> None:

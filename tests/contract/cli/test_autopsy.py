@@ -63,7 +63,7 @@ def test_files_are_copied_but_none_leads_out(
     assert not (tmp_path / "copied" / "outside").exists()
     assert not (target / "work" / "link").is_symlink()
     assert "left out: ../outside" in done.stderr
-    assert service.asked[-1].query == {"replica": "worker 0", "attempt": "2"}
+    assert service.sent[-1].query == {"replica": "worker 0", "attempt": "2"}
     again = trainshed("jobs", "autopsy", "7", "--copy", str(target))
     assert again.exit_code == 1
     assert "not empty" in again.output
@@ -84,4 +84,4 @@ def test_a_shell_that_cannot_be_had_is_told(service: FakeService, trainshed: Inv
         done = trainshed("jobs", command, "7")
         assert done.exit_code == 1
         assert "It is over." in done.output
-    assert json.loads(service.asked[-1].body) == {"replica": "", "autopsy": True}
+    assert json.loads(service.sent[-1].body) == {"replica": "", "autopsy": True}

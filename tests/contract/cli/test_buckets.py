@@ -32,7 +32,7 @@ def test_a_directory_is_listed_with_what_is_below_it(
     service.on("GET", OBJECTS, {"prefixes": ["d/"]}, {"items": [stored("d/a.txt", 2048)]})
     result = trainshed("buckets", "ls", "gs://b/d")
     assert result.stdout.splitlines()[1].split()[:3] == ["gs://b/d/a.txt", "2.0", "KiB"]
-    assert [asked.query["prefix"] for asked in service.asked] == ["d", "d/"]
+    assert [request.query["prefix"] for request in service.sent] == ["d", "d/"]
     service.on("GET", OBJECTS, {})
     assert "There is nothing at gs://b/x." in trainshed("buckets", "ls", "gs://b/x").stderr
 
@@ -45,7 +45,7 @@ def test_a_directory_is_copied_and_back(
     assert result.exit_code == 0, result.stderr
     assert (here / "e/b.txt").read_text() == "d/e/b.txt"
     assert trainshed("buckets", "cp", "-r", str(here), "gs://b/up").exit_code == 0
-    uploads = {a.query["name"]: a.body for a in bucket.asked if a.path == UPLOAD}
+    uploads = {a.query["name"]: a.body for a in bucket.sent if a.path == UPLOAD}
     assert uploads == {"up/a.txt": b"d/a.txt", "up/e/b.txt": b"d/e/b.txt"}
     assert trainshed("buckets", "cp", "gs://b/d/a.txt", "-").stdout == "d/a.txt"
 
@@ -63,13 +63,13 @@ def test_several_are_copied_into_a_directory(
     result = trainshed("buckets", "cp", "-r", files[0], str(here / "sub"), "gs://b")
     assert result.exit_code == 0
     assert "2 objects copied" in result.stderr
-    uploads = [a.query["name"] for a in bucket.asked if a.path == UPLOAD]
+    uploads = [a.query["name"] for a in bucket.sent if a.path == UPLOAD]
     assert uploads == ["up/one.txt", "up/two.txt", "one.txt", "sub/three.txt"]
     back = tmp_path / "back"
     back.mkdir()
     both = ("gs://b/d/a.txt", "gs://b/d/e/b.txt")
     assert trainshed("buckets", "cp", *both, str(back)).exit_code == 0
-    assert sorted(each.name for each in back.iterdir()) == ["a.txt", "b.txt"]
+    assert sorted(item.name for item in back.iterdir()) == ["a.txt", "b.txt"]
     assert trainshed("buckets", "cp", *both, "-").stdout == "d/a.txtd/e/b.txt"
 
 
@@ -85,7 +85,7 @@ def test_what_cannot_hold_several_is_refused_before_anything_is_copied(
         in trainshed("buckets", "cp", "gs://b/d/a.txt", str(file), str(tmp_path)).stderr
     )
     assert "Standard input has no name" in trainshed("buckets", "cp", "-", "gs://b/up/").stderr
-    assert not bucket.asked
+    assert not bucket.sent
 
 
 def test_no_object_leaves_the_directory_that_was_named(
@@ -102,5 +102,5 @@ def test_no_object_leaves_the_directory_that_was_named(
 def test_what_lies_below_is_deleted_only_if_asked(trainshed: Invoke, bucket: FakeService) -> None:
     assert "give -r" in trainshed("buckets", "rm", "gs://b/d/").stderr
     assert trainshed("buckets", "rm", "-r", "gs://b/d").exit_code == 0
-    deleted = [asked.path for asked in bucket.asked if asked.method == "DELETE"]
+    deleted = [request.path for request in bucket.sent if request.method == "DELETE"]
     assert deleted == [f"{OBJECTS}/d/a.txt", f"{OBJECTS}/d/e/b.txt"]

@@ -44,7 +44,7 @@ def test_the_command_line_wins_over_the_environment(
     env = {"TRAINSHED_ENDPOINT": "http://127.0.0.1:1", "TRAINSHED_TOKEN": "tok-en"}
     result = trainshed("jobs", "list", "--url", service.address, "--project", "q", env=env)
     assert result.exit_code == 0, result.stderr
-    assert service.asked[0].query["project"] == "q"
+    assert service.sent[0].query["project"] == "q"
 
 
 def test_a_wrong_token_says_what_to_do(trainshed: Invoke, service: FakeService) -> None:

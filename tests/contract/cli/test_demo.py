@@ -88,7 +88,7 @@ def test_it_submits_follows_and_tells_the_result(
     primary, workers, servers, evaluator = json.loads(sent)["jobSpec"]["workerPoolSpecs"]
     assert (primary["replicaCount"], workers["replicaCount"], servers) == ("1", "1", {})
     assert evaluator["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.task"
-    (uploaded,) = [a for a in service.asked if a.path.startswith("/upload")]
+    (uploaded,) = [a for a in service.sent if a.path.startswith("/upload")]
     assert uploaded.body == build_demo_sdist().content
     assert f"gs://b/{uploaded.query['name']}" in primary["pythonPackageSpec"]["packageUris"]
 

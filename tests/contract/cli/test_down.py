@@ -40,10 +40,10 @@ def test_it_cancels_waits_and_stops(
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "Cancelling 7 digits\nThe service has ended.\n"
     assert process.wait(10) == -15
-    assert {a.query.get("project") for a in service.asked} == {"-", None}
-    asked = [(a.method, a.query.get("state")) for a in service.asked]
+    assert {a.query.get("project") for a in service.sent} == {"-", None}
+    request = [(a.method, a.query.get("state")) for a in service.sent]
     live = "QUEUED,PREPARING,RUNNING,CANCELLING"
-    assert asked == [("GET", live), ("POST", None), ("GET", live), ("GET", None)]
+    assert request == [("GET", live), ("POST", None), ("GET", live), ("GET", None)]
 
 
 def test_of_many_jobs_only_those_that_take_time_are_watched(
@@ -76,7 +76,7 @@ def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
     result = trainshed("down")
     assert result.exit_code == 1
     assert "http://127.0.0.1:9" in result.stderr and service.address in result.stderr
-    assert process.poll() is None and service.asked == []
+    assert process.poll() is None and service.sent == []
     service.on("GET", JOBS, EMPTY)
     monkeypatch.setenv("TRAINSHED_ENDPOINT", f"{service.address}/")
     assert trainshed("down").exit_code == 0
@@ -98,7 +98,9 @@ def hold(data: Path, *commands: list[str]) -> Path:
     """A service that has ended could not give back what these commands do."""
     file = data / "engines" / "slurm" / "held.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    left = [Leftover(f"hold-{n}", "Slurm is away", tuple(one)) for n, one in enumerate(commands)]
+    left = [
+        Leftover(f"hold-{n}", "Slurm is away", tuple(single)) for n, single in enumerate(commands)
+    ]
     file.write_text(text(left))
     return file
 

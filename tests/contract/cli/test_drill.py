@@ -109,11 +109,11 @@ def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService)
     running(service)
     answers = [UNDER_WAY, UP, UP, reported(), reported()]
     service.on("GET", REPORT, *map(report, answers))
-    told = run(drill.command, "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
-    assert told.exit_code == 0, told.output
+    text = run(drill.command, "7", "--kind", "kill", "--replica", "worker 0", "--at-line", "x")
+    assert text.exit_code == 0, text.output
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent) == {"kind": "kill", "replica": "worker 0", "atLine": "x"}
-    assert told.stdout.splitlines() == [
+    assert text.stdout.splitlines() == [
         "Drill 1: kill of workerpool0-0",
         "06:00:03.000  drill_fired: It is done.",
         "",
@@ -126,23 +126,23 @@ def test_a_drill_is_ordered_watched_and_reported(run: Run, service: FakeService)
         "Outcome  resumed, 2 steps lost",
         "Advice   see to it.",
     ]
-    (asked,) = [a for a in service.asked if a.path == f"{JOB}/logs"]
-    assert asked.query == {"follow": "true", "since": "2026-11-20T06:00:03.500000Z"}
+    (request,) = [a for a in service.sent if a.path == f"{JOB}/logs"]
+    assert request.query == {"follow": "true", "since": "2026-11-20T06:00:03.500000Z"}
 
 
 def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> None:
     running(service)
     service.on("GET", REPORT, report(reported("started_over"), result="FAIL"))
-    told = run(drill.command, "7", "--kind", "kill")
-    assert told.exit_code == 1
-    assert "Outcome  started over, 2 steps lost" in told.stdout
+    text = run(drill.command, "7", "--kind", "kill")
+    assert text.exit_code == 1
+    assert "Outcome  started over, 2 steps lost" in text.stdout
 
 
 def test_without_waiting_it_says_where_to_look(run: Run, service: FakeService) -> None:
     running(service)
-    told = run(drill.command, "7", "--kind", "segv", "--after", "30s", "--no-wait")
-    assert told.exit_code == 0
-    assert told.stdout.endswith("trainshed jobs resume-report 7\n")
+    text = run(drill.command, "7", "--kind", "segv", "--after", "30s", "--no-wait")
+    assert text.exit_code == 0
+    assert text.stdout.endswith("trainshed jobs resume-report 7\n")
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent) == {"kind": "segv", "after": "30s"}
 
@@ -153,15 +153,15 @@ def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
     files = {"written": nothing, "writtenCount": 0, "read": nothing, "unknown": "nobody looked"}
     unseen = reported("started_over", checkpoints=files)
     service.on("GET", REPORT, report(WAITING, unseen, result="FAIL"))
-    told = run(drill.report, "7", "--step-pattern", "at (.*)")
-    assert told.exit_code == 1
-    assert "Outcome  it has not fired yet\n" in told.stdout
-    assert "Written  unknown: nobody looked\nRead     unknown\n" in told.stdout
-    assert told.stdout.endswith("\nReport  FAIL\n")
-    assert service.asked[-1].query == {"stepPattern": "at (.*)"}
-    found = run(drill.report, "7", "--format", "json")
-    assert json.loads(found.stdout)["result"] == "FAIL"
-    assert found.exit_code == 1
+    text = run(drill.report, "7", "--step-pattern", "at (.*)")
+    assert text.exit_code == 1
+    assert "Outcome  it has not fired yet\n" in text.stdout
+    assert "Written  unknown: nobody looked\nRead     unknown\n" in text.stdout
+    assert text.stdout.endswith("\nReport  FAIL\n")
+    assert service.sent[-1].query == {"stepPattern": "at (.*)"}
+    record = run(drill.report, "7", "--format", "json")
+    assert json.loads(record.stdout)["result"] == "FAIL"
+    assert record.exit_code == 1
 
 
 def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
@@ -174,8 +174,8 @@ def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
 
 def test_the_demo_shows_that_its_job_resumes(trainshed: Invoke, service: FakeService) -> None:
     demo(service, reported(), result="PASS")
-    told = trainshed("demo", "--drill")
-    assert told.exit_code == 0, told.output
+    text = trainshed("demo", "--drill")
+    assert text.exit_code == 0, text.output
     (sent,) = service.bodies("POST", f"{JOB}:drill")
     assert json.loads(sent)["kind"] == "kill"
-    assert "Report  PASS\n" in told.stdout
+    assert "Report  PASS\n" in text.stdout

@@ -24,17 +24,17 @@ def test_a_posix_shell_takes_it(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7", storage="http://127.0.0.1:8", project="a'b")
     result = trainshed("env")
     assert result.exit_code == 0, result.stderr
-    found = environment(result.stdout)
-    assert found["CLOUDSDK_AUTH_ACCESS_TOKEN"] == TOKEN
-    assert found["CLOUDSDK_CORE_PROJECT"] == "a'b"
-    assert found["CLOUDSDK_AI_REGION"] == "us-central1"
-    assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_ML"] == "http://127.0.0.1:7/"
-    assert found["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
+    record = environment(result.stdout)
+    assert record["CLOUDSDK_AUTH_ACCESS_TOKEN"] == TOKEN
+    assert record["CLOUDSDK_CORE_PROJECT"] == "a'b"
+    assert record["CLOUDSDK_AI_REGION"] == "us-central1"
+    assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_ML"] == "http://127.0.0.1:7/"
+    assert record["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] == "http://127.0.0.1:8/storage/v1/"
     # With a key in it: google-cloud-storage sends no token to an address of this variable.
-    assert found["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
-    assert found["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == found["STORAGE_EMULATOR_HOST"]
-    assert found["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
-    assert found["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
+    assert record["STORAGE_EMULATOR_HOST"] == address_with_key("http://127.0.0.1:8", TOKEN)
+    assert record["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == record["STORAGE_EMULATOR_HOST"]
+    assert record["TRAINSHED_ENDPOINT"] == "http://127.0.0.1:7"
+    assert record["GOOGLE_APPLICATION_CREDENTIALS"] == str(tmp_path / "credentials.json")
     # `eval $(trainshed env)` without quotes makes one line of it: the notes must come last.
     assert environment(" ".join(result.stdout.split())).get("TRAINSHED_TOKEN") == TOKEN
 
@@ -45,21 +45,21 @@ def test_the_project_is_given_so_that_the_sdk_asks_nobody_about_it(
     """With GOOGLE_CLOUD_PROJECT the SDK would look it up at Google, over gRPC, for a minute
     (spec/clients#surface)."""
     write_service_file(tmp_path, "http://127.0.0.1:7", project="ours")
-    found = environment(trainshed("env").stdout)
-    assert found["GCLOUD_PROJECT"] == "ours"
-    assert "GOOGLE_CLOUD_PROJECT" not in found
+    record = environment(trainshed("env").stdout)
+    assert record["GCLOUD_PROJECT"] == "ours"
+    assert "GOOGLE_CLOUD_PROJECT" not in record
     # Who has it already would go on with another project.
-    given = trainshed("env", env={"GOOGLE_CLOUD_PROJECT": "theirs"}).stdout
-    assert environment(given)["GOOGLE_CLOUD_PROJECT"] == "ours"
+    value = trainshed("env", env={"GOOGLE_CLOUD_PROJECT": "theirs"}).stdout
+    assert environment(value)["GOOGLE_CLOUD_PROJECT"] == "ours"
 
 
 def test_unset_undoes_all_of_it_without_a_service(trainshed: Invoke, tmp_path: Path) -> None:
     write_service_file(tmp_path, "http://127.0.0.1:7")
-    given = trainshed("env").stdout
+    value = trainshed("env").stdout
     (tmp_path / "service.json").unlink()
     undo = trainshed("env", "--unset")
     assert undo.exit_code == 0
-    assert set(environment(f"{given}\n{undo.stdout}")) == set(environment(""))
+    assert set(environment(f"{value}\n{undo.stdout}")) == set(environment(""))
 
 
 def test_other_shells_have_their_own_syntax(trainshed: Invoke, tmp_path: Path) -> None:
@@ -102,4 +102,4 @@ def test_google_auth_uses_the_credentials_and_asks_nobody_else(
     session = AuthorizedSession(credentials)  # pyright: ignore[reportUnknownArgumentType] - untyped library
     assert session.get(f"{service.address}/v1/x").status_code == 200  # pyright: ignore[reportUnknownMemberType] - untyped library
     assert project == "p"
-    assert [asked.path for asked in service.asked] == ["/v1/x"]
+    assert [request.path for request in service.sent] == ["/v1/x"]

@@ -12,7 +12,7 @@ POOLS = [{"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 2}]
 
 
 def answer(**more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "api": "vertex",
         "project": "p",
         "location": "us-central1",
@@ -36,7 +36,7 @@ def answer(**more: Any) -> dict[str, Any]:
             }
         ],
     }
-    return found | more
+    return record | more
 
 
 WAITS = answer(

@@ -125,7 +125,7 @@ def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: Fake
     result = trainshed("gc", "--older-than", "1d")
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["3"]
     assert result.stderr == "2 stays: It belongs to another.\n1 job deleted\n"
-    deleted = [a.path.rpartition("/")[2] for a in service.asked if a.method == "DELETE"]
+    deleted = [a.path.rpartition("/")[2] for a in service.sent if a.method == "DELETE"]
     assert deleted == ["2", "31", "3"]
     service.on("GET", JOBS, listed(*jobs))
     assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
@@ -148,7 +148,9 @@ def test_logs_go_by_age_and_size_and_their_jobs_stay(
     assert dry.stderr == "1 log (5.0 MB), and 3 more would be deleted\n"
     body = json.loads(service.bodies("POST", path)[-1])
     assert body == {"olderThan": "", "size": "50GB", "dryRun": True}
-    assert not [asked for asked in service.asked if asked.path == JOBS], "no jobs were asked for"
+    assert not [request for request in service.sent if request.path == JOBS], (
+        "no jobs were asked for"
+    )
     service.on(
         *("POST", path),
         {"logs": [log("1", 5 * 10**6)], "more": 1},

@@ -38,10 +38,10 @@ def test_list_is_an_aligned_table(trainshed: Invoke, service: FakeService) -> No
 def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("3"), token="t"), listed(token="u"), listed(job("2")))
     result = trainshed("jobs", "list", "--state", "running", "--format", "json")
-    assert [found["uid"] for found in json.loads(result.stdout)] == ["3", "2"]
-    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t", "u"]
-    assert service.asked[1].query["limit"] == "19"
-    assert service.asked[0].query["state"] == "running"
+    assert [record["uid"] for record in json.loads(result.stdout)] == ["3", "2"]
+    assert [request.query.get("pageToken") for request in service.sent] == [None, "t", "u"]
+    assert service.sent[1].query["limit"] == "19"
+    assert service.sent[0].query["state"] == "running"
 
 
 def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:
@@ -95,7 +95,7 @@ def test_the_beginning_of_an_old_jobs_id_is_found_by_a_search(
     service.on("GET", JOBS, listed(), newest, old)
     service.on("GET", f"{JOBS}/1234", job("1234"))
     assert trainshed("jobs", "describe", "123").exit_code == 0
-    queries = [asked.query for asked in service.asked if asked.path == JOBS]
+    queries = [request.query for request in service.sent if request.path == JOBS]
     assert [query.get("search") for query in queries] == [None, None, "123"]
 
 
@@ -106,7 +106,7 @@ def test_logs_are_prefixed_and_plain_in_a_pipe(trainshed: Invoke, service: FakeS
     service.on("GET", f"{JOBS}/7/logs", Stream(lines))
     result = trainshed("jobs", "logs", "7", "--tail", "5", "--replica", "workerpool0-0")
     assert result.stdout == "workerpool0-0   one\nworkerpool1-10  two\n"
-    assert service.asked[-1].query == {"tail": "5", "replica": "workerpool0-0"}
+    assert service.sent[-1].query == {"tail": "5", "replica": "workerpool0-0"}
 
 
 def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService) -> None:
@@ -123,7 +123,7 @@ def test_following_ends_with_the_job(trainshed: Invoke, service: FakeService) ->
     result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["message"] == "one"
-    assert service.asked[1].query == {"follow": "true"}
+    assert service.sent[1].query == {"follow": "true"}
 
 
 def test_a_stream_that_breaks_off_is_an_error(trainshed: Invoke, service: FakeService) -> None:
@@ -164,9 +164,9 @@ def test_describe_says_how_to_open_a_shell(trainshed: Invoke, service: FakeServi
     service.on("GET", f"{JOBS}/7", job(webAccessUris=links))
     lines = trainshed("jobs", "describe", "7").stdout.splitlines()
     (first,) = (n for n, line in enumerate(lines) if line.startswith("Shell "))
-    said, *told = (" ".join(line.split()) for line in lines[first : first + 3])
-    assert said == "Shell trainshed jobs shell 7 [REPLICA], or in a browser:"
-    assert told == [" ".join(link) for link in links.items()]
+    printed, *output = (" ".join(line.split()) for line in lines[first : first + 3])
+    assert printed == "Shell trainshed jobs shell 7 [REPLICA], or in a browser:"
+    assert output == [" ".join(link) for link in links.items()]
     service.on("GET", f"{JOBS}/7", job())
     assert "Shell" not in trainshed("jobs", "describe", "7").stdout
 
@@ -326,9 +326,9 @@ def test_names_and_states_are_completed(trainshed: Invoke, service: FakeService)
     def offered(*words: str) -> list[str]:
         typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
         environ = {"_TRAINSHED_COMPLETE": "bash_complete", **typed}
-        said = trainshed(env=environ)
-        assert not said.stderr
-        return [line.partition(",")[2] for line in said.stdout.splitlines()]
+        printed = trainshed(env=environ)
+        assert not printed.stderr
+        return [line.partition(",")[2] for line in printed.stdout.splitlines()]
 
     assert offered("jobs", "describe", "") == ["@last", "31", "digits", "32", "d2"]
     assert offered("jobs", "cancel", "3", "di") == ["digits"]
@@ -346,7 +346,7 @@ def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def told(service: FakeService) -> FakeService:
+def output(service: FakeService) -> FakeService:
     """A failed job with two attempts, what it wrote and what happened to it."""
     replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
     service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2))
@@ -365,7 +365,7 @@ def told(service: FakeService) -> FakeService:
 
 
 def test_starts_exits_and_verdicts_stand_between_the_lines(
-    trainshed: Invoke, told: FakeService
+    trainshed: Invoke, output: FakeService
 ) -> None:
     assert trainshed("jobs", "logs", "7").stdout.splitlines() == [
         "service        workerpool0-0 started.",
@@ -389,17 +389,17 @@ def test_starts_exits_and_verdicts_stand_between_the_lines(
     ],
 )
 def test_lines_are_chosen(
-    trainshed: Invoke, told: FakeService, options: tuple[str, ...], shown: list[str]
+    trainshed: Invoke, output: FakeService, options: tuple[str, ...], shown: list[str]
 ) -> None:
     result = trainshed("jobs", "logs", "7", *options)
     assert [line.split("  ", 1)[1] for line in result.stdout.splitlines()] == shown, result.stderr
 
 
-def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, told: FakeService) -> None:
+def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--timestamps", "--since", "10m")
     assert "2026-11-20 06:00:04.000  workerpool1-0  oh no" in result.stdout
-    (asked,) = [each for each in told.asked if each.path.endswith("/logs")]
-    assert asked.query["since"] == "2026-11-20T05:51:00.000000000Z"
+    (request,) = [item for item in output.sent if item.path.endswith("/logs")]
+    assert request.query["since"] == "2026-11-20T05:51:00.000000000Z"
     wrong = trainshed("jobs", "logs", "7", "--since", "yesterday")
     assert "write how long ago (30s, 10m, 2h, 1d) or a moment" in wrong.stderr
 
@@ -430,10 +430,10 @@ def test_describe_says_what_was_submitted(trainshed: Invoke, service: FakeServic
 
 
 def test_a_log_that_was_deleted_says_so(trainshed: Invoke, service: FakeService) -> None:
-    told = "The log was deleted on 2026-11-22: logs are kept for 30 days after a job's end."
-    service.on("GET", f"{JOBS}/7", job("7", "FAILED", logDeleted=told))
+    output = "The log was deleted on 2026-11-22: logs are kept for 30 days after a job's end."
+    service.on("GET", f"{JOBS}/7", job("7", "FAILED", logDeleted=output))
     service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "skipped": 0, "entries": []})
     service.on("GET", f"{JOBS}/7/logs", Stream([]))
     result = trainshed("jobs", "logs", "7")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{told}\n")
-    assert told in trainshed("jobs", "describe", "7").stdout
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{output}\n")
+    assert output in trainshed("jobs", "describe", "7").stdout

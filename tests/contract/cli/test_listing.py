@@ -23,8 +23,8 @@ def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
 
 def dataset(dataset_id: str, **more: Any) -> dict[str, Any]:
     schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/time_series_1.0.0.yaml"
-    named = {"name": f"{PLACE}/datasets/{dataset_id}", "displayName": f"data {dataset_id}"}
-    return {"etag": "x", **named, "metadataSchemaUri": schema, "createTime": AT} | more
+    by_name = {"name": f"{PLACE}/datasets/{dataset_id}", "displayName": f"data {dataset_id}"}
+    return {"etag": "x", **by_name, "metadataSchemaUri": schema, "createTime": AT} | more
 
 
 NODE: dict[str, Any] = {
@@ -148,7 +148,7 @@ def test_pages_are_joined_and_nothing_hostile_is_printed(
     shown = trainshed("datasets", "list").stdout
     assert [line.split()[0] for line in shown.splitlines()] == ["DATASET", "8", "7"]
     assert "\x1b]" not in shown
-    assert [asked.query.get("pageToken") for asked in service.asked] == [None, "t"]
+    assert [request.query.get("pageToken") for request in service.sent] == [None, "t"]
     service.on("GET", f"/v1/{PLACE}/datasets/8", dataset("8", displayName=HOSTILE))
     assert "\x1b]" not in trainshed("datasets", "describe", "8").stdout
 
@@ -203,8 +203,8 @@ def test_an_experiment_has_its_runs(trainshed: Invoke, service: FakeService) -> 
     )
     shown = yaml.safe_load(trainshed("experiments", "describe", "churn").stdout)
     assert shown == EXPERIMENT | {"runs": runs}
-    assert service.asked[0].query == {}
-    assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.asked[-1].query["filter"]
+    assert service.sent[0].query == {}
+    assert f'parent_contexts:"{EXPERIMENT["name"]}"' in service.sent[-1].query["filter"]
 
 
 def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeService) -> None:
@@ -216,7 +216,7 @@ def test_a_model_is_described_with_its_lineage(trainshed: Invoke, service: FakeS
     for name in ("churn", f"{PLACE}/models/churn", f"{PLACE}/models/churn@2"):
         shown = yaml.safe_load(trainshed("models", "describe", name).stdout)
         assert shown == answer | {"evaluations": good}
-    assert service.asked[-2].query == HERE
+    assert service.sent[-2].query == HERE
     service.refuse("GET", f"{OWN}/models/no", 404, "There is no model 'no'.")
     assert "There is no model 'no'." in trainshed("models", "describe", "no").stderr
 
@@ -248,15 +248,15 @@ def test_one_is_deleted_or_a_version_of_it(
 ) -> None:
     service.on("DELETE", path, {})
     assert trainshed(kind, "delete", name).stdout == f"{name}  is deleted\n"
-    (asked,) = service.asked
-    assert (asked.method, asked.path, asked.query) == ("DELETE", path, query)
+    (request,) = service.sent
+    assert (request.method, request.path, request.query) == ("DELETE", path, query)
 
 
 def test_what_cannot_be_deleted_is_refused_here(trainshed: Invoke, service: FakeService) -> None:
     result = trainshed("nodes", "delete", "node-1")
     assert result.exit_code == 2
     assert "none of datasets, models, secrets, studies" in result.stderr
-    assert service.asked == []
+    assert service.sent == []
 
 
 def test_kinds_and_names_are_completed(trainshed: Invoke, service: FakeService) -> None:
@@ -264,8 +264,8 @@ def test_kinds_and_names_are_completed(trainshed: Invoke, service: FakeService) 
 
     def offered(*words: str) -> list[str]:
         typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
-        said = trainshed(env={"_TRAINSHED_COMPLETE": "bash_complete", **typed})
-        return [line.partition(",")[2] for line in said.stdout.splitlines()]
+        output = trainshed(env={"_TRAINSHED_COMPLETE": "bash_complete", **typed})
+        return [line.partition(",")[2] for line in output.stdout.splitlines()]
 
     assert offered("list", "d") == ["datasets"]
     assert offered("describe", "datasets", "7") == ["78"]

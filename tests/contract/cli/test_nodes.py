@@ -14,7 +14,7 @@ JOB = "projects/p/locations/us-central1/customJobs/7"
 
 
 def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "name": name,
         "condition": "READY",
         "cause": "",
@@ -25,7 +25,7 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
         "accelerators": [{"type": "NVIDIA_TESLA_T4", "count": 2, "used": 1}],
         "replicas": [{"job": JOB, "replica": replica} for replica in replicas],
     }
-    return found | more
+    return record | more
 
 
 @pytest.fixture(autouse=True)
@@ -38,15 +38,17 @@ def test_drain_tells_the_reason_and_does_not_wait(trainshed: Invoke, service: Fa
     service.on("POST", f"{NODES}/node-1:drain", drained)
     result = trainshed("nodes", "drain", "node-1", "--reason", "new disk")
     assert result.stdout == "node-1  takes no more work; 1 replica there is asked to leave\n"
-    assert json.loads(service.asked[0].body) == {"reason": "new disk"}
+    assert json.loads(service.sent[0].body) == {"reason": "new disk"}
 
 
 def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeService) -> None:
     both = node("node-1", "workerpool0-0", "workerpool1-0", condition="DRAINED")
-    one = node("node-1", "workerpool1-0", condition="DRAINED")
+    single = node("node-1", "workerpool1-0", condition="DRAINED")
     none = node("node-1", condition="DRAINED")
     service.on("POST", f"{NODES}/node-1:drain", both)
-    service.on("GET", NODES, *({"nodes": [node("node-2"), found]} for found in (both, one, none)))
+    service.on(
+        "GET", NODES, *({"nodes": [node("node-2"), record]} for record in (both, single, none))
+    )
     result = trainshed("nodes", "drain", "node-1", "--wait")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
@@ -62,7 +64,7 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
 def test_undrain(trainshed: Invoke, service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
-    said = [trainshed("nodes", "undrain", "node-1").stdout for _ in range(3)]
-    assert said[0] == "node-1  takes work again\n"
-    assert said[1].endswith("takes no work yet: node-1 does not answer\n")
-    assert said[2].endswith("it is not there now\n")
+    output = [trainshed("nodes", "undrain", "node-1").stdout for _ in range(3)]
+    assert output[0] == "node-1  takes work again\n"
+    assert output[1].endswith("takes no work yet: node-1 does not answer\n")
+    assert output[2].endswith("it is not there now\n")

@@ -45,10 +45,10 @@ def test_lines_go_on_where_the_service_left_them(trainshed: Invoke, service: Fak
     )
     result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
     assert result.exit_code == 0, result.stderr
-    told = [json.loads(text)["message"] for text in result.stdout.splitlines()]
-    assert told == ["line 0", "line 1", "another", "line 2", "line 3"]
+    output = [json.loads(text)["message"] for text in result.stdout.splitlines()]
+    assert output == ["line 0", "line 1", "another", "line 2", "line 3"]
     assert result.stderr.count(GONE) == 1
-    queries = [asked.query for asked in service.asked if asked.path.endswith("/logs")]
+    queries = [request.query for request in service.sent if request.path.endswith("/logs")]
     assert queries == [
         {"follow": "true"},
         {"follow": "true", "after": "0/workerpool0-0/1/1,0/workerpool1-0/1/1"},
@@ -81,10 +81,10 @@ def test_a_service_that_comes_back_at_another_address_is_found(
     moved.on("GET", f"{JOBS}/7/logs", Stream(LINES[1:]))
     answer = service.answer
 
-    def moving(asked: Asked) -> tuple[int, Reply]:
-        if asked.path.endswith("/logs"):
+    def moving(request: Asked) -> tuple[int, Reply]:
+        if request.path.endswith("/logs"):
             write_service_file(tmp_path, moved.address)
-        return answer(asked)
+        return answer(request)
 
     monkeypatch.setattr(service, "answer", moving)
     result = trainshed("jobs", "logs", "-f", "7")

@@ -16,8 +16,8 @@ def quota(metric: str = "cpus_n1_e2", **more: Any) -> dict[str, Any]:
 
 def test_set(trainshed: Invoke, service: FakeService) -> None:
     service.on("POST", f"{QUOTAS}:set", {**PLACE, **quota()}, {**PLACE, **quota(limit="unlimited")})
-    said = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
-    assert said == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
+    output = trainshed("quotas", "set", "cpus_n1_e2", "20").stdout
+    assert output == "cpus_n1_e2  20 for p in us-central1, 12.5 used\n"
     trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
     bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
     assert [body["limit"] for body in bodies] == [20, "unlimited"]

@@ -26,14 +26,14 @@ def test_a_follower_ends_with_its_reader(
     service: FakeService, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     running = job("7", "RUNNING", [replica("workerpool0-0")])
-    said, gate = line("workerpool0-0", "hello"), threading.Event()
+    output, gate = line("workerpool0-0", "hello"), threading.Event()
     service.on("GET", f"{JOBS}/7", running)
     # The second parts never come while the command runs.
     service.on("GET", f"{JOBS}/7/watch", Stream([running, running], gate))
-    service.on("GET", f"{JOBS}/7/logs", Stream([said, said], gate))
+    service.on("GET", f"{JOBS}/7/logs", Stream([output, output], gate))
     service.on("GET", f"{JOBS}/7/timeline", {"entries": [entry("created", "made")]})
     if words[0] == "logs":
-        service.on("GET", f"{JOBS}/7/logs", Stream([said]), Stream([said, said], gate))
+        service.on("GET", f"{JOBS}/7/logs", Stream([output]), Stream([output, output], gate))
     environ = {**os.environ, "TRAINSHED_DATA": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-m", "trainshed", "jobs", *words],

@@ -88,18 +88,18 @@ def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Pa
     ]
     assert body["jobSpec"]["scheduling"] == {"timeout": "7200s"}
     (uri,) = package["packageUris"]
-    (upload,) = [asked for asked in ready.asked if asked.path.startswith("/upload")]
+    (upload,) = [request for request in ready.sent if request.path.startswith("/upload")]
     assert uri == f"gs://b/{upload.query['name']}"
     with zipfile.ZipFile(io.BytesIO(upload.body)) as wheel:
         files = {name.partition("/files/")[2] for name in wheel.namelist() if "/files/" in name}
         (metadata,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
         assert "Requires-Dist: pandas>=2,<3\n" in wheel.read(metadata).decode()
     assert files == {"my-task.py", "model.py", "lib/names.py", "lib/who.txt"}
-    told = result.stderr
-    assert "my-task.py on pytorch-gpu" in told
-    assert "12 CPUs" in told
-    assert "now on local" in told
-    assert "notice: Runs on Python 3.10." in told
+    text = result.stderr
+    assert "my-task.py on pytorch-gpu" in text
+    assert "12 CPUs" in text
+    assert "now on local" in text
+    assert "notice: Runs on Python 3.10." in text
 
 
 @pytest.mark.parametrize(("path", "entry"), [("my-task.py", ""), ("", "my-task.py")])
@@ -151,7 +151,7 @@ def test_a_program_that_no_python_can_read_is_not_submitted(
     result = trainshed("run", str(script))
     assert result.exit_code == 1
     assert f"{script}, line 2: '(' was never closed." in result.stderr
-    assert not ready.asked
+    assert not ready.sent
 
 
 def test_what_is_no_program_is_refused_unread(tmp_path: Path) -> None:
@@ -176,9 +176,9 @@ def test_a_job_that_no_node_is_large_enough_for_is_told_what_helps(
 ) -> None:
     waiting = {"reason": "stock_out", "message": "needs 4 CPUs on one node; the largest has 1"}
     ready.on("POST", EXPLAIN, {**PLAN, "admitted": False, "places": [], "waiting": waiting})
-    told = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
-    assert "never here: needs 4 CPUs on one node; the largest has 1" in told
-    assert "trainshed up --node-cpus" in told
+    text = " ".join(trainshed("run", str(program / "other.py")).stderr.split())
+    assert "never here: needs 4 CPUs on one node; the largest has 1" in text
+    assert "trainshed up --node-cpus" in text
 
 
 def test_nothing_is_uploaded_for_a_job_that_is_refused(
@@ -188,7 +188,7 @@ def test_nothing_is_uploaded_for_a_job_that_is_refused(
     result = trainshed("run", str(program / "other.py"))
     assert result.exit_code == 1
     assert "There is no such machine." in result.stderr
-    assert not [asked for asked in ready.asked if asked.path.startswith("/upload")]
+    assert not [request for request in ready.sent if request.path.startswith("/upload")]
 
 
 @pytest.mark.parametrize("form", ["gcloud", "python", "json"])
@@ -226,7 +226,7 @@ def test_a_job_file_of_either_api_is_submitted(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         ((), "What is to run?"),
         (("x.py", "--epochs", "3"), "put it behind --: trainshed run task.py"),
@@ -241,10 +241,10 @@ def test_a_job_file_of_either_api_is_submitted(
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_sent(
-    trainshed: Invoke, ready: FakeService, program: Path, words: tuple[str, ...], told: str
+    trainshed: Invoke, ready: FakeService, program: Path, words: tuple[str, ...], text: str
 ) -> None:
-    given = [word.replace("PROGRAM", str(program)) for word in words]
-    result = trainshed("run", *given)
+    value = [word.replace("PROGRAM", str(program)) for word in words]
+    result = trainshed("run", *value)
     assert result.exit_code in (1, 2)
-    assert told in " ".join(result.stderr.split())
-    assert not ready.asked
+    assert text in " ".join(result.stderr.split())
+    assert not ready.sent

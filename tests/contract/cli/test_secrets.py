@@ -28,7 +28,7 @@ def shows_no_value(result: Result) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("given", "value"),
+    ("words", "value"),
     [
         (VALUE, VALUE),
         (f"{VALUE}\n", VALUE),
@@ -37,10 +37,10 @@ def shows_no_value(result: Result) -> bool:
     ],
 )
 def test_what_comes_in_is_the_value(
-    trainshed: Invoke, service: FakeService, given: str, value: str
+    trainshed: Invoke, service: FakeService, words: str, value: str
 ) -> None:
     stored(service)
-    result = trainshed("secrets", "set", "db", input=given)
+    result = trainshed("secrets", "set", "db", input=words)
     assert result.exit_code == 0, result.output
     assert sent(service) == {"name": "db", "value": value, "project": "p"}
     assert "version 3" in result.stdout and "$(secret:db)" in result.stdout
@@ -61,7 +61,7 @@ def test_a_file_or_a_variable_may_hold_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given", "code", "told"),
+    ("arguments", "words", "code", "text"),
     [
         (("db", VALUE), "", 2, "not given on the command line"),
         (("db", "--from-file", "/nowhere/at/all"), "", 1, "cannot be read: No such file"),
@@ -72,14 +72,14 @@ def test_what_cannot_be_taken_is_refused_here(
     trainshed: Invoke,
     service: FakeService,
     arguments: tuple[str, ...],
-    given: str | bytes,
+    words: str | bytes,
     code: int,
-    told: str,
+    text: str,
 ) -> None:
-    result = trainshed("secrets", "set", *arguments, input=given)
-    assert (result.exit_code, told in result.stderr) == (code, True), result.stderr
+    result = trainshed("secrets", "set", *arguments, input=words)
+    assert (result.exit_code, text in result.stderr) == (code, True), result.stderr
     assert shows_no_value(result)
-    assert service.asked == []
+    assert service.sent == []
 
 
 def test_the_key_is_changed(trainshed: Invoke, service: FakeService) -> None:

@@ -14,7 +14,7 @@ NAME = f"{PLACE}/hyperparameterTuningJobs/7"
 
 def trial(number: int, value: float | None = None, **changes: Any) -> dict[str, Any]:
     over = value is not None
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "number": number,
         "state": "SUCCEEDED" if over else "ACTIVE",
         "parameters": {"lr": 0.01 * number, "units": 8},
@@ -30,12 +30,12 @@ def trial(number: int, value: float | None = None, **changes: Any) -> dict[str, 
         "reason": "",
         "curve": [[1, 0.5]],
     }
-    return found | changes
+    return record | changes
 
 
 def search(*trials: dict[str, Any], state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
-    valued = [each for each in trials if each["value"] is not None]
-    best = max(valued, key=lambda each: each["value"], default=None)
+    valued = [item for item in trials if item["value"] is not None]
+    best = max(valued, key=lambda item: item["value"], default=None)
     tuning = {
         "metric": "accuracy",
         "goal": "MAXIMIZE",
@@ -80,7 +80,7 @@ def test_a_list_of_the_trials_jobs(trainshed: Invoke, service: FakeService) -> N
     service.on("GET", f"{JOBS}/7", search())
     service.on("GET", JOBS, {"jobs": [job("71")], "nextPageToken": ""})
     assert "71" in trainshed("jobs", "list", "--parent", "7").stdout
-    assert service.asked[-1].query == {"parent": NAME, "limit": "21", "glance": "true"}
+    assert service.sent[-1].query == {"parent": NAME, "limit": "21", "glance": "true"}
 
 
 def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) -> None:
@@ -115,7 +115,7 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(
         "with lr=0.02, units=8",
     ]
     # The lines of many trials are not asked for.
-    assert not [asked for asked in service.asked if asked.path.endswith("/logs")]
+    assert not [request for request in service.sent if request.path.endswith("/logs")]
 
 
 def test_watch_as_json_of_a_job_with_replicas(trainshed: Invoke, service: FakeService) -> None:
@@ -141,8 +141,8 @@ def test_a_pipeline_tells_of_its_trials_and_its_model(
         "child": child,
     }
     serve_search(service, job(state="SUCCEEDED") | own)
-    told = [entry("created", "Below."), entry("trial_began", "Trial 1 of 12.", 1)]
-    service.on("GET", f"{JOBS}/8/timeline", {"name": NAME, "entries": told})
+    output = [entry("created", "Below."), entry("trial_began", "Trial 1 of 12.", 1)]
+    service.on("GET", f"{JOBS}/8/timeline", {"name": NAME, "entries": output})
     lines = trainshed("jobs", "watch", "7").stdout.splitlines()
     assert "06:00:01.000  trial_began: Trial 1 of 12." in lines
     assert not any("Below." in line for line in lines)
@@ -157,7 +157,7 @@ def test_logs_name_the_trial(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7/logs", Stream(lines))
     result = trainshed("jobs", "logs", "7", "--trial", "3")
     assert result.stdout == "trial  3  one\n"
-    assert service.asked[-1].query == {"trial": "3"}
+    assert service.sent[-1].query == {"trial": "3"}
 
 
 def prepare_demo(service: FakeService, over: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ def test_the_demo_tunes_and_tells_the_best(trainshed: Invoke, service: FakeServi
     assert "trainshed jobs describe @last " in result.stdout
     assert "gcloud ai hp-tuning-jobs list" in result.stdout
     (sent,) = service.bodies("POST", f"/v1/{PLACE}/hyperparameterTuningJobs")
-    asked = json.loads(sent)
-    assert (asked["maxTrialCount"], asked["parallelTrialCount"]) == (12, 4)
-    (pool,) = asked["trialJobSpec"]["workerPoolSpecs"]
+    request = json.loads(sent)
+    assert (request["maxTrialCount"], request["parallelTrialCount"]) == (12, 4)
+    (pool,) = request["trialJobSpec"]["workerPoolSpecs"]
     assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.tuning"

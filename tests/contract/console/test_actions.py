@@ -34,8 +34,8 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
 ) -> None:
     """Of either API; not one that runs."""
     await house.call("POST", "/v1/projects/p1/jobs", ML)
-    found = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
-    uids = [await submit(house, labels={"team": "vision"}), found[0]["uid"]]
+    result = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
+    uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
     for uid in uids:
         assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "it is not over"
         first = (await house.call("GET", f"/trainshed/v1/jobs/{uid}")).json
@@ -51,7 +51,7 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "text"),
     [
         ("&".join(f"f{n}=1" for n in range(600)), "at most 500 fields"),
         ("name=x&base=" + "[" * 100_000, "cannot be read"),
@@ -59,16 +59,16 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
     ],
 )
 async def test_a_form_that_no_page_has_is_told_what_is_wrong(
-    house: ConsoleHouse, browser: Browser, given: str, told: str
+    house: ConsoleHouse, browser: Browser, value: str, text: str
 ) -> None:
     headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
-    answer = await house.call("POST", "/submit/check", given.encode(), token=None, headers=headers)
+    answer = await house.call("POST", "/submit/check", value.encode(), token=None, headers=headers)
     assert answer.status < 500
-    assert told in text_of(answer)
+    assert text in text_of(answer)
 
 
 @pytest.mark.parametrize(
-    ("given", "at_line", "after"),
+    ("value", "at_line", "after"),
     [
         ({"when": "now", "after": "9", "line": "left over", "step": "7"}, "", 0),
         ({"when": "after", "after": " 30s "}, "", 30),
@@ -79,7 +79,7 @@ async def test_a_drill_is_ordered(
     house: ConsoleHouse,
     browser: Browser,
     monkeypatch: pytest.MonkeyPatch,
-    given: dict[str, str],
+    value: dict[str, str],
     at_line: str,
     after: int,
 ) -> None:
@@ -87,7 +87,7 @@ async def test_a_drill_is_ordered(
     monkeypatch.setattr("trainshed.api.trainshed_v1.drills._PATIENCE", 0.01)
     uid = await submit(house)
     path = f"/jobs/{uid}/drills"
-    answer = await browser.post(path, kind="kill", replica="workerpool0-0", **given)
+    answer = await browser.post(path, kind="kill", replica="workerpool0-0", **value)
     assert (answer.status, answer.headers["location"]) == (303, path)
     live = await house.store.ledger.load(JobUid(int(uid)))
     assert live is not None

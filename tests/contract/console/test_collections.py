@@ -72,8 +72,8 @@ async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser
         "labels": {"team": "vision"},
     }
     await made(house, f"{LOCATION}/datasets", body)
-    (found,) = (await house.call("GET", f"{LOCATION}/datasets")).json["datasets"]
-    path = f"/datasets/{found['name'].rpartition('/')[2]}?project=p1"
+    (result,) = (await house.call("GET", f"{LOCATION}/datasets")).json["datasets"]
+    path = f"/datasets/{result['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
     page = await browser.get(path)
     assert 'href="/buckets/bucket?prefix=data%2F"' in page.body.decode()

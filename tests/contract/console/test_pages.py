@@ -107,8 +107,8 @@ async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Br
     assert whole["earlier"] == ""
     on, _ = await texts(f"limit=5&after={whole['later']}")
     assert on == [f"line {n}" for n in range(10, 15)]
-    found, _ = await texts("search=LINE+7")
-    assert found == ["line 7", *(f"line {n}" for n in range(70, 80))]
+    result, _ = await texts("search=LINE+7")
+    assert result == ["line 7", *(f"line {n}" for n in range(70, 80))]
     assert (await browser.get(f"/jobs/{uid}/lines?before=nonsense")).status == 400
     assert (await browser.get(f"/jobs/{uid}/lines?severity=LOUD")).status == 400
     assert await texts("severity=ERROR") == ([], {**page, "lines": [], "earlier": "", "later": ""})
@@ -168,9 +168,9 @@ async def test_a_log_is_followed(house: ConsoleHouse, browser: Browser) -> None:
         )
         last = [""]
         while last[-1] != "flood 4999":
-            told = await events.next("lines")
-            assert len(told["lines"]) <= 400
-            last = [line[3] for line in told["lines"]] or last
+            output = await events.next("lines")
+            assert len(output["lines"]) <= 400
+            last = [line[3] for line in output["lines"]] or last
 
 
 async def test_a_stream_ends_with_its_session(house: ConsoleHouse, browser: Browser) -> None:

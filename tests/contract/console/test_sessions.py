@@ -65,8 +65,8 @@ async def test_only_the_page_that_signs_in_has_a_browser_asked_for_credentials(
     """A page of others could answer with a session of its own. No other challenge may make browsers show a
     window that asks for a password."""
     stranger, mark = Browser(house), ("x-trainshed-sign-in", "1")
-    asked = await stranger.get("/signed-in", mark)
-    assert (asked.status, asked.headers["www-authenticate"]) == (401, 'Basic realm="Trainshed"')
+    request = await stranger.get("/signed-in", mark)
+    assert (request.status, request.headers["www-authenticate"]) == (401, 'Basic realm="Trainshed"')
     for path in ("/signed-in", "/", "/jobs/1/lines", "/trainshed/v1/status"):
         answer = await stranger.get(path, ("accept", "application/json"))
         assert not answer.headers.get("www-authenticate", "").startswith("Basic"), path
@@ -82,7 +82,7 @@ async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given"),
+    ("wanted", "words"),
     [
         ("/jobs/7?x=1", "/jobs/7?x=1"),
         ("//evil.example", "/"),
@@ -91,8 +91,8 @@ async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text:
         ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
     ],
 )
-async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, given: str) -> None:
-    assert (await Browser(house).sign_in(token=house.token, next=wanted)).json["next"] == given
+async def test_after_a_login_one_stays_here(house: ConsoleHouse, wanted: str, words: str) -> None:
+    assert (await Browser(house).sign_in(token=house.token, next=wanted)).json["next"] == words
 
 
 async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None:
@@ -164,8 +164,8 @@ async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
     house: ConsoleHouse,
 ) -> None:
     browser, other = Browser(house), Browser(house)
-    for each in (browser, other):
-        await each.sign_in(token=house.token)
+    for item in (browser, other):
+        await item.sign_in(token=house.token)
     assert (await browser.post("/logout")).status == 303
     assert (await browser.get("/")).status == 303
     house.new_console()

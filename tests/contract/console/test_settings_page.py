@@ -18,8 +18,8 @@ def house(house: ConsoleHouse) -> ConsoleHouse:
         "grace": Origin("file", "/etc/trainshed.toml"),
         "port": Origin("option", "--port"),
     }
-    told = described(Settings(grace=5, port=8090), origins)
-    settings = replace(house.services.settings, configured=told)
+    text = described(Settings(grace=5, port=8090), origins)
+    settings = replace(house.services.settings, configured=text)
     house.services = replace(house.services, settings=settings)
     house.new_console()
     return house

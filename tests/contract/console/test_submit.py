@@ -29,9 +29,9 @@ FORM = {
 
 def fault(page: str, name: str) -> str:
     """What is said beside a field."""
-    found = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', page)
-    assert found is not None, name
-    return found[1].strip()
+    result = re.search(rf'id="fault-{name}"[^>]*>([^<]*)<', page)
+    assert result is not None, name
+    return result[1].strip()
 
 
 def test_a_form_and_its_job_mean_the_same() -> None:
@@ -127,8 +127,8 @@ async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browse
 
 
 SPEC: dict[str, Any] = copy.deepcopy(draft_of(FORM).body["jobSpec"])
-for given in SPEC["workerPoolSpecs"]:
-    given["replicaCount"] = str(given["replicaCount"])  # As answers have whole numbers of 64 bits.
+for value in SPEC["workerPoolSpecs"]:
+    value["replicaCount"] = str(value["replicaCount"])  # As answers have whole numbers of 64 bits.
 SEARCH: dict[str, Any] = {
     "displayName": "search",
     "maxTrialCount": 4,
@@ -167,11 +167,11 @@ KINDS = {
 
 def edited(answer: Answer) -> dict[str, Any]:
     """The JSON that the page has to be edited."""
-    found = re.search(
+    result = re.search(
         r'<textarea name="job"[^>]*>(.*?)</textarea>', answer.body.decode(), re.DOTALL
     )
-    assert found is not None
-    return json.loads(html.unescape(found[1]))
+    assert result is not None
+    return json.loads(html.unescape(result[1]))
 
 
 @pytest.mark.parametrize("collection", KINDS)
@@ -201,7 +201,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("", "Line 1, column 1"),
         ('{"a": 1,\n2}', "Line 2, column 1"),
@@ -217,14 +217,14 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     ],
 )
 async def test_what_is_wrong_with_a_job_of_json_is_told(
-    browser: Browser, text: str, said: str
+    browser: Browser, text: str, output: str
 ) -> None:
     form = {"job": text, "project": "p1", "region": "us-central1"}
     for path in ("/submit/json/check", "/submit/json"):
         answer = await browser.post(path, **form)
         assert answer.status == (200 if path.endswith("check") else 400)
-        told = text_of(answer).partition("Not ready yet")[2]
-        assert said in told, told
+        message = text_of(answer).partition("Not ready yet")[2]
+        assert output in message, message
     assert "No jobs yet" in text_of(await browser.get("/"))
 
 
