@@ -13,7 +13,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
 from trainshed_cluster.remote import agent, messages, node_directory
-from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.greeting import NotAdmitted
@@ -31,24 +30,6 @@ def document_of(directory: Path, account: str, lease: float) -> AgentDocument:
         directory=str(directory),
         lease=lease,
     )
-
-
-class _Refusing:
-    """A service that knows the agent no more."""
-
-    async def dial(self) -> Any:
-        raise NotAdmitted("not admitted")
-
-
-@pytest.mark.anyio
-async def test_an_agent_that_the_service_knows_no_more_ends_at_once(tmp_path: Path) -> None:
-    """After a partition its replicas run elsewhere: it does not wait until its lease is over."""
-    document = document_of(tmp_path, "", 600.0)
-    ran = agent.Agent(
-        document, LocalEngine(tmp_path / "own"), cast("Any", _Refusing()), "127.0.0.1"
-    )
-    async with asyncio.timeout(30):
-        await ran.run()
 
 
 class _LateService:
@@ -138,17 +119,6 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     assert kinds == [messages.Hello, messages.Current, messages.Ending], service.told
 
 
-def test_a_connection_that_has_just_ended_keeps_nobody_from_looking_after_the_others() -> None:
-    class Ended:
-        def post(self, order: messages.Order) -> None:
-            raise ChannelClosed("The connection has ended.")
-
-    handle = AgentHandle("labs-1-1-0/a", JobUid(1), 1, 0, "a", lease=1.0)
-    handle.connect(cast("Any", Ended()))
-    assert handle.is_connected
-    handle.acknowledge(1)
-
-
 @pytest.mark.parametrize("trap", ["link", "open"])
 def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, trap: str) -> None:
     place = tmp_path / "trainshed-0"
@@ -161,12 +131,6 @@ def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, tra
     with pytest.raises(OSError, match="name another directory"):
         node_directory.make_ours(place)
     assert not list(place.iterdir())
-
-
-def test_a_directory_of_our_own_is_made_once(tmp_path: Path) -> None:
-    for _ in range(2):
-        node_directory.make_ours(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> None:

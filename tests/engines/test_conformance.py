@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
-from tests.engines.toy import ToyLab
 from tests.soaks import KILLS, KILLS_OF_LOCAL
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
@@ -88,10 +87,9 @@ class TestSimulated(Conformance):
         return SimLab()
 
 
-class TestToy(Conformance):
-    @pytest.fixture
-    def lab(self, tmp_path: Path) -> Lab:
-        return ToyLab(tmp_path)
+def simulated_lab(_: Path) -> Lab:
+    """What the suite is given by a command."""
+    return SimLab()
 
 
 @pytest.mark.soak
@@ -127,7 +125,7 @@ def test_the_suite_runs_by_a_command() -> None:
             sys.executable,
             "-m",
             "trainshed.engines.conformance",
-            "tests.engines.toy:ToyLab",
+            "tests.engines.test_conformance:simulated_lab",
             "-q",
             "-k",
             "gang_gets",

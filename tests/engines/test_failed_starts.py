@@ -24,13 +24,6 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import begin
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.failed_starts import (
-    PAUSES,
-    FailedStarts,
-    delay_of,
-    is_the_nodes,
-    with_another,
-)
 
 HERE, THERE = NODES
 UID = JobUid(1)
@@ -125,29 +118,3 @@ async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
         [slot] = await asking
     assert slot.node == HERE
     assert site.delays()[-1] is None, "nothing is waited for any more"
-
-
-def test_each_further_start_comes_later_and_the_last_one_never() -> None:
-    failed: FailedStarts | None = None
-    pauses: list[float | None] = []
-    for _ in range(len(PAUSES) + 1):
-        failed = with_another(failed, "why")
-        pauses.append(failed.pause(PAUSES))
-    assert pauses == [*PAUSES, None] and sorted(PAUSES) == list(PAUSES)
-    assert "so far" not in delay_of("a", FailedStarts(1, "why"), 0.0).message
-
-
-@pytest.mark.parametrize(
-    ("came", "is_its_fault"),
-    [
-        ({}, False),
-        ({"a": 5.0}, False),
-        ({"b": 1.0}, True),
-        ({"a": 5.0, "b": 9.0}, True),
-        ({"a": 9.0, "b": 5.0}, False),
-    ],
-)
-def test_a_node_is_blamed_for_what_came_elsewhere_since(
-    came: dict[str, float], is_its_fault: bool
-) -> None:
-    assert is_the_nodes("a", came) is is_its_fault

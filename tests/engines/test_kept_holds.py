@@ -75,12 +75,6 @@ class TestARetry:
         await stage.until(lambda: not _held(stage), "that it is given back")
 
     @staged
-    async def test_that_does_not_come_leaves_nothing_held(self, stage: Stage) -> None:
-        await _over(stage, stage.job(), Program(code=1))
-        assert _held(stage)
-        await stage.until(lambda: not _held(stage), "that it is given back")
-
-    @staged
     async def test_holds_nothing_when_the_service_ends(self, stage: Stage) -> None:
         await _over(stage, stage.job(), Program(code=1))
         await stage.restart()
@@ -141,29 +135,10 @@ class TestKeeping:
         assert len(stage.lines(second)) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
-class TestShortMemory:
-    @pytest.fixture
-    def lab(self, tmp_path: Path) -> RemoteLab:
-        return _lab(tmp_path)
-
-    @staged
-    async def test_costs_a_program_and_not_the_agent(self, stage: Stage) -> None:
-        await stage.allocate(stage.job())
-        ((holder,),) = (on.values() for on in _held(stage).values())
-        scores = [_score(pid) for pid in _first_children(holder)]
-        # The one who holds the node, the agent, the one who starts its programs.
-        assert [score - scores[0] for score in scores[:3]] == [0, 0, 300]
-
-
 def _first_children(pid: int) -> list[int]:
     """The process, its first child, that one's, and so on."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(_first_children(int(children[0])) if children else [])]
-
-
-def _score(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
 def test_what_an_attempt_has_taken_over_is_not_given_back_for_the_one_before_it() -> None:

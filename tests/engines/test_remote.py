@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from tests.engines.remote_lab import LEASE, RemoteLab, new_engine
+from tests.engines.remote_lab import LEASE, RemoteLab
 from tests.ports import free_port
 from tests.slurm.lab import why_not
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
@@ -21,15 +20,10 @@ from trainshed.engines.conformance.stage import (
     SECOND_REPLICA,
     Stage,
     hostname,
-    requests_for,
     staged,
 )
 from trainshed.engines.conformance.suite import FOREVER, Conformance, moved_to
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
-    EngineUnavailable,
-    LaunchRejected,
     NodeChanged,
     NodesChosen,
     NodeState,
@@ -39,7 +33,6 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
-from trainshed_cluster.remote import slots as slot_maker
 from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.lease import beat, longest_silence
@@ -114,30 +107,6 @@ class TestRemote(Conformance):
         await lab.hold(left)
         await stage.until(lambda: list(lab.held()) == [own], "the end of the other hold")
         assert not stage.ends(uid)
-
-    @staged
-    async def test_a_node_that_a_replica_leaves_is_not_waited_for_any_more(
-        self, stage: Stage
-    ) -> None:
-        """The nodes of a gang are asked for together. One of them is drained meanwhile, say, for good."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
-        here, there = await stage.nodes()
-        uid = stage.job()
-        both = [
-            SlotRequest(replica, hostname(uid, replica), node)
-            for replica, node in ((PRIMARY, here), (SECOND_REPLICA, there))
-        ]
-        lab.withhold(there, withheld=True)
-        with pytest.raises(EngineUnavailable):
-            await stage.engine.allocate(uid, 1, both)
-        moving = [both[0], replace(both[1], node=here)]
-        slots = await stage.engine.allocate(uid, 1, moving)
-        lab.withhold(there, withheld=False)
-        assert [slot.node for slot in slots] == [here, here]
-        assert [list(nodes) for nodes in lab.held().values()] == [[here]]
-        await stage.engine.stop(uid, 1, 0)
-        await stage.engine.release(uid, 1)
 
     @staged
     async def test_a_node_that_is_cut_off_from_the_service_is_left_alone(
@@ -257,32 +226,6 @@ class TestRemote(Conformance):
         assert not stage.ends(uid, incarnation=2)
 
     @staged
-    async def test_a_drained_node_is_not_held_for_who_waits_for_a_place(self, stage: Stage) -> None:
-        """spec/failures#maintenance. Nobody else of its job is started again either."""
-        lab = stage.lab
-        assert isinstance(lab, RemoteLab)
-        here, there = await stage.nodes()
-        uid, other = stage.job(), stage.job()
-        for one, node in ((uid, here), (other, there)):
-            await stage.allocate(one, node=node)
-            await stage.engine.launch([stage.plan(one, FOREVER)])
-            await stage.started(one)
-            lab.drain(node, draining=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(slot_maker, "_ROUND", 0.2)
-            await stage.engine.stop_replica(uid, 1, PRIMARY, 1, 0)
-            await stage.end(uid)
-            await stage.until(lambda: len(lab.held()) == 1, "the end of what is held there")
-        # What has not left yet stays where it is.
-        assert not stage.ends(other)
-        for node in (here, there):
-            lab.drain(node, draining=False)
-        await stage.allocate(uid, node=here)
-        await stage.launch(stage.plan(uid, FOREVER, incarnation=2))
-        await stage.started(uid, incarnation=2)
-        assert not stage.ends(other)
-
-    @staged
     async def test_a_replica_keeps_its_port_wherever_it_goes_or_does_not_start(
         self, stage: Stage
     ) -> None:
@@ -316,31 +259,6 @@ class TestRemote(Conformance):
             pytest.raises(StartFailed, match=told),
         ):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
-def test_a_refusal_that_nobody_waits_for_is_told_to_who_asks_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An image that fails to come for minutes, say: it is not tried for minutes once more."""
-    monkeypatch.setattr(slot_maker, "_PATIENCE", 0.01)
-    lab = RemoteLab(tmp_path, free_port())
-
-    async def body(_: object, stage: Stage) -> None:
-        [node, *_rest] = await stage.nodes()
-        [request] = requests_for(uid := stage.job(), node, PRIMARY)
-        lab.withhold(node, withheld=True)
-        with pytest.raises(EngineUnavailable):
-            await stage.engine.allocate(uid, 1, [request])
-        lab.refuse(node, refused=True)
-        lab.withhold(node, withheld=False)
-        await stage.until(lambda: lab.has_refused(node), "the refusal")
-        lab.refuse(node, refused=False)
-        monkeypatch.undo()  # the refusal is on its way
-        with pytest.raises(LaunchRejected, match="will never be given"):
-            await stage.engine.allocate(uid, 1, [request])
-
-    staged(body)(None, lab)
 
 
 def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) -> None:
@@ -431,17 +349,3 @@ def test_a_cluster_that_chooses_nodes_is_asked_for_as_many_and_tells_which(tmp_p
         assert await stage.allocate(uid, node=wish) == (slot,)
 
     staged(body)(None, RemoteLab(tmp_path, free_port(), anywhere=True))
-
-
-@pytest.mark.anyio
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
-async def test_what_nodes_can_do_is_guessed_by_this_machine_until_one_tells(tmp_path: Path) -> None:
-    """The first job of a service may be a container, which is refused where there are no namespaces."""
-    here = LocalEngine(tmp_path / "here", Options())
-    engine = new_engine(tmp_path, 0, here=here)
-    await engine.start()
-    try:
-        assert engine.capabilities() == here.capabilities()
-        assert engine.capabilities().isolation
-    finally:
-        await engine.close()

@@ -62,11 +62,6 @@ def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
     assert choose(found, 1, "NVIDIA_L4", ["0"]) == "0"
 
 
-def test_a_part_of_a_gpu_is_called_by_its_uuid() -> None:
-    part = Device(0, "MIG-1", "NVIDIA H200 MIG 1g.18gb", 16 * GIB, 0, Part(0, 7, 0))
-    assert choose([part], 1, "", ()) == "MIG-1"
-
-
 def test_what_the_service_must_not_use_is_not_given_out() -> None:
     found = FakeDevices("Tesla T4", "Tesla T4", "Tesla T4").find()
     assert visible(found, None) == found

@@ -1,18 +1,14 @@
 """Launch documents: pure functions of plan, slot and host (spec/program)."""
 
-import fnmatch
-import json
-import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from trainshed.core.launch import LaunchPlan, Limits, Software, WarmStart
+from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import FakeDevices
-from trainshed.engines.launch.documents import hosts_text, launch_document, outermost
+from trainshed.engines.launch.documents import hosts_text, launch_document
 from trainshed.engines.launch.where import HostFacts, SharedPaths, Where, intercepted
 from trainshed.engines.port import ServiceAccess, Slot
 from trainshed.replica import protocol
@@ -56,13 +52,6 @@ def document(
         shared=shared,
     )
     return launch_document(plan, where)
-
-
-@pytest.mark.parametrize("level", [protocol.LEVEL_ROOT, protocol.LEVEL_SESSION])
-def test_who_has_asked_for_imports_is_told_why_there_are_none(level: str) -> None:
-    host = replace(HOST, level=level)
-    asked = replace(PLAN, warm=WarmStart("/env", ("numpy",)))
-    assert document(host, asked).warm.cold_because
 
 
 @pytest.mark.parametrize(
@@ -117,16 +106,6 @@ def test_without_namespaces_paths_lead_into_the_slot() -> None:
     assert made.program.environ["CLOUD_ML_HP_METRIC_FILE"] == f"{files}/hypertune/output.metrics"
 
 
-def test_limits_hosts_and_binds() -> None:
-    made = document()
-    assert made.limits.memory_limit == 8 << 30
-    assert document(plan=replace(PLAN, limits=Limits())).limits.memory_limit == 0
-    assert document(plan=replace(PLAN, limits=Limits(disk=9 << 30))).limits.disk_limit == 9 << 30
-    assert made.isolation.hosts == "/data/slots/5/2/hosts"
-    assert made.isolation.read_only == ("/cache",)
-    assert made.limits.cgroup_name == "trainshed-0badcafe-5-2-workerpool1-0"
-
-
 def test_the_hosts_file_names_the_gang_and_whatever_else_the_plan_does() -> None:
     peers = (("host-a", "127.64.0.7"), ("host-b", "127.64.0.8"))
     other = replace(SLOT, hostname="host-c", address="127.64.0.9")
@@ -172,31 +151,6 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
         assert made.program.environ[name] == roots.PLACE
 
 
-@pytest.mark.parametrize("level", [protocol.LEVEL_OWN, protocol.LEVEL_SESSION])
-def test_every_variable_is_in_the_table_of_who_sets_it(level: str) -> None:
-    listed = re.findall(
-        r"[A-Za-z][A-Za-z0-9]*_[A-Za-z0-9_]*\*?|\*_\w+|[A-Z]{2,}\*?", environs.__doc__ or ""
-    )
-    access = replace(CERTIFIED.access, rest_url="http://127.0.0.1:8080")
-    ambient = {
-        "HTTPS_PROXY": "http://proxy",
-        "PIP_INDEX_URL": "x",
-        "TZ": "UTC",
-        "SSL_CERT_DIR": "/c",
-    }
-    made = document(
-        replace(HOST, level=level, gpus=FakeDevices("Tesla T4").find()),
-        slot=replace(SLOT, devices="0"),
-        shared=replace(CERTIFIED, access=access, ambient=ambient),
-    )
-    names = [
-        name
-        for name in made.program.environ
-        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in listed)
-    ]
-    assert not names
-
-
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
@@ -238,17 +192,6 @@ def test_the_runtimes_python_is_used_in_place_only_where_mounts_protect_it() -> 
     )
 
 
-def test_a_document_survives_its_way_to_the_shim() -> None:
-    message = json.loads(json.dumps(document().to_message()))
-    again = protocol.LaunchDocument.from_message(message).to_message()
-    assert json.loads(json.dumps(again)) == message
-
-
-def test_outermost_directories() -> None:
-    found = outermost([Path("/a/b"), Path("/a"), Path("/ab"), Path("/a/b/c")])
-    assert found == ("/a", "/ab")
-
-
 def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     """spec/machines#gpus: assigned GPUs only; spec/queue#capacity: an empty CUDA_VISIBLE_DEVICES where there
     are none."""
@@ -262,15 +205,6 @@ def test_a_replica_sees_its_own_gpus_and_no_others() -> None:
     assert seen(gpus, "0,1") == ["0,1", "GPU-00000000,GPU-00000001", "PCI_BUS_ID"]
     assert seen(gpus, "") == seen(gpus, None) == seen(HOST, "") == ["", "", None]
     assert seen(HOST, None) == [None, None, None]
-
-
-def test_watchdog_and_memory_limit_without_control_groups() -> None:
-    assert (
-        document(plan=replace(PLAN, limits=Limits(stall_after=90 * 10**9))).limits.stall_after
-        == 90.0
-    )
-    assert not document().limits.memory_polling
-    assert document(replace(HOST, memory_base="")).limits.memory_polling
 
 
 def test_no_program_gets_more_processes_than_its_share_of_the_machine() -> None:

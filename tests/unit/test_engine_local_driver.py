@@ -85,12 +85,6 @@ def test_where_no_others_can_be_seen_they_are_numbered_from_zero(machine: Machin
     assert edits.gpus == ("GPU-b",)
 
 
-def test_where_all_can_be_seen_they_are_numbered_as_on_the_machine(machine: Machine) -> None:
-    edits = machine.edits("1", private=False)
-    assert (edits.devices, edits.mounts) == ((), ())
-    assert edits.environ["CUDA_VISIBLE_DEVICES"] == "1"
-
-
 @pytest.mark.parametrize("words", [None, ""])
 def test_a_replica_without_gpus_sees_none_of_the_machines(
     machine: Machine, words: str | None
@@ -120,21 +114,6 @@ def test_an_image_gets_the_drivers_libraries_by_the_names_that_programs_ask_for(
     assert (edits.library_path, edits.path) == ((f"{place}/lib64",), (f"{place}/bin",))
 
 
-def test_without_an_image_the_machines_own_libraries_are_there_already(machine: Machine) -> None:
-    edits = machine.edits("0")
-    assert (edits.mounts, edits.library_path, edits.path) == ((), (), ())
-
-
-def test_a_driver_that_came_in_a_container_is_found_where_those_lie(tmp_path: Path) -> None:
-    place = "/usr/local/nvidia"
-    machine = Machine(tmp_path)
-    machine.library(f"{place}/lib64", "libcuda.so", VERSION)
-    driver = machine.driver("")
-    assert driver.apart == (f"{place}/lib64",)
-    edits = device_edits("0", GPUS, driver, private=True, image=False)
-    assert edits.library_path == (f"{place}/lib64",)
-
-
 def test_parts_of_a_gpu_come_with_their_capabilities(machine: Machine) -> None:
     machine.files(*(f"/dev/nvidia-caps/nvidia-cap{n}" for n in (1, 2, 12, 13, 21, 22)))
     minors = machine.root / "proc/driver/nvidia-caps/mig-minors"
@@ -157,10 +136,3 @@ def test_device_files_that_come_later_are_seen_then(machine: Machine) -> None:
     late.touch()
     after = device_edits("0", GPUS, driver, private=True, image=False)
     assert set(after.devices) - set(before.devices) == {"/dev/nvidia-uvm-tools"}
-
-
-def test_where_nobody_tells_which_file_is_whose_all_are_shown(machine: Machine) -> None:
-    unnumbered = [Device(0, "GPU-a", "Tesla T4", 1 << 34), Device(1, "GPU-b", "Tesla T4", 1 << 34)]
-    edits = device_edits("1", unnumbered, machine.driver(), private=True, image=False)
-    assert {"/dev/nvidia0", "/dev/nvidia1", *SHARED} == set(edits.devices)
-    assert edits.environ["CUDA_VISIBLE_DEVICES"] == "1"

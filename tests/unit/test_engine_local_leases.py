@@ -12,7 +12,6 @@ import pytest
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
 from trainshed.engines.local.nodes import Nodes
-from trainshed.engines.local.reconciler import Leases
 from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol
@@ -58,25 +57,6 @@ def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -
     asyncio.run(body())
 
 
-def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
-    async def body() -> None:
-        silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
-        other.wants_room = True
-        over.lose("gone")
-        told: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
-
-        def late(*slot_handles: object) -> None:
-            if not told.done():
-                told.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
-
-        leases = Leases(0.003, lambda: iter([silent, other, over]), late)
-        leases.watch()
-        assert await asyncio.wait_for(told, 10) == [[silent], [silent], [silent, other]]
-        leases.close()
-
-    asyncio.run(body())
-
-
 def changes(*nodes: str) -> tuple[Nodes, list[NodeChanged]]:
     heard: list[NodeChanged] = []
     subject = Nodes(heard.append)
@@ -95,13 +75,6 @@ def test_a_node_is_gone_when_all_of_it_is_silent_and_back_when_all_of_it_is_clea
     assert len(heard) == 1
     nodes.cleared(quiet)
     assert [change.state for change in heard] == [NodeState.GONE, NodeState.UP]
-
-
-def test_a_node_of_which_any_shim_answers_is_not_gone() -> None:
-    nodes, heard = changes("a", "b")
-    late, answering = slot_handle("a"), slot_handle("a", 1)
-    assert nodes.silent([late], [late], [late, answering]) == {late}
-    assert not heard
 
 
 def test_the_node_that_the_service_itself_is_on_is_never_gone() -> None:

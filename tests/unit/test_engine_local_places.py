@@ -1,15 +1,13 @@
 """Addresses and GPUs of slots: pure functions of who has which already (spec/queue#capacity,
 spec/machines#gpus)."""
 
-import pytest
 from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
-from trainshed.engines.local.places import choose_address, choose_port, moved, new_slots
+from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
 
-REPLICA = ReplicaId(1, 0)
 TWO = FakeDevices("Tesla T4", "Tesla T4").find()
 
 
@@ -39,12 +37,6 @@ def test_a_slot_that_moves_keeps_its_names_and_gets_the_gpus_of_its_new_node() -
         slots[1].address,
         slots[1].port,
     )
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_peers_reach_a_replica_by_name_where_names_work(named: bool) -> None:
-    (slot,) = new_slots("id", JobUid(1), [asked(0, 0)], (), {}, named=named)
-    assert slot.host == (slot.hostname if named else slot.address)
 
 
 def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had() -> None:
@@ -78,10 +70,3 @@ def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
     again = choose_address("id", JobUid(1), ReplicaId(1, 0), ())
     assert again in used
     assert choose_address("id", JobUid(1), ReplicaId(1, 0), {again}) != again
-
-
-def test_ports_come_in_pairs() -> None:
-    port = choose_port("id", JobUid(1), REPLICA, ())
-    assert 20000 <= port < 40000
-    assert port % 2 == 0
-    assert choose_port("id", JobUid(1), REPLICA, {port}) == port + 2 or port == 39998

@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from tests.engines.toy import ToyEngine
 from trainshed.engines import registry
 from trainshed.engines.local.build import new_engine
+from trainshed.testing.engine.engine import SimEngine
 
 
 def test_ours_are_found_by_name() -> None:
@@ -15,18 +15,12 @@ def test_ours_are_found_by_name() -> None:
     assert registry.factory("local") is new_engine
 
 
-def test_no_setting_chooses_the_simulated_engine() -> None:
-    assert "sim" not in registry.names()
-    with pytest.raises(LookupError, match="there are kubernetes, local"):
-        registry.factory("sim")
-
-
 def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("toy", "tests.engines.toy:ToyEngine", registry.ENGINES)
+    point = EntryPoint("other", "trainshed.testing.engine.engine:SimEngine", registry.ENGINES)
 
     def offered(group: str) -> EntryPoints:
         return EntryPoints([point]).select(group=group)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
-    assert registry.names() == ("kubernetes", "local", "slurm", "toy")
-    assert registry.factory("toy") is ToyEngine
+    assert registry.names() == ("kubernetes", "local", "other", "slurm")
+    assert registry.factory("other") is SimEngine

@@ -13,7 +13,6 @@ from trainshed.serve import certificates
 from trainshed.serve.certificates import make, signed
 
 NOW = 1_760_000_000.0
-DAY = 86_400
 
 
 @pytest.fixture(autouse=True)
@@ -70,20 +69,3 @@ def test_whom_the_operator_trusts_is_trusted_too_and_nobody_twice(tmp_path: Path
     found = trusted(files)
     assert set(found) - set(plain) == {other.read_text()}
     assert len(found) == len(set(found)) == len(plain) + 1
-
-
-def test_the_files_stay_as_long_as_they_are_good(tmp_path: Path) -> None:
-    files = certificates.prepare_interception(tmp_path, NOW, {})
-    before = [files.certificate.stat().st_ino, files.trust.stat().st_ino]
-    certificates.prepare_interception(tmp_path, NOW + DAY, {})
-    assert [files.certificate.stat().st_ino, files.trust.stat().st_ino] == before
-    certificates.prepare_interception(tmp_path, NOW + 600 * DAY, {})
-    assert files.certificate.stat().st_ino != before[0]
-    assert chain(files).not_valid_after_utc.timestamp() > NOW + 1_000 * DAY
-
-
-def test_it_shares_the_authority_of_the_servers_own_certificate(tmp_path: Path) -> None:
-    server = certificates.own(tmp_path / "tls", "127.0.0.1", NOW)
-    files = certificates.prepare_interception(tmp_path, NOW, {})
-    assert server.ca.read_text() in files.trust.read_text()
-    assert certificates.own(tmp_path / "tls", "127.0.0.1", NOW) == server

@@ -62,25 +62,3 @@ def test_a_grace_period_holds_up_the_stop_of_the_others_even_less() -> None:
 
     virtual.run(Clock(0), story(), [])
     assert [round(moment, 3) for moment in moments] == [0, 0.02, 0.04]
-
-
-def test_one_that_is_stopped_while_it_starts_takes_one_place() -> None:
-    async def story() -> None:
-        limit = PaceLimit(2)
-        await limit.start(KEYS[0])
-        await limit.stop(KEYS[0])
-        async with asyncio.timeout(0.01):
-            await limit.start(KEYS[1])
-
-    virtual.run(Clock(0), story(), [])
-
-
-def test_one_that_starts_again_takes_one_place() -> None:
-    async def story() -> None:
-        limit = PaceLimit(2)
-        await limit.start(KEYS[0])
-        await limit.start(KEYS[0])
-        async with asyncio.timeout(0.1):
-            await limit.start(KEYS[1])
-
-    virtual.run(Clock(0), story(), [])

@@ -18,14 +18,6 @@ def v2_tree(root: Path, own: str, handed_on: dict[str, str]) -> Path:
     return membership
 
 
-def test_version_2_uses_the_nearest_group_that_hands_its_controllers_on(tmp_path: Path) -> None:
-    membership = v2_tree(tmp_path, "user/service", {"user": "memory cpu"})
-    found = cgroups.find_bases(str(tmp_path), str(membership))
-    # A drawn tree makes no control files in a new group, so nothing may be put into one.
-    assert found == ("", "", "")
-    assert not list((tmp_path / "user").glob("trainshed-probe*"))
-
-
 def test_version_2_without_delegation_offers_nothing(tmp_path: Path) -> None:
     membership = v2_tree(tmp_path, "user/service", {"user": "pids"})
     assert cgroups.find_bases(str(tmp_path), str(membership)) == ("", "", "")
@@ -69,10 +61,3 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     assert cgroups.process_share(str(inner), str(kernel)) == 1500
     (inner / "pids.max").write_text("1000\n")
     assert cgroups.process_share(str(inner), str(kernel)) == 500
-
-
-def test_a_limit_of_processes_is_held_to_the_share_where_both_are_known() -> None:
-    assert cgroups.bounded(5, 3) == 3
-    assert cgroups.bounded(3, 5) == 3
-    assert cgroups.bounded(3, 0) == 3
-    assert cgroups.bounded(0, 3) == 0

@@ -93,26 +93,6 @@ def test_another_file_system_does_not_count(tmp_path: Path) -> None:
         own.unlink()
 
 
-def test_it_goes_on_where_it_was(top: Path) -> None:
-    whole = measured(top)
-    found = TreeSize(str(top))
-    steps = 0
-    while not found.go_on(0.0):
-        steps += 1
-    assert steps > 5
-    assert found.found == whole
-
-
-def test_whoever_lets_go_leaves_nothing_open(top: Path) -> None:
-    found = TreeSize(str(top))
-    for _ in range(4):
-        found.go_on(0.0)
-    assert opened(top)
-    found.close()
-    assert found.go_on(1.0)
-    assert opened(top) == []
-
-
 def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
     """Each directory on the way down is open: of 300 some are left out, and no handle is."""
     place = os.open(top, os.O_RDONLY)
@@ -124,19 +104,3 @@ def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
     os.close(place)
     assert measured(top) >= 3 * MIB
     assert opened(top) == []
-
-
-def test_what_goes_while_it_is_looked_at_does_no_harm(top: Path) -> None:
-    found = TreeSize(str(top))
-    found.go_on(0.0)
-    for path in (top / "a", top / "work" / "b", top / "hole"):
-        path.unlink()
-    assert found.go_on(60.0)
-
-
-def test_a_python_that_reads_no_open_directory_goes_by_proc(
-    top: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = measured(top)
-    monkeypatch.setattr("os.supports_fd", os.supports_fd - {os.scandir})
-    assert measured(top) == whole

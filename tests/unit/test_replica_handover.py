@@ -6,26 +6,6 @@ import socket
 from trainshed.replica.system import unix_sockets
 
 
-def test_what_is_said_after_a_long_line_is_not_lost() -> None:
-    """The kernel hands out a long line in pieces, and with the last of them what came after it.
-    spec/invariants#shims: `go` after the order to a guardian."""
-    ours, theirs = socket.socketpair()
-    for size in (100, 30_000, 40_000, 60_000, 100_000):
-        line = b"x" * size
-        unix_sockets.send(ours, line + b"\n", ours.fileno())
-        ours.sendall(b"go\n")
-        receiver = unix_sockets.Receiver(theirs)
-        received = receiver.receive()
-        assert [text for text, _ in received] == [line]
-        os.close(received[0][1])
-        rest = receiver.rest
-        while len(rest) < 3:
-            rest += theirs.recv(100)
-        assert rest == b"go\n", size
-    ours.close()
-    theirs.close()
-
-
 def test_a_long_line_and_the_next_that_comes_with_its_last_piece_are_received_one_by_one() -> None:
     """As the order of a program with long arguments, and what hands the slot's lock over."""
     ours, theirs = socket.socketpair()

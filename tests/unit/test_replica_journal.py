@@ -21,11 +21,6 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_a_slot_that_was_never_used(slot: Path) -> None:
-    entries = journal.Entries(str(slot))
-    assert (entries.latest, entries.left, entries.record(1)) == (0, None, None)
-
-
 def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> None:
     for incarnation in (1, 2):
         claim = journal.claim(incarnation)

@@ -28,11 +28,3 @@ def test_users_are_those_of_the_image(
     )
     (tmp_path / "etc/group").write_text("root:x:0:\ncrew:x:2000:\n")
     assert user_of(text, str(tmp_path)) == expected
-
-
-def test_an_image_without_a_list_of_users_has_numbers(tmp_path: Path) -> None:
-    """spec/program: images with nothing but a program in them run, too."""
-    assert user_of("", str(tmp_path)) == (0, 0, "/root")
-    assert user_of("65532:65532", str(tmp_path)) == (65532, 65532, "/")
-    with pytest.raises(OSError, match="no user ada"):
-        user_of("ada", str(tmp_path))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from trainshed.replica import protocol
-from trainshed.replica.supervisor.memory_limit import MemoryLimit, interval
+from trainshed.replica.supervisor.memory_limit import MemoryLimit
 from trainshed.replica.system import loop, processes
 from trainshed.replica.system.cgroups import ControlGroups
 
@@ -95,27 +95,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(monkeypatch)
 
 
-def test_within_the_limit_nobody_is_touched(host: Host) -> None:
-    host.sizes = {MAIN: 500, CHILD: 500}
-    host.clock.run(60)
-    assert host.killed == []
-    assert host.verdict(signal.SIGKILL) == (False, 0)
-
-
 def test_the_largest_goes_and_a_main_process_that_does_ran_out_of_memory(host: Host) -> None:
     host.sizes[MAIN] = 2000
     host.clock.run(0.6)
     assert host.killed == [MAIN]
     host.gone(MAIN)
-    assert host.verdict(signal.SIGKILL) == (True, 0)
-
-
-def test_memory_that_takes_seconds_to_be_given_back_does_not_hide_the_verdict(host: Host) -> None:
-    host.sizes[MAIN] = 2000
-    host.clock.run(1.9)
-    host.gone(MAIN)
-    host.clock.run(3)
-    assert host.killed == [MAIN], "one is enough while it dies"
     assert host.verdict(signal.SIGKILL) == (True, 0)
 
 
@@ -142,14 +126,3 @@ def test_a_drill_is_an_oom_only_if_the_main_process_died_of_it(host: Host) -> No
     assert host.verdict(signal.SIGKILL) == (True, 0)
     assert host.verdict(signal.SIGTERM) == (False, 0)
     assert host.verdict(None) == (False, 0)
-
-
-def test_nobody_looks_any_more_once_the_program_is_over(host: Host) -> None:
-    host.ended = True
-    host.clock.run(1)
-    assert host.clock.due == []
-
-
-def test_the_nearer_the_limit_the_more_often() -> None:
-    assert interval(100, LIMIT, 1.0) == 0.1
-    assert [interval(used, LIMIT, 60.0) for used in (100, 600, 800)] == [0.5, 0.25, 0.1]

@@ -63,25 +63,6 @@ def test_requests_of_one_connection_are_told_apart_however_they_are_cut() -> Non
         assert put_right(sent, step) == right, step
 
 
-def test_a_body_goes_on_as_it_comes() -> None:
-    """Nothing but heads is held back."""
-    for start, length in ((b"", 1_000_000), (b"fffff\r\n", messages.CHUNKED)):
-        incoming = messages.Incoming(coming(start + b"x" * 300))
-        passed = b""
-        with pytest.raises(messages.ConnectionCut):
-            for part in incoming.body(length):
-                passed += part
-        assert passed == start + b"x" * 300
-
-
-def test_a_body_may_end_with_its_connection() -> None:
-    incoming = messages.Incoming(coming(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 300, 7))
-    head = incoming.head()
-    assert head is not None
-    length = head.length(messages.UNTIL_END)
-    assert b"".join(incoming.body(length)) == b"x" * 300
-
-
 @pytest.mark.parametrize(
     "sent",
     [
@@ -107,19 +88,6 @@ def test_a_connection_that_ends_within_a_message_is_no_whole_message() -> None:
     for sent in (GET[:-1], PUT[:-1], TWICE + CHUNKS[:-1], TWICE + CHUNKS[:3]):
         with pytest.raises(messages.ConnectionCut):
             put_right(sent)
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (b"Connection: close", True),
-        (b"connection: Keep-Alive, Close", True),
-        (b"Connection: keep-alive", False),
-        (b"X: close", False),
-    ],
-)
-def test_whether_a_message_is_the_last_one(said: bytes, expected: bool) -> None:
-    assert messages.Head(b"GET / HTTP/1.1", [said]).has_option(b"close") is expected
 
 
 def test_the_line_before_a_connection_says_that_it_was_secure() -> None:

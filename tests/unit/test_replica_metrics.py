@@ -4,7 +4,6 @@ spec/clients#hypertune)."""
 import json
 import os
 import time
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,12 +153,6 @@ def test_numbers_may_be_numbers_or_texts(
     assert running.taken()[0]["at"] > 1_600_000_000 * 10**9
 
 
-def test_several_metrics_in_one_line(running: Slot) -> None:
-    running.write(json.dumps({"acc": 0.9, "loss": "0.1", "global_step": 4}))
-    running.turn()
-    assert running.taken()[0]["values"] == {"acc": 0.9, "loss": 0.1}
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-Infinity", "oops", True, None, [1], "1e999"])
 def test_what_is_no_finite_number_is_left_out_and_told_once(running: Slot, value: object) -> None:
     for step in range(3):
@@ -187,27 +180,6 @@ def test_lines_that_are_none_are_passed_over_and_told_once(running: Slot, garbag
     assert len(running.said[0]) < 1000
 
 
-def test_long_lines_are_not_kept(running: Slot) -> None:
-    """A program that writes something else into the file costs its shim no memory for it."""
-    tracemalloc.start()
-    try:
-        for step in range(100):
-            running.write(f"{step}" + "x" * 200_000, line("0.5", step, 9.0))
-            running.turn()
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(running.values()) == 100
-    assert kept < 3_000_000
-
-
-def test_a_metric_of_an_endless_name_is_left_out(running: Slot) -> None:
-    running.write(line("0.5", 1, 9.0, "x" * 2000), line("0.7", 1, 9.0))
-    running.turn()
-    assert [entry["values"] for entry in running.taken()] == [{"loss": 0.7}]
-    assert "at most 1000 characters" in running.said[0]
-
-
 def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
     """spec/clients#hypertune: tolerate a torn end."""
     text = line("0.5", 1, 9.0) + "\n" + line("0.4", 2, 10.0)
@@ -218,42 +190,6 @@ def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
     running.turn()
     assert running.values() == [(1, 0.5), (2, 0.4)]
     assert running.said == []
-
-
-def test_the_last_state_is_read_at_the_end(running: Slot) -> None:
-    running.write(line("0.5", 1, 9.0))
-    running.metrics.seal()
-    assert running.values() == [(1, 0.5)]
-    assert running.told == 1
-
-
-def test_a_torn_end_that_stays_is_told(running: Slot) -> None:
-    running.path.write_text('{"loss": ')
-    running.metrics.seal()
-    assert running.values() == []
-    assert len(running.said) == 1
-
-
-def test_a_file_may_be_renamed_into_its_place(running: Slot) -> None:
-    for step in range(3):
-        other = running.path.with_suffix(".new")
-        other.write_text(line("0.5", step, 9.0))
-        other.rename(running.path)
-        running.turn()
-    assert [step for step, _ in running.values()] == [0, 1, 2]
-
-
-def test_the_directory_may_be_made_later_and_anew(slot: Slot) -> None:
-    slot.path.parent.rmdir()
-    slot.metrics.begin(5)
-    for step in range(2):
-        slot.path.parent.mkdir()
-        slot.write(line("0.5", step, 9.0))
-        slot.until(lambda step=step: len(slot.values()) > step)
-        slot.path.unlink()
-        slot.path.parent.rmdir()
-        slot.turn()
-    assert [step for step, _ in slot.values()] == [0, 1]
 
 
 def test_where_nobody_tells_the_file_is_looked_at(
@@ -286,16 +222,6 @@ def test_a_thousand_reports_in_a_burst(running: Slot, monkeypatch: pytest.Monkey
     assert running.told >= 1
 
 
-def test_a_long_file_is_read_from_its_end(running: Slot) -> None:
-    count = 120_000
-    running.write(*(f'{{"loss":"0.25","global_step":"{step:08d}"}}' for step in range(count)))
-    running.turn()
-    steps = [step for step, _ in running.values()]
-    assert steps[-1] == count - 1
-    assert steps == list(range(steps[0], count))
-    assert running.said == []
-
-
 def test_the_next_incarnation_goes_on(running: Slot) -> None:
     """Its predecessor was killed before it had read the last line, and in the middle of a write."""
     running.write(line("0.5", 1, 9.0), line("0.6", 1, 10.0), line("0.4", 2, 11.0))
@@ -311,17 +237,6 @@ def test_the_next_incarnation_goes_on(running: Slot) -> None:
     running.turn()
     assert running.values() == [(1, 0.5), (1, 0.6), (2, 0.4), (3, 0.3), (4, 0.2)]
     assert [e["incarnation"] for e in running.taken()] == [1, 1, 1, 1, 2]
-
-
-def test_who_comes_later_is_told_that_there_is_something(running: Slot) -> None:
-    running.metrics.tell_again()
-    running.turn(50)
-    assert running.told == 0
-    running.write(line("0.5", 1, 9.0))
-    running.turn()
-    running.until(lambda: running.told >= 1)
-    running.metrics.tell_again()
-    running.until(lambda: running.told >= 2)
 
 
 @pytest.mark.parametrize("kind", ["link", "directory link", "pipe", "directory"])
@@ -348,27 +263,6 @@ def test_only_the_programs_own_plain_file_is_read(slot: Slot, tmp_path: Path, ki
     assert "password" not in slot.said[0]
 
 
-def test_a_file_that_changes_all_the_time_is_read_once_it_rests(
-    running: Slot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of one state and half of the next would be a report that nobody made."""
-    running.write(line("0.5", 1, 9.0))
-    pread = os.pread
-
-    def disturbed(handle: int, size: int, offset: int) -> bytes:
-        data = pread(handle, size, offset)
-        with running.path.open("a") as file:
-            file.write(" ")
-        return data
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", disturbed)
-        running.turn()
-    assert running.values() == []
-    running.until(lambda: bool(running.values()))
-    assert running.values() == [(1, 0.5)]
-
-
 def test_all_is_durable_at_the_end_and_within_a_second_before(
     running: Slot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,17 +281,6 @@ def test_all_is_durable_at_the_end_and_within_a_second_before(
     running.metrics.seal()
     assert running.metrics.save()
     assert synced == [1, 2]
-
-
-def test_what_was_left_behind_is_told_after_the_start(slot: Slot) -> None:
-    """Engine port, watch: started first."""
-    slot.write(line("0.5", 1, 9.0))
-    slot.incarnation(2)
-    slot.turn(50)
-    assert slot.told == 0
-    assert slot.values() == [(1, 0.5)]
-    slot.metrics.begin(6)
-    slot.until(lambda: slot.told == 1)
 
 
 def test_a_trial_that_reports_without_end_is_taken_down_to_a_limit(

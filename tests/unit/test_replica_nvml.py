@@ -60,45 +60,12 @@ def test_what_the_driver_tells_and_what_it_does_not() -> None:
     assert [str(each) for each in missing] == ["nan"] * 3
 
 
-def test_a_gpu_whose_memory_is_not_told_is_told_without_it() -> None:
-    ((busy, used, _),) = gpus.Library(["GPU-a"], Paper(memory_fails=True)).look()
-    assert (busy, str(used)) == (0.75, "nan")
-
-
 def test_without_library_or_driver_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gpus.NoDriver, match="driver"):
         gpus.Library(["GPU-a"], Paper(driver=False))
     monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
     with pytest.raises(gpus.NoDriver, match="libnvidia-ml"):
         gpus.Library(["GPU-a"])
-
-
-def test_looks_add_up() -> None:
-    """A GPU that worked for half of ten seconds and all of two more has worked for seven."""
-    sums = gpus.GpuSums()
-    sums.add((0.5, 3.0, 16.0), 10.0)
-    assert sums.add((1.0, 2.0, 16.0), 2.0) == (7.0, 2.0, 16.0, 3.0)
-    unknown = gpus.GpuSums().add((float("nan"), float("nan"), 16.0), 10.0)
-    gpu = gpus.Gpu(*unknown)
-    assert (gpu.busy, gpu.used, gpu.total, gpu.peak) == (None, None, 16, None)
-
-
-@pytest.mark.usefixtures("_quick")
-def test_a_helper_looks_and_the_shim_reads() -> None:
-    watch = gpus.GpuWatcher(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper()))
-    until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
-    (gpu,) = watch.read()
-    watch.close()
-    assert (gpu.used, gpu.total, gpu.peak) == (5 * GIB, 16 * GIB, 5 * GIB)
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells that it ended")
-def test_where_there_is_no_driver_nothing_is_ever_read() -> None:
-    watch = gpus.GpuWatcher(["GPU-a"], lambda uuids: gpus.Library(uuids, Paper(driver=False)))
-    helper = watch._helper  # pyright: ignore[reportPrivateUsage] - to see it end
-    until(lambda: Path(f"/proc/{helper}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
-    assert watch.read() == []
-    watch.close()
 
 
 @pytest.mark.usefixtures("_quick")

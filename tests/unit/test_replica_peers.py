@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.replica.endpoint import peers
 from trainshed.replica.endpoint.peers import Peers
-from trainshed.replica.system import kernel, processes
+from trainshed.replica.system import kernel
 
 pytestmark = pytest.mark.skipif(not kernel.LINUX, reason="only Linux says whose a connection is")
 
@@ -45,33 +45,3 @@ def test_a_connection_is_known_by_its_user(
             # Not of this process, nor of one below it.
             assert not Peers(os.getpid()).belongs(accepted)
             assert Peers(os.getppid()).belongs(accepted)
-
-
-def test_who_is_gone_does_not_belong(way: str, listener: socket.socket) -> None:
-    client = socket.create_connection(listener.getsockname())
-    accepted = listener.accept()[0]
-    client.close()
-    with accepted:
-        assert not Peers(os.getppid()).belongs(accepted)
-        assert not Peers(0, (os.geteuid(), 1)).belongs(accepted)
-
-
-def test_who_called_before_is_looked_at_first(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a busy client costs does not depend on how many processes its replica has."""
-    looks: list[int] = []
-    family = processes.family
-
-    def counted(process: int) -> list[int]:
-        looks.append(process)
-        return family(process)
-
-    monkeypatch.setattr(processes, "family", counted)
-    known = Peers(os.getppid())
-    for _ in range(3):
-        with socket.create_connection(listener.getsockname()):
-            accepted = listener.accept()[0]
-            with accepted:
-                assert known.belongs(accepted)
-    assert len(looks) == 1

@@ -50,34 +50,12 @@ def test_families_are_found_both_ways_parents_first(tree: int) -> None:
         assert below.index(tree) < below.index(child)
 
 
-def test_the_oldest_child_is_the_one_that_came_first(tree: int) -> None:
-    younger = subprocess.Popen(["sleep", "60"])
-    try:
-        oldest = processes.oldest_child(os.getpid())
-        assert protocol.process_start(oldest) <= protocol.process_start(tree)
-        assert processes.oldest_child(tree) in processes.family(tree)
-        assert processes.oldest_child(younger.pid) == 0
-    finally:
-        younger.kill()
-        younger.wait()
-
-
 def test_memory_is_counted_whole_at_first_and_by_shares_then(tree: int) -> None:
     sizes = processes.resident(os.getpid())
     (child,) = processes.family(tree)
     assert min(sizes[tree], sizes[child]) > 20 << 20
     own = processes.own_memory(tree) + processes.own_memory(child)
     assert 20 << 20 < own < 35 << 20
-
-
-def test_who_is_gone_is_nobody() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    assert processes.stat(gone.pid) == []
-    assert processes.own_memory(gone.pid) == -1
-    assert not processes.is_dying(gone.pid)
-    assert processes.used(gone.pid) == (0.0, 0)
-    processes.send(gone.pid, signal.SIGKILL)
 
 
 def test_handlers_names_and_death_are_seen(tree: int) -> None:

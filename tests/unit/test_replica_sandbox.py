@@ -5,12 +5,11 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import levels, mounts, users
+from trainshed.replica.sandbox import levels, mounts
 from trainshed.replica.system import kernel
 
 _USER = protocol.LEVEL_USER
@@ -107,29 +106,6 @@ def test_a_refusal_that_lasts_is_no_error(
     assert level == protocol.LEVEL_SESSION
     assert refused[_USER] and "short" not in refused[_USER]
     assert attempts() == 1
-
-
-def test_no_process_for_an_attempt_is_a_shortage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fork() -> int:
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(kernel, "LINUX", True)
-    monkeypatch.setattr(os, "fork", fork)
-    with pytest.raises(levels.ProbeFailed, match="temporarily unavailable"):
-        _probe(tmp_path)
-
-
-def test_namespaces_that_are_switched_off_are_no_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(kernel, "_call", refuse)
-    with pytest.raises(kernel.NamespaceRefused, match="No space left"):
-        kernel.unshare(kernel.CLONE_NEWPID)
-    with pytest.raises(kernel.NamespaceRefused, match=r"user\.max_user_namespaces"):
-        users.Namespace()
 
 
 def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(

@@ -91,24 +91,6 @@ def test_a_long_line_is_cut_between_characters(tmp_path: Path) -> None:
     assert lines[3]["m"] == "next"
 
 
-def test_numbers_and_times_ascend_even_if_the_clock_goes_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = iter([1000, 10, 10, 2000])
-    monkeypatch.setattr(segments, "now", lambda: next(times))
-    log = Segments(str(tmp_path))
-    log.write("b", ["first", "second"])
-    log.write("o", ["third"])
-    log.write_part("e", "part")
-    log.write("e", ["rest"])
-    # The tail is the program's: what the service said does not count.
-    assert log.seal() == (5, "third\npart\nrest")
-    lines = read(tmp_path)
-    assert [line["t"] for line in lines] == [1000, 1001, 1002, 1003, 2000]
-    assert [line["n"] for line in lines] == [0, 1, 2, 3, 4]
-    assert [line["s"] for line in lines] == ["b", "b", "o", "e", "e"]
-
-
 def tear(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"n":2,"t":9999999999999999999,"s":"o","m":"to')
@@ -152,40 +134,6 @@ def test_a_long_segment_is_continued_without_being_read_whole(
     assert lines[-1]["m"] == "next"
 
 
-def test_segments_are_named_by_their_first_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
-    log = Segments(str(tmp_path))
-    for number in range(10):
-        log.write("o", [f"line {number} " + "x" * 40])
-    log.seal()
-    for path in tmp_path.iterdir():
-        content = path.read_text()
-        if content:
-            assert json.loads(content.split("\n")[0])["n"] == int(path.stem)
-    assert len(list(tmp_path.iterdir())) > 3
-    assert [line["n"] for line in read(tmp_path)] == list(range(10))
-
-
-def test_an_empty_last_segment_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 10)
-    times = iter([2000, 1000])
-    monkeypatch.setattr(segments, "now", lambda: next(times))
-    log = Segments(str(tmp_path))
-    log.write("o", ["a"])
-    log.seal()
-    again = Segments(str(tmp_path))
-    assert again.lines == 1
-    again.write("o", ["b"])
-    again.seal()
-    lines = read(tmp_path)
-    assert [line["n"] for line in lines] == [0, 1]
-    assert int(str(lines[0]["t"])) < int(str(lines[1]["t"]))
-
-
 def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["ü" * 1000, "ü" * 1000])
@@ -207,26 +155,6 @@ def two_files(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"this user may not mount anything: {error}")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
-
-
-def test_without_room_for_another_file_a_segment_becomes_longer(
-    two_files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1000)
-    log = Segments(str(two_files))
-    for number in range(40):
-        log.write("o", [f"{number} {'x' * 60}"])
-    assert not log.waits
-    assert log.readable == log.lines == 40
-    subprocess.run(["mount", "-o", "remount,nr_inodes=9", str(two_files)], check=True, timeout=20)
-    log.write("o", ["40"])
-    log.write("o", ["41"])
-    assert log.seal()[0] == 42
-    assert [line["n"] for line in read(two_files)] == list(range(42))
-    assert sorted(path.name for path in two_files.iterdir()) == [
-        "000000000000.jsonl",
-        "000000000041.jsonl",
-    ]
 
 
 def test_what_finds_no_room_waits_in_its_order(two_files: Path) -> None:

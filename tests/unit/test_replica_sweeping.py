@@ -22,10 +22,6 @@ def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: P
     assert (kept / "file").exists()
 
 
-def test_what_is_gone_already_is_no_error(tmp_path: Path) -> None:
-    trees.delete(str(tmp_path / "nothing"))
-
-
 def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
     """A program that made it must not keep what others threw away from being deleted."""
     trash = tmp_path / "trash"

@@ -5,7 +5,7 @@ import pytest
 
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.replica.endpoint.conversation import JOB_TOKEN, Request, is_ours
-from trainshed.replica.endpoint.messages import Head, NotHttp
+from trainshed.replica.endpoint.messages import Head
 
 STORAGE, OTHER = b"storage.googleapis.com", b"www.googleapis.com"
 
@@ -74,12 +74,6 @@ def test_what_may_concern_somebody_else(path: bytes, host: bytes, expected: bool
 )
 def test_what_may_be_asked_twice(method: bytes, fields: list[bytes], expected: bool) -> None:
     assert request(b"/", STORAGE, method, *fields).is_read is expected
-
-
-def test_what_is_no_request_is_found_out() -> None:
-    for first in (b"hello", b"GET /", b"GET / HTTP/2", b"GET / x HTTP/1.1"):
-        with pytest.raises(NotHttp):
-            Request(Head(first, []))
 
 
 def test_tokens_are_told_from_those_of_others() -> None:

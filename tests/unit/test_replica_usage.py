@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,11 +138,6 @@ class Look:
             self.loop.turn(1000)
 
 
-def spent(memory: int = 0, cpu: float = 0.0) -> Any:
-    """What `wait4` says."""
-    return SimpleNamespace(ru_maxrss=memory >> 10, ru_utime=cpu, ru_stime=0.0)
-
-
 @pytest.fixture(autouse=True)
 def _tireless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_SHARE", 0)
@@ -172,23 +166,6 @@ def test_processes_are_added_up_where_no_control_group_counts(
     assert last["last"] and last["cpu"] >= found["cpu"] and last["peak"] >= found["peak"]
 
 
-@linux
-def test_of_a_program_that_is_over_before_the_first_look_the_end_is_known(
-    tmp_path: Path, guardian: Guardian
-) -> None:
-    look = Look(tmp_path, guardian.pid)
-    look.usage.begin(5 * SECOND)
-    deadline = time.monotonic() + PATIENCE
-    while processes.used(guardian.pid)[0] < COMPUTED:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    guardian.end_program()
-    look.usage.stop()
-    look.usage.seal(guardian.wait())
-    _, last = look.entries()
-    assert last["last"] and last["cpu"] >= COMPUTED and last["peak"] > 64 * MIB
-
-
 @pytest.mark.parametrize("version", [1, 2])
 def test_control_groups_count_without_cached_files(tmp_path: Path, version: int) -> None:
     """What the kernel could give away any moment is not what a program needs."""
@@ -213,52 +190,6 @@ def test_control_groups_count_without_cached_files(tmp_path: Path, version: int)
     assert (found["memory"], found["cpu"]) == (500 * MIB, 7.0)
 
 
-def test_the_peak_is_the_most_of_all_looks_and_of_any_single_process(tmp_path: Path) -> None:
-    (tmp_path / "memory.current").write_text(str(100 * MIB))
-    (tmp_path / "memory.stat").write_text("")
-    look = Look(tmp_path, 1 << 22, tmp_path)
-    look.usage.begin(1)
-    look.until(lambda last: last["peak"] == 100 * MIB)
-    (tmp_path / "memory.current").write_text(str(40 * MIB))
-    look.until(lambda last: last["memory"] == 40 * MIB and last["peak"] == 100 * MIB)
-    look.usage.stop()
-    look.usage.seal(spent(memory=300 * MIB))
-    assert look.entries()[-1]["peak"] == 300 * MIB
-
-
-def test_gpus_of_its_own_are_looked_at_until_the_end(tmp_path: Path) -> None:
-    look = Look(tmp_path, 1 << 22, gpus=("GPU-a", "GPU-b"))
-    look.usage.begin(1)
-    found = look.until(lambda last: True)
-    assert found["gpus"] == [[1.5, 2, 16, 3]] * 2
-    assert look.entries()[0]["gpus"] == ["GPU-a", "GPU-b"]
-    look.usage.stop()
-    assert [(each.uuids, each.closed) for each in look.watched] == [(["GPU-a", "GPU-b"], True)]
-    look.usage.seal(spent())
-    assert look.entries()[-1]["gpus"] == [[1.5, 2, 16, 3]] * 2
-
-
-def test_where_nobody_can_be_forked_the_rest_is_still_told(tmp_path: Path) -> None:
-    """Into a namespace whose first process has ended the kernel lets no one be forked."""
-
-    def refused(uuids: Any) -> Any:
-        raise OSError(12, "Cannot allocate memory")
-
-    look = Look(tmp_path, 1 << 22, gpus=("GPU-a",), watch=refused)
-    look.usage.begin(1)
-    look.usage.stop()
-    look.usage.seal(spent(memory=300 * MIB))
-    last = look.entries()[-1]
-    assert (last["peak"], last["gpus"], last["last"]) == (300 * MIB, [], True)
-
-
-def test_a_replica_without_gpus_has_nobody_look_for_them(tmp_path: Path) -> None:
-    look = Look(tmp_path, 1 << 22)
-    look.usage.begin(1)
-    look.usage.stop()
-    assert look.watched == []
-
-
 def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     """spec/failures#lost-replicas: a replica that is restarted in place keeps what is known of it."""
     (tmp_path / usage.FILE).write_text('{"started": 1, "incarnation": 1}\n{"at": 2, "cp')
@@ -266,22 +197,6 @@ def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     look.usage.begin(5)
     entries = growing_files.read_lines((tmp_path / usage.FILE).read_text())
     assert [entry["started"] for entry in entries] == [1, 5]
-
-
-def test_what_cannot_be_written_hurts_nobody(tmp_path: Path) -> None:
-    look = Look(tmp_path / "nowhere", 1 << 22, gpus=("GPU-a",))
-    look.usage.begin(1)
-    look.loop.turn(0)
-    look.usage.stop()
-    look.usage.seal(spent())
-    assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_replica_that_never_ran_leaves_nothing(tmp_path: Path) -> None:
-    look = Look(tmp_path, 1 << 22)
-    look.usage.stop()
-    look.usage.seal(spent())
-    assert list(tmp_path.iterdir()) == []
 
 
 def a_week() -> Iterator[dict[str, Any]]:
@@ -304,39 +219,6 @@ def test_a_job_of_a_week_leaves_a_small_file_with_all_of_its_time() -> None:
     # No hole is longer than three quarters of an hour, and what is new is there in full.
     assert max(gaps) < 2700 * SECOND
     assert set(gaps[-400:]) == {10 * SECOND}
-
-
-def test_thinning_leaves_starts_and_ends() -> None:
-    lives: list[dict[str, Any]] = []
-    for life in range(3):
-        lives.append({"started": life * 1000, "incarnation": life + 1})
-        lives += [{"at": life * 1000 + n} for n in range(900)]
-        lives.append({"at": life * 1000 + 900, "last": True})
-    kept = growing_files.thinned(lives)
-    assert [e["incarnation"] for e in kept if "started" in e] == [1, 2, 3]
-    assert [e["at"] for e in kept if e.get("last")] == [900, 1900, 2900]
-
-
-def test_a_full_file_is_thinned_out_while_the_program_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(growing_files, "MOST_LINES", 20)
-    monkeypatch.setattr(growing_files, "_NEWEST", 5)
-    monkeypatch.setattr(growing_files, "_SPREAD", 5)
-    look = Look(tmp_path, 1 << 22)
-    look.usage.begin(1)
-    grown = 0
-    deadline = time.monotonic() + PATIENCE
-    while len(look.entries()) >= grown:
-        grown = len(look.entries())
-        assert grown <= 20 and time.monotonic() < deadline
-        look.loop.turn(1000)
-    assert look.entries()[0]["started"] == 1
-    assert [path.name for path in tmp_path.iterdir()] == [usage.FILE]
-    look.until(lambda last: True)
-    look.usage.stop()
-    look.usage.seal(spent())
-    assert look.entries()[-1]["last"]
 
 
 def test_a_dear_look_is_followed_by_a_long_rest(

@@ -3,14 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import Life, job
+from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, custom_job, package
 from trainshed.cli.jobs.describe import description
 from trainshed.cli.jobs.views import JobView, ReplicaView
 from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings, launch_plans
 from trainshed.core.launch import WARM_LABEL, WarmStart
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.specs.vertex import parse_custom_job
@@ -152,13 +151,6 @@ def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
     assert planned("", setting="on") == WARM
 
 
-def test_only_who_asks_is_told_that_a_runtime_has_nothing_to_import_ahead() -> None:
-    plain = PreparedRuntime("/layer/template", preloadable=Preloadable("/runtime/template", ()))
-    assert planned("", trial="1", runtime=plain) is None
-    told = planned("on", runtime=plain)
-    assert told is not None and "names no framework" in told.cold_because
-
-
 @pytest.mark.parametrize(
     ("subject", "isolation", "told"),
     [
@@ -173,14 +165,6 @@ def test_only_who_asks_is_told_that_a_runtime_has_nothing_to_import_ahead() -> N
 def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, told: str) -> None:
     found = list(expected_beginnings(subject, LaunchDefaults(), isolation))
     assert len(found) == bool(told) and all(told in each for each in found), found
-
-
-def test_how_a_replica_began_is_kept_until_it_begins_again() -> None:
-    life = Life(job(1)).up()
-    life.see(ReplicaNoted(1, PRIMARY, 1, 1, 5, "started_warm", "INFO", "started warm: torch")).up()
-    assert life.replica(PRIMARY).began == "started warm: torch"
-    life.loses(PRIMARY, "its shim was killed")
-    assert (life.replica(PRIMARY).incarnation, life.replica(PRIMARY).began) == (2, "")
 
 
 def test_describe_says_how_replicas_began() -> None:

@@ -2,23 +2,19 @@
 
 import asyncio
 import io
-import json
 import os
 import tarfile
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
+from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
 from tests.contract.engines.test_terminals import shown
-from trainshed.core.launch import Limits
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.local import autopsies
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.terminals import Terminal, TerminalRefused
 
 HOUR = 3600 * 10**9
-WORKER = ReplicaId(1, 0)
 
 
 class Time:
@@ -104,20 +100,6 @@ def test_no_secret_is_on_the_disk(house: Run) -> None:
     house(test)
 
 
-def test_what_is_over_before_it_is_captured_is_captured_if_it_failed(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(autopsies, "_NOTED_AFTER", 3600.0)
-
-    async def test(house: House) -> None:
-        await keeping(house)
-        good, bad = await failed(house, "true"), await failed(house, "exit 3")
-        assert house.engine.autopsies(good) == ()
-        assert (await weighed(house, bad)).argv == ("sh", "-c", "exit 3")
-
-    house(test)
-
-
 def test_only_what_failed_by_itself_is_kept(house: Run) -> None:
     async def test(house: House) -> None:
         await keeping(house)
@@ -131,19 +113,6 @@ def test_only_what_failed_by_itself_is_kept(house: Run) -> None:
         assert house.engine.autopsies(uid) == ()
         by_signal = await failed(house, "kill -SEGV $$")
         assert (await weighed(house, by_signal)).signal == 11
-
-    house(test)
-
-
-def test_out_of_memory_is_said(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        eater = f"exec {PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'"
-        uid = await failed(house, eater, limits=Limits(memory=100 << 20))
-        assert (await weighed(house, uid)).how == "out of memory"
-        # The same limit holds for who looks.
-        script = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?\n"
-        assert (await shown(await look(house, uid), script.encode())).split()[-1] == "137"
 
     house(test)
 
@@ -271,45 +240,5 @@ def test_it_is_deleted_but_not_under_somebodys_feet(house: Run) -> None:
         assert await house.engine.delete_autopsy(uid, 1, PRIMARY)
         assert not await house.engine.delete_autopsy(uid, 1, PRIMARY)
         assert house.engine.autopsies(uid) == ()
-
-    house(test)
-
-
-def test_each_replica_that_failed_has_its_own(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = house.job()
-        await house.allocate(uid, [PRIMARY, WORKER])
-        plans = [
-            house.plan(uid, "sh", "-c", f"exit {code}", replica=replica)
-            for replica, code in ((PRIMARY, 0), (WORKER, 8))
-        ]
-        await house.engine.launch(plans)
-        for replica in (PRIMARY, WORKER):
-            await house.end(uid, replica)
-        await house.engine.release(uid, 1)
-        house.forget(uid)
-        assert [(a.replica, a.exit_code) for a in house.engine.autopsies(uid)] == [(WORKER, 8)]
-
-    house(test)
-
-
-def test_nothing_is_kept_where_nobody_asked_for_it(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await failed(house, "exit 1")
-        assert house.engine.autopsies(uid) == ()
-        assert not list((house.data / "slots").rglob("plan.json"))
-
-    house(test)
-
-
-def test_the_report_says_when_and_how_much(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(house, "exit 1")
-        autopsy = await weighed(house, uid)
-        report = house.data / "autopsies" / str(uid) / "1" / str(PRIMARY) / "autopsy.json"
-        said = json.loads(report.read_text())
-        assert (said["kept"], said["size"]) == (autopsy.kept, autopsy.size)
 
     house(test)

@@ -4,65 +4,17 @@ spec/invariants#durability, spec/invariants#shims)."""
 import asyncio
 import errno
 import os
-import select
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
-from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
-from trainshed.engines.local.slot_handle import SlotHandle
-from trainshed.engines.local.spawner import Spawner
-from trainshed.engines.port import (
-    EngineUnavailable,
-    Fault,
-)
-from trainshed.replica.protocol import Message
-from trainshed.replica.sandbox import levels
-from trainshed.replica.supervisor import clients
 
 SLEEPS = "import time; print('up'); time.sleep(60)"
-
-
-def test_a_program_that_ended_while_the_service_was_down_is_reported(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python("import time; time.sleep(0.3); raise SystemExit(5)")
-        shim = (await house.started(uid), house.shim(uid)["shim"])[1]
-        await house.close()
-        gone = os.pidfd_open(shim)
-        await asyncio.to_thread(select.select, [gone], [], [])
-        os.close(gone)
-        await house.restart()
-        assert (await house.exit(uid)).exit.exit_code == 5
-
-    house(test)
-
-
-def test_a_fault_is_not_taken_for_done_while_the_shim_does_not_listen(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spec/operations#drills: a drill happens, though the service is killed in the middle of it."""
-
-    def deaf(slot: str) -> socket.socket:
-        raise ConnectionRefusedError(slot)
-
-    async def test(house: House) -> None:
-        uid = await house.python(SLEEPS)
-        await house.line(uid, lambda text: text.startswith("up"))
-        with monkeypatch.context() as patched:
-            patched.setattr(clients, "connect", deaf)
-            await house.restart()
-            with pytest.raises(EngineUnavailable):
-                await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
-        await house.started(uid)
-        await house.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
-        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
-
-    house(test)
 
 
 def test_running_programs_do_not_notice_the_death_of_the_zygote(house: Run) -> None:
@@ -138,24 +90,6 @@ def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
     house(test)
 
 
-def test_a_zygote_that_hangs_is_found_out_long_before_a_lease_is_over(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What fits into its socket is handed over all the same: it is asked whether it has taken it up."""
-
-    async def test(house: House) -> None:
-        # Not before, and not less: a busy machine may take so long to find out what it can do.
-        monkeypatch.setattr(spawner, "PATIENCE", 2.0)
-        hung = house.zygote()
-        os.kill(hung, signal.SIGSTOP)
-        uid = await house.run("sh", "-c", "echo ran")
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["ran"]
-        assert house.zygote() != hung
-
-    house(test)
-
-
 def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
     house: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,57 +111,6 @@ def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
             assert house.texts(uid, replica) == ["ran"]
 
     house(test)
-
-
-def test_a_service_whose_zygote_hangs_stops_all_the_same(house: Run) -> None:
-    async def test(house: House) -> None:
-        hung = house.zygote()
-        os.kill(hung, signal.SIGSTOP)
-        async with asyncio.timeout(20):
-            await house.restart()
-        assert house.zygote() != hung
-
-    house(test)
-
-
-def test_one_start_that_could_not_be_handed_over_keeps_no_other_from_starting(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handed_over = Spawner.request
-    refusals = iter([OSError(errno.EMFILE, "too many open files")])
-
-    async def request(self: Spawner, message: Message, connection: socket.socket) -> None:
-        for refusal in refusals:
-            raise refusal
-        await handed_over(self, message, connection)
-
-    async def test(house: House) -> None:
-        replicas = [ReplicaId(1, index) for index in range(3)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        monkeypatch.setattr(Spawner, "request", request)
-        await house.engine.launch([house.plan(uid, "true", replica=r) for r in replicas])
-        for replica in replicas:
-            assert (await house.exit(uid, replica)).exit.exit_code == 0
-
-    house(test)
-
-
-def test_a_zygote_killed_while_the_machine_is_tried_costs_no_sandbox(tmp_path: Path) -> None:
-    async def body() -> None:
-        undisturbed = Spawner(None)
-        level = await undisturbed.probe(tmp_path, levels.LEVELS)
-        handle = spawner.start()
-        os.kill(handle.pid, signal.SIGSTOP)
-        disturbed = Spawner(handle)
-        probing = asyncio.ensure_future(disturbed.probe(tmp_path, levels.LEVELS))
-        await asyncio.sleep(0)  # It asks, and waits for the answer.
-        handle.kill()
-        assert await probing == level
-        await disturbed.close()
-        await undisturbed.close()
-
-    asyncio.run(body())
 
 
 def test_an_end_that_cannot_be_written_down_yet_is_told_later(
@@ -282,48 +165,5 @@ def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
         assert await house.end(uid) == ReplicaLost(
             1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
         )
-
-    house(test)
-
-
-def test_a_shim_that_ends_before_it_is_called_is_heard_of(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shims are called beside the rest of a start: an end that comes before is found out."""
-    call, may_go_on = SlotHandle.call, asyncio.Event()
-
-    def hold(_: SlotHandle) -> None:
-        may_go_on.set()
-
-    async def test(house: House) -> None:
-        uid = await house.python(SLEEPS)
-        await house.line(uid, lambda text: text == "up")
-        monkeypatch.setattr(SlotHandle, "call", hold)
-        await house.restart()
-        await may_go_on.wait()
-        assert not house.seen(uid)
-        gone = os.pidfd_open(house.shim(uid)["shim"])
-        os.kill(house.shim(uid)["guardian"], signal.SIGKILL)
-        await asyncio.to_thread(select.select, [gone], [], [])
-        os.close(gone)
-        monkeypatch.setattr(SlotHandle, "call", call)
-        await house.engine.stop(uid, 1, grace=0)
-        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
-
-    house(test)
-
-
-def test_many_slots_are_adopted_quickly(house: Run) -> None:
-    async def test(house: House) -> None:
-        replicas = [ReplicaId(1, index) for index in range(30)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
-        for replica in replicas:
-            await house.started(uid, replica)
-        await house.restart()
-        for replica in replicas:
-            await house.started(uid, replica)
-        assert sum(isinstance(event, ReplicaStarted) for event in house.seen(uid)) == len(replicas)
 
     house(test)

@@ -36,21 +36,6 @@ def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: Run) -> N
     house(test)
 
 
-def test_given_back_gpus_go_to_the_next(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
-        first, second, third = JobUid(11), JobUid(12), JobUid(13)
-        assert (await house.allocate(first, accelerators=1))[0].devices == "0"
-        assert (await house.allocate(second, accelerators=1))[0].devices == "1"
-        await house.engine.stop(first, 1, 0)
-        await house.end(first)
-        await house.engine.release(first, 1)
-        house.forget(first)
-        assert (await house.allocate(third, accelerators=1))[0].devices == "0"
-
-    house(test)
-
-
 def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(house: Run) -> None:
     """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
 

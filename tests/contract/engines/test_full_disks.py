@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.contract.engines.conftest import House, Run
 from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
 from tests.contract.engines.test_terminals import shown
-from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.local import layout, reconciler
 from trainshed.replica import protocol
 from trainshed.replica.system import kernel
@@ -76,23 +75,6 @@ def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: Run)
             assert not house.ends(uid)
         assert (await house.exit(uid)).exit.exit_code == 0
         assert house.texts(uid) == ["ran"]
-
-    house(test)
-
-
-def test_a_start_that_waits_for_room_can_be_stopped(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid, ear = house.job(), Ear()
-        await house.allocate(uid)
-        hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
-        hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
-        with full(house.data.parent):
-            await house.engine.launch([house.plan(uid, "echo", "ran")])
-            await asyncio.wait_for(ear.heard.wait(), 20)
-            await house.engine.stop(uid, 1, 0)
-            end = await house.end(uid)
-        assert end == ReplicaLost(1, PRIMARY, 1, protocol.NEVER_STARTED)
-        assert house.texts(uid) == []
 
     house(test)
 

@@ -2,12 +2,10 @@
 (spec/invariants#one-incarnation)."""
 
 import asyncio
-import errno
 import fcntl
 import os
 import select
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,6 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_stock import stocked
 from trainshed.core.lifecycle.replica_events import ReplicaLost
-from trainshed.core.names import ReplicaId
-from trainshed.engines.local import reconciler
 from trainshed.engines.port import (
     EngineUnavailable,
     NodeChanged,
@@ -24,9 +20,7 @@ from trainshed.engines.port import (
     ReplicaReport,
     SlotRequest,
 )
-from trainshed.replica.supervisor import clients
 
-WORKER = ReplicaId(1, 0)
 LEASE = 2.0
 GONE = "its shim did not answer for 2 s; it was killed, and its program with it"
 
@@ -62,31 +56,6 @@ def test_a_shim_that_does_not_answer_is_killed_and_its_replica_lost(house: Run, 
         await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
         assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
         assert not house.ends(other)
-
-    house(test)
-
-
-def test_a_shim_found_silent_after_a_restart_loses_its_lease_as_well(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(lease=LEASE)
-        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
-        await house.line(uid, lambda text: text == "up")
-        await house.close()
-        os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-        await house.restart()
-        assert await house.end(uid) == ReplicaLost(1, PRIMARY, 1, GONE)
-
-    house(test)
-
-
-def test_a_start_that_is_stopped_while_nobody_takes_it_up_never_happens(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(lease=2.0)
-        os.kill(house.zygote(), signal.SIGSTOP)
-        uid = await house.run("echo", "ran")
-        await house.engine.stop(uid, 1, 0)
-        assert isinstance(await house.end(uid), ReplicaLost)
-        assert house.texts(uid) == []
 
     house(test)
 
@@ -181,76 +150,3 @@ class JobOnOther:
 
 def _alone(witness: Path, incarnation: int) -> tuple[str, ...]:
     return (PYTHON, "-u", "-c", ALONE, str(witness), str(incarnation))
-
-
-def test_a_node_that_answers_again_within_the_lease_has_lost_nothing(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(nodes=2, lease=5.0)
-        uid = house.job()
-        await house.allocate(uid, node="local-1")
-        await house.engine.launch([house.plan(uid, "sh", "-c", "echo up; sleep 0.3; echo done")])
-        await house.line(uid, lambda text: text == "up")
-        await house.engine.partition("local-1")
-        await house.engine.heal("local-1")
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["up", "done"]
-        assert not any(isinstance(event, NodeChanged) for event in house.events)
-
-    house(test)
-
-
-def test_one_silent_shim_among_others_is_not_the_end_of_its_node(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(nodes=2, lease=LEASE)
-        uid = house.job()
-        await house.allocate(uid, [PRIMARY, WORKER], node="local-0")
-        await house.engine.launch(
-            [house.plan(uid, "sleep", "60", replica=replica) for replica in (PRIMARY, WORKER)]
-        )
-        await house.started(uid)
-        await house.started(uid, WORKER)
-        os.kill(house.shim(uid)["shim"], signal.SIGSTOP)
-        assert isinstance(await house.end(uid), ReplicaLost)
-        assert not any(isinstance(event, NodeChanged) for event in house.events)
-        assert [event.replica for event in house.ends(uid)] == [PRIMARY]
-
-    house(test)
-
-
-def test_a_node_without_replicas_that_is_cut_off_takes_none(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(nodes=2)
-        await house.engine.partition("local-1")
-        await house.changed("local-1", NodeState.GONE)
-        with pytest.raises(EngineUnavailable):
-            await house.allocate(house.job(), node="local-1")
-        await house.engine.heal("local-1")
-        await house.changed("local-1", NodeState.UP)
-        await house.allocate(house.job(), node="local-1")
-
-    house(test)
-
-
-def test_a_service_without_file_handles_takes_nobodys_lease_away(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused: list[str] = []
-    connect = clients.connect
-
-    def refusing(slot: str) -> socket.socket:
-        if len(refused) < 12:
-            refused.append(slot)
-            raise OSError(errno.EMFILE, "too many open files")
-        return connect(slot)
-
-    async def test(house: House) -> None:
-        uid = await house.run("sleep", "60")
-        await house.started(uid)
-        monkeypatch.setattr(clients, "connect", refusing)
-        monkeypatch.setattr(reconciler, "_PAUSE", 0.1)
-        await house.restart(lease=0.5)
-        assert (await house.started(uid)).incarnation == 1
-        assert len(refused) == 12
-        assert not house.ends(uid)
-
-    house(test)

@@ -2,16 +2,14 @@
 (spec/tuning#measurements)."""
 
 import asyncio
-import json
 import os
 import signal
 import time
-from pathlib import Path
 
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
 from trainshed.core.launch import METRIC_FILE, LaunchPlan
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
@@ -28,7 +26,6 @@ from trainshed.testing.engine.programs import Reports, Script
 from trainshed.testing.engine.world import World
 
 SECOND = 10**9
-WORKER = ReplicaId(1, 0)
 ENVIRON = ((METRIC_FILE, "/var/hypertune/output.metrics"),)
 REPORT = """
 import json, os, signal, sys, time
@@ -126,47 +123,6 @@ def test_measurements_outlive_their_shim(house: Run) -> None:
     house(test)
 
 
-def test_replicas_that_are_not_watched(house: Run) -> None:
-    """facts/tuning#metrics: of a trial's replicas the primary reports; a job that is no trial does not at
-    all."""
-
-    async def test(house: House) -> None:
-        uid = house.job()
-        await house.allocate(uid, [PRIMARY, WORKER])
-        argv = (PYTHON, "-u", "-c", REPORT + "report(1, 0.5)")
-        plans = [
-            house.plan(uid, *argv, environ=ENVIRON, replica=each, hostname=f"host-{uid}-{each}")
-            for each in (PRIMARY, WORKER)
-        ]
-        await house.engine.launch(plans)
-        await house.exit(uid)
-        await house.exit(uid, WORKER)
-        assert measured(house, uid) == []
-        assert not any(isinstance(event, MetricsWritten) for event in house.events)
-
-    house(test)
-
-
-def test_the_log_of_a_trial_is_only_its_lines(house: Run) -> None:
-    """spec/logs#durability: metrics lie beside the log; a later incarnation goes on with both."""
-
-    async def test(house: House) -> None:
-        uid = await trial(house, "report(1, 0.5); print('one')")
-        await house.exit(uid)
-        argv = (PYTHON, "-u", "-c", REPORT + "report(1, 0.5); print('two')")
-        plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
-        await house.engine.launch([plan])
-        end = await house.exit(uid, incarnation=2)
-        assert end.exit.log_lines == 2
-        segment = house.data / "logs" / str(uid) / "1" / str(PRIMARY) / "000000000000.jsonl"
-        assert [json.loads(line)["m"] for line in segment.read_text().splitlines()] == [
-            "one",
-            "two",
-        ]
-
-    house(test)
-
-
 def simulated(watch_metrics: bool) -> tuple[World, list[object]]:
     """A trial that reports thrice in its ten seconds, and once more when it is over."""
     reports = (
@@ -212,26 +168,3 @@ def test_simulated_trials_report_what_their_scripts_say() -> None:
     assert world.notebooks.measurements(JobUid(5)) == (expected,)
     assert world.notebooks.tags(JobUid(5)) == ("acc", "loss")
     assert world.notebooks.measurements(JobUid(6)) == ()
-
-
-def test_nobody_listens_to_a_simulated_job_that_is_no_trial() -> None:
-    world, events = simulated(watch_metrics=False)
-    assert [type(event).__name__ for event in events] == ["ReplicaStarted", "ReplicaExited"]
-    assert world.notebooks.measurements(JobUid(5)) == ()
-
-
-def test_the_readers_agree_on_what_the_newest_value_is(tmp_path: Path) -> None:
-    """The simulation's reader gives what the store's would give of the same reports."""
-    world, events = simulated(watch_metrics=True)
-    started = next(event.at for event in events if isinstance(event, ReplicaStarted))
-    directory = tmp_path / "5" / "1" / str(PRIMARY)
-    directory.mkdir(parents=True)
-    rows = [(2, "loss", 0.9), (4, "acc", 0.5), (6, "loss", 0.2)]
-    lines = [
-        {"at": started + at * SECOND, "step": 1, "values": {tag: value}} for at, tag, value in rows
-    ]
-    text = "".join(json.dumps(line) + "\n" for line in [{"started": started}, *lines])
-    (directory / "metrics.jsonl").write_text(text)
-    reader = MetricsReader(FileStreams(tmp_path))
-    assert reader.measurements(JobUid(5)) == world.notebooks.measurements(JobUid(5))
-    assert reader.tags(JobUid(5)) == world.notebooks.tags(JobUid(5))

@@ -115,13 +115,3 @@ def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: Run
             assert kinds.index(ReplicaNoted) < kinds.index(kind)
 
     house(test)
-
-
-def test_who_is_not_watched_is_not_heard(house: Run) -> None:
-    async def test(house: House) -> None:
-        argv = (PYTHON, "-u", "-c", REPORT + "report('a')")
-        uid = await house.run(*argv, environ=ENVIRON)
-        await house.exit(uid)
-        assert heard(house, uid) == []
-
-    house(test)

@@ -22,17 +22,6 @@ from trainshed.replica.protocol import LEVEL_SESSION
 
 FIRST, SECOND = ReplicaId(2, 0), ReplicaId(2, 1)
 
-_READS = f"""
-import os, sys, time
-from pathlib import Path
-lost = Path(os.environ[{reduction.LOST_FILE!r}])
-wanted = int(sys.argv[1])
-print("listed", len(lost.read_text().split()))
-while len(lost.read_text().split()) < wanted:
-    time.sleep(0.01)
-print(*sorted(lost.read_text().split()))
-"""
-
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
@@ -57,46 +46,6 @@ def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dic
         "reduction": ReductionPart(str(package)),
         "software": Software(read_only=(str(package),), image=image),
     }
-
-
-def test_workers_hear_which_reducers_are_lost_and_later_ones_find_it(
-    house: Run, package: Path
-) -> None:
-    """spec/reduction#losses: those that run, those that start later, and those that a service which was
-    started again looks after."""
-
-    async def test(house: House) -> None:
-        uid, places = await gang(house, FIRST, SECOND)
-        argv = (PYTHON, "-u", "-c", _READS)
-        await house.engine.launch([house.plan(uid, *argv, "2", **part(package))])
-        await house.line(uid, lambda text: text == "listed 0")
-        await house.engine.drop_reducers(uid, 1, (FIRST,))
-        await house.restart()
-        await house.engine.drop_reducers(uid, 1, (FIRST, SECOND))
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid)[-1] == " ".join(sorted(places))
-        again = house.plan(uid, *argv, "2", incarnation=2, **part(package))
-        await house.engine.launch([again])
-        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
-        assert house.texts(uid)[-2:] == ["listed 2", " ".join(sorted(places))]
-
-    house(test)
-
-
-def test_where_nothing_is_lost_nothing_is_heard(house: Run, package: Path) -> None:
-    """spec/failures#lost-replicas: another attempt's losses are its own; a job without slots has nobody to
-    tell."""
-
-    async def test(house: House) -> None:
-        await house.engine.drop_reducers(house.job(), 1, (FIRST,))
-        uid, _ = await gang(house, FIRST)
-        await house.engine.drop_reducers(uid, 2, (FIRST,))
-        argv = (PYTHON, "-u", "-c", _READS)
-        await house.engine.launch([house.plan(uid, *argv, "0", **part(package))])
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["listed 0", ""]
-
-    house(test)
 
 
 def test_a_program_cannot_change_what_it_is_told(house: Run, package: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -120,23 +119,6 @@ def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: Ru
     house(test)
 
 
-def test_a_program_does_not_see_other_slots(house: Run) -> None:
-    """spec/program#isolation: no access to other jobs' files, where the kernel can enforce it."""
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().process_namespace:
-            pytest.skip("this level hides nothing")
-        first = await house.run("sh", "-c", "echo secret > file")
-        await house.exit(first)
-        look = f"find {house.data} -type f 2>/dev/null; touch {house.data}/slots/x 2>/dev/null"
-        uid = await house.run("sh", "-c", look)
-        await house.exit(uid)
-        assert not [text for text in house.texts(uid) if "/slots/" in str(text)]
-        assert not (house.data / "slots" / "x").exists()
-
-    house(test)
-
-
 def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path: Path) -> None:
     """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"
@@ -176,31 +158,6 @@ def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
     house(test)
 
 
-def test_there_may_be_more_buckets_than_open_files(house: Run, tmp_path: Path) -> None:
-    """spec/program#storage: /gcs/BUCKET of every bucket of the project, however many there are."""
-    names = [f"bucket-{number}" for number in range(300)]
-    for name in names:
-        (tmp_path / "buckets" / name).mkdir(parents=True)
-
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().process_namespace:
-            pytest.skip("this level has no mounts")
-        await house.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-        await house.restart()
-        shown = tuple((name, str(tmp_path / "buckets" / name)) for name in names)
-        uid = await house.run("sh", "-c", "ulimit -n; ls /gcs | wc -l", buckets=shown)
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["256", "300"]
-
-    try:
-        house(test)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
 def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
     data: Path, house: Run
 ) -> None:
@@ -237,34 +194,6 @@ def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
         assert end.exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["3000000", "3000000"]
         server.close()
-
-    house(test)
-
-
-def test_released_slots_are_gone_and_logs_stay(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b; echo x")
-        await house.exit(uid)
-        await house.engine.release(uid, 1)
-        await house.engine.release(uid, 1)
-        house.forget(uid)
-        assert not (data_slots := house.data / "slots" / str(uid)).exists(), data_slots
-        assert house.texts(uid) == ["x"]
-        await house.restart()
-        assert not house.events
-
-    house(test)
-
-
-def test_addresses_stay_with_their_replicas_over_a_restart(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = house.job()
-        slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
-        await house.restart()
-        assert await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)]) == slots
-        for slot in slots:
-            with socket.socket() as probe:
-                probe.bind((slot.address, slot.port))
 
     house(test)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.contract.engines.conftest import House, Run
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
 from trainshed.replica import protocol
@@ -73,22 +72,6 @@ def test_programs_are_started_by_idle_shims_and_by_others(house: Run) -> None:
     house(test)
 
 
-def test_idle_shims_are_made_while_one_program_follows_the_other(house: Run) -> None:
-    """Each would be started by a shim that is forked for it, if they were made in long pauses alone."""
-
-    async def test(house: House) -> None:
-        await stocked(house)
-        served = 0
-        for _ in range(10):
-            idle = children(house.zygote())
-            uid = await house.run("sleep", "0.04")
-            await house.exit(uid)
-            served += house.shim(uid)["shim"] in idle
-        assert served == 10
-
-    house(test)
-
-
 def test_idle_shims_that_were_killed_are_passed_over(house: Run) -> None:
     async def test(house: House) -> None:
         for shim, guardian in await stocked(house):
@@ -96,22 +79,6 @@ def test_idle_shims_that_were_killed_are_passed_over(house: Run) -> None:
             await gone(guardian)
         uid = await house.run("true")
         assert (await house.exit(uid)).exit.exit_code == 0
-
-    house(test)
-
-
-def test_a_killed_guardian_of_an_idle_shim_is_a_lost_replica(house: Run) -> None:
-    async def test(house: House) -> None:
-        for _, guardian in await stocked(house):
-            os.kill(guardian, signal.SIGKILL)
-        uid = await house.run("true")
-        assert isinstance(await house.end(uid), ReplicaLost)
-        # The next ones meet the same; in the end one is forked for the purpose.
-        for incarnation in range(2, POOL + 3):
-            await house.engine.launch([house.plan(uid, "true", incarnation=incarnation)])
-            if isinstance(await house.end(uid, incarnation=incarnation), ReplicaExited):
-                return
-        raise AssertionError("no incarnation ran")
 
     house(test)
 
@@ -173,17 +140,6 @@ def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(house: Run, tmp_pat
         assert (await house.exit(uid)).exit.exit_code == 0
         assert house.texts(uid) == ["10.1.0.9\tpeer"]
         assert "10.1.0.8" not in file.read_text()
-
-    house(test)
-
-
-def test_a_hosts_file_that_is_not_ours_to_write_names_nobody(house: Run, tmp_path: Path) -> None:
-    async def test(house: House) -> None:
-        house.level = protocol.LEVEL_SESSION
-        await house.restart(hosts_file=tmp_path / "none")
-        assert not house.engine.capabilities().stable_hostname
-        (slot,) = await house.allocate(house.job())
-        assert slot.host == slot.address
 
     house(test)
 

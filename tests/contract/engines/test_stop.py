@@ -1,25 +1,18 @@
 """Stopping: the grace time is given, and nothing of a replica is left (spec/lifecycle#cancel;
 spec/program#stopping, SIGTERM)."""
 
-import asyncio
 import errno
 import signal
 
 import pytest
 
 from tests.contract.engines.conftest import SECOND, House, Run, processes_marked
-from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import (
     EngineUnavailable,
 )
 
-IGNORES = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print('up'); time.sleep(60)
-"""
 DAEMONS = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -34,19 +27,6 @@ print('up')
 """
 
 
-def test_a_program_that_ignores_sigterm_is_killed_after_the_grace(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(IGNORES)
-        await house.line(uid, lambda text: text == "up")
-        begin = asyncio.get_running_loop().time()
-        await house.engine.stop(uid, 1, SECOND // 5)
-        end = await house.exit(uid)
-        assert end.exit.signal == signal.SIGKILL
-        assert 0.15 < asyncio.get_running_loop().time() - begin < 2
-
-    house(test)
-
-
 def test_daemons_die_with_a_stopped_program(house: Run, mark: str) -> None:
     async def test(house: House) -> None:
         uid = await house.python(DAEMONS % (mark, "time.sleep(60)"))
@@ -55,25 +35,6 @@ def test_daemons_die_with_a_stopped_program(house: Run, mark: str) -> None:
         await house.engine.stop(uid, 1, 0)
         await house.exit(uid)
         assert not processes_marked(mark)
-
-    house(test)
-
-
-def test_daemons_die_with_a_program_that_ends(house: Run, mark: str) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(DAEMONS % (mark, "sys.exit(4)"))
-        assert (await house.exit(uid)).exit.exit_code == 4
-        assert not processes_marked(mark)
-
-    house(test)
-
-
-def test_a_stop_reaches_a_replica_that_is_just_starting(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python("import time; time.sleep(60)")
-        await house.engine.stop(uid, 1, SECOND)
-        end = await house.end(uid)
-        assert isinstance(end, ReplicaLost) or end.exit.signal in (signal.SIGTERM, signal.SIGKILL)
 
     house(test)
 

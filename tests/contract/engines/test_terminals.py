@@ -15,9 +15,6 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.terminals import Terminal, TerminalRefused
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.engine import SimEngine
-from trainshed.testing.engine.world import World
 
 PLAIN = {"is_terminal": False}
 
@@ -105,29 +102,6 @@ def test_its_prompt_names_the_job_and_the_replica(house: Run) -> None:
     house(test)
 
 
-def test_any_bytes_come_through_unchanged(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        content = bytes(range(256)) * 2000
-        terminal = await opened(house, uid, command="cat; exit 3", **PLAIN)
-
-        async def feed() -> None:
-            await terminal.write(content)
-            await terminal.end_input()
-
-        feeding = asyncio.create_task(feed())
-        back = b""
-        async with asyncio.timeout(20):
-            while data := await terminal.read():
-                back += data
-        await feeding
-        assert back == content
-        assert terminal.status == 3
-        terminal.close()
-
-    house(test)
-
-
 def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
     """A shell never keeps a replica alive, and its exit is not the program's."""
 
@@ -204,17 +178,6 @@ def test_it_counts_against_the_programs_limits(house: Run) -> None:
     house(test)
 
 
-def test_it_outlives_no_service_and_a_restarted_one_opens_others(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        terminal = await opened(house, uid)
-        terminal.close()
-        await house.restart()
-        assert "again" in await shown(await opened(house, uid, **PLAIN), b"echo again\n")
-
-    house(test)
-
-
 def test_what_does_not_run_has_none(house: Run) -> None:
     async def test(house: House) -> None:
         uid = house.job()
@@ -243,27 +206,3 @@ def test_it_is_the_programs_own_user(house: Run) -> None:
         assert "CapEff" in program
 
     house(test)
-
-
-def test_engines_say_whether_they_offer_any(house: Run) -> None:
-    async def test(house: House) -> None:
-        assert house.engine.capabilities().terminals
-
-    house(test)
-    assert not SimEngine(World(Clock(), ())).capabilities().terminals
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rows": 0},
-        {"columns": 10**6},
-        {"term": "x; rm"},
-        {"label": "$(id)"},
-        {"command": "a\0b"},
-        {"command": "x" * 20_000},
-    ],
-)
-def test_what_no_terminal_can_be_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        TerminalRequest(**wrong)  # pyright: ignore[reportArgumentType] - built by name

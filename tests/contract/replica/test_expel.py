@@ -2,18 +2,15 @@
 of one replica)."""
 
 import os
-import select
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE, PYTHON, Place
-from trainshed.engines.local import spawner
+from tests.contract.replica.conftest import PYTHON, Place
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
-from trainshed.replica.system import processes
 
 DAEMON = f"""
 import os, sys, time
@@ -75,24 +72,6 @@ def test_what_has_not_begun_never_will(place: Place) -> None:
         }
     assert place.run("echo", "4").record()["exit_code"] == 0
     assert place.texts() == ["4"]
-
-
-def test_what_a_killed_shim_leaves_is_the_zygotes_to_reap(
-    place: Place, zygote: spawner.ZygoteHandle
-) -> None:
-    """A namespace is over when its dead are reaped; the machine's first process may take seconds, or never do
-    it."""
-    if place.level != protocol.LEVEL_SESSION:
-        pytest.skip("here a guardian cannot outlive its shim, not even for a look at its parent")
-    line = place.python("import time; print('up'); time.sleep(60)")
-    place.up(line)
-    pids = place.journal()
-    os.kill(pids["guardian"], signal.SIGSTOP)
-    shim = os.pidfd_open(pids["shim"])
-    os.kill(pids["shim"], signal.SIGKILL)
-    assert select.select([shim], [], [], PATIENCE)[0]
-    os.close(shim)
-    assert processes.parents()[pids["guardian"]] == zygote.pid
 
 
 def test_a_stranger_with_the_shims_number_is_not_touched(

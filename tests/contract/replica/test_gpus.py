@@ -69,22 +69,6 @@ def test_a_replicas_own_gpus_are_looked_at_while_it_runs(place: Place) -> None:
     whole, part = last["gpus"]
     assert whole[0] > 0 and whole[1:] == [5 * GIB, 16 * GIB, 5 * GIB]
     assert part == [None, GIB, 16 * GIB, GIB]
-
-
-def test_a_replica_with_gpus_ends_as_fast_as_one_without(place: Place) -> None:
-    """Whoever looks at GPUs is not waited for: the first process of a namespace can only end after all
-    others."""
-    line = run(place, "print(1)", "GPU-a")
-    assert line.record()["exit_code"] == 0
-    assert entries(place)[-1]["last"]
-
-
-def test_who_looks_is_gone_with_its_replica(place: Place) -> None:
-    line = run(place, "import time; print(1, flush=True); time.sleep(99)", "GPU-a")
-    place.up(line)
-    os.kill(place.journal()["shim"], 9)
-    with pytest.raises(EOFError):
-        line.hear("exited")
     # The fixture sees to it that nothing of the slot lives any more.
 
 

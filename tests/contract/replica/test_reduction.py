@@ -3,10 +3,7 @@
 
 import json
 import os
-import signal
 from typing import Any
-
-import pytest
 
 from tests.contract.replica.conftest import Line, Place
 from trainshed.core.environment import REDUCTION_REPORT
@@ -14,7 +11,6 @@ from trainshed.core.launch import REDUCTION_REPORT_FILE
 from trainshed.replica import protocol
 from trainshed.replica.observe import reduction_reports
 from trainshed.replica.supervisor import journal, program
-from trainshed.replica.supervisor.clients import connect
 
 REPORT = """
 import json, os, time
@@ -75,28 +71,6 @@ def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     assert (last["metrics"], last["last"]) == ({"sent": 7}, True)
 
 
-def test_who_comes_later_is_told_again(place: Place) -> None:
-    line = run(place, REPORT + "report([MODE]); time.sleep(99)")
-    assert line.hear("note")["n"] == 1
-    other = Line(connect(str(place.slot)))
-    assert other.hear("note")["name"] == "mode"
-    line.order(o="stop", grace=0)
-    line.record()
-
-
-def test_a_restart_in_place_reports_anew(place: Place) -> None:
-    """What an earlier incarnation left in the file is not the later one's."""
-    first = run(place, REPORT + "report([MODE], sent=1)")
-    assert len(notes(first)) == 1
-    second = run(place, "print(1)")
-    assert notes(second) == []
-    third = run(place, REPORT + "report([MODE], sent=3)")
-    assert [each[0] for each in notes(third)] == [1]
-    entries = journal.Entries(str(place.slot))
-    assert [len(entries.notes(number)) for number in (1, 2, 3)] == [1, 0, 1]
-    assert [each["incarnation"] for each in metrics(place) if "started" in each] == [1, 2, 3]
-
-
 def test_a_hostile_report_is_bounded(place: Place) -> None:
     """spec/reduction#reports: twenty notes of five hundred characters and one for each reducer, once each;
     what is no report is said once."""
@@ -112,31 +86,9 @@ report(loud, sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
     assert metrics(place)[-1]["metrics"] == {"ok": [1, 2.5]}
 
 
-def test_a_link_to_somebody_elses_file_is_not_followed(place: Place) -> None:
-    text = "os.symlink('/etc/hostname', path); time.sleep(0.3)"
-    (told,) = notes(run(place, REPORT + text))
-    assert told[1] == "unreadable" and "link" in told[3]
-
-
 def test_secrets_are_not_taken_down(place: Place) -> None:
     line = run(place, REPORT + 'report([("a", "INFO", "it is hunter2!")])', masked=("hunter2",))
     assert notes(line)[0][3] == "it is ***!"
-
-
-def test_notes_outlive_their_shim(place: Place) -> None:
-    """spec/reduction#losses: who finds the slot later finds what was noted."""
-    line = run(place, REPORT + "report([MODE]); time.sleep(99)")
-    line.hear("note")
-    os.kill(place.journal()["shim"], signal.SIGKILL)
-    with pytest.raises(EOFError):
-        line.hear("exited")
-    assert [each["name"] for each in journal.Entries(str(place.slot)).notes(1)] == ["mode"]
-
-
-def test_nobody_looks_where_there_are_no_reducers(place: Place) -> None:
-    line = run(place, REPORT + "report([MODE]); time.sleep(0.3)", reducers=0)
-    assert notes(line) == []
-    assert not (place.logs / reduction_reports.FILE).exists()
 
 
 def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> None:
@@ -148,16 +100,3 @@ def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> N
     assert "ended without using the job's reducers" in text
     assert [each["text"] for each in journal.Entries(str(place.slot)).notes(1)] == [text]
     assert said(place)[-1]["message"].endswith(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "is_expected"),
-    [
-        ("time.sleep(0.3); report(operations=0)", True),
-        ("time.sleep(0.3)", False),
-        ("raise SystemExit(1)", True),
-    ],
-    ids=["the plug-in is there", "it does without", "it fails at once"],
-)
-def test_an_end_that_says_nothing_of_reducers(place: Place, text: str, is_expected: bool) -> None:
-    assert notes(run(place, f"{REPORT}{text}", reducers_expected=is_expected)) == []

@@ -1,19 +1,13 @@
 """A replica's own endpoint: it says whose a connection is (spec/program#storage)."""
 
-import os
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contract.replica.conftest import PATIENCE, Place
-from tests.contract.replica.relays import IDENTITY, Behind, running
+from tests.contract.replica.conftest import Place
+from tests.contract.replica.relays import IDENTITY, Behind
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import relay
 
 
 @pytest.fixture
@@ -102,72 +96,3 @@ def test_a_program_cannot_look_into_its_relay(place: Place, behind: Behind) -> N
         connection.sendall(connection.recv(1))
         assert line.record()["exit_code"] == 0, place.texts()
     assert place.texts() == ["1"] + ["PermissionError"] * 5
-
-
-def test_what_a_program_says_is_passed_on_as_it_is(behind: Behind) -> None:
-    """Only who speaks over TLS is mended."""
-    said = b"GET / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n"
-    with (
-        running(behind.path) as relaying,
-        socket.create_connection(("127.0.0.1", relaying.port), timeout=PATIENCE) as client,
-    ):
-        line, connection = behind.accept()
-        assert line == IDENTITY + b"\n"
-        with connection:
-            client.sendall(said)
-            assert connection.recv(1000) == said
-
-
-def test_much_is_passed_on_both_ways_at_once_whoever_is_slow(behind: Behind) -> None:
-    data = os.urandom(3 << 20)
-
-    def echo() -> None:
-        _, connection = behind.accept()
-        with connection:
-            while block := connection.recv(1 << 16):
-                connection.sendall(block)
-
-    with (
-        running(behind.path) as relaying,
-        socket.create_connection(("127.0.0.1", relaying.port), timeout=PATIENCE) as client,
-    ):
-        answering = threading.Thread(target=echo)
-        answering.start()
-        saying = threading.Thread(target=client.sendall, args=(data,))
-        saying.start()
-        answered = b""
-        while len(answered) < len(data):
-            answered += client.recv(1 << 16)
-        saying.join(PATIENCE)
-        client.shutdown(socket.SHUT_WR)
-        assert client.recv(1) == b""
-        answering.join(PATIENCE)
-    assert answered == data
-
-
-def test_an_endpoint_that_gets_one_port_only_gives_it_free_again(behind: Behind) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.77.0.10", 0))
-        taken.listen(1)
-        port = taken.getsockname()[1]
-        code = (
-            "import sys; sys.path.insert(0, sys.argv[1])\n"
-            "from trainshed.replica.endpoint import relay\n"
-            "from trainshed.replica.system import loop\n"
-            "relay._PREDECESSOR_GONE = 0.1\n"
-            "try:\n"
-            "    relay.Endpoint('127.77.0.10', int(sys.argv[2]) - 1, 'x', loop.Loop(), identity=b'{}', "
-            "certificate='y')\n"
-            "except OSError:\n"
-            "    relay.listen('127.77.0.10', int(sys.argv[2]) - 1)\n"
-            "    print('free')\n"
-        )
-        source = str(Path(relay.__file__).parents[3])
-        done = subprocess.run(
-            [sys.executable, "-c", code, source, str(port)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )
-    assert done.stdout == "free\n"

@@ -128,20 +128,6 @@ def test_http2_goes_to_grpc_as_it_is_whoever_is_slow(endpoint: Endpoint) -> None
     answering.join(PATIENCE)
 
 
-def test_both_directions_go_on_at_once(endpoint: Endpoint) -> None:
-    with endpoint.client("aiplatform.googleapis.com", "h2") as client:
-        client.sendall(b"ask")
-        with taken(endpoint.grpc) as connection:
-            assert heard(connection, 3) == b"ask"
-            for _ in range(3):
-                connection.sendall(b"answer")
-                assert heard(client, 6) == b"answer"
-                client.sendall(b"ask")
-                assert heard(connection, 3) == b"ask"
-            client.close()
-            assert connection.recv(1) == b""
-
-
 def test_who_speaks_both_is_answered_over_http1(endpoint: Endpoint) -> None:
     """Tools that would rather speak HTTP/2 call REST by it, which gRPC does not know."""
     with endpoint.client("aiplatform.googleapis.com", "h2", "http/1.1") as client:

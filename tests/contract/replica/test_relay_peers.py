@@ -5,8 +5,6 @@ import http.client
 import json
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ from tests.contract.replica.conftest import OWN, PATIENCE, Line, Place
 from tests.contract.replica.relays import IDENTITY, Behind
 from trainshed.engines.local import spawner
 from trainshed.replica import protocol
-from trainshed.replica.endpoint import relay
 from trainshed.replica.supervisor import journal
 from trainshed.serve import certificates
 
@@ -177,32 +174,3 @@ def refusal(connection: http.client.HTTPConnection) -> str:
     said = json.loads(answer.read())["error"]["message"]
     connection.close()
     return said
-
-
-COUNTS = """
-import os, socket, subprocess, sys
-sys.path.insert(0, sys.argv[1])
-from trainshed.replica.endpoint import peers, relay
-from trainshed.replica.system import loop
-events = loop.Loop()
-# Nobody is below this process but the relay.
-endpoint = relay.Endpoint('127.77.0.23', 23456, 'nowhere', events, peers=peers.Peers(os.getpid()))
-connections = [socket.create_connection(('127.77.0.23', 23456)) for _ in range(3)]
-while endpoint.refused < 3:
-    events.turn(20000)
-connections[0].settimeout(20)
-print(endpoint.refused, connections[0].recv(12).decode())
-endpoint.stop()
-"""
-
-
-def test_refusals_are_counted() -> None:
-    source = str(Path(relay.__file__).parents[3])
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTS, source],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    assert done.stdout == "3 HTTP/1.1 403\n"

@@ -14,7 +14,6 @@ import pytest
 
 from tests.contract.replica.conftest import PATIENCE, SECOND, Line, Place
 from trainshed.engines.local import spawner
-from trainshed.engines.local.layout import Layout
 from trainshed.replica import protocol
 from trainshed.replica.observe import disk as replica_disk
 from trainshed.replica.supervisor import journal
@@ -113,18 +112,6 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     assert journal.Entries(str(place.slot)).record(1) == record
 
 
-def test_who_waits_for_room_is_not_stalled(small_disk: Path, zygote: spawner.ZygoteHandle) -> None:
-    place = Place(small_disk, zygote, protocol.LEVEL_ROOT)
-    line = place.python(PRINTS_A_MEGABYTE, stall_after=0.4)
-    until_waiting(line)
-    line.socket.settimeout(2.0)
-    with pytest.raises(TimeoutError):
-        line.hear("exited", "lost")
-    line.socket.settimeout(PATIENCE)
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    assert line.record()["exit_code"] == 0
-
-
 def test_a_shim_that_waits_for_room_does_next_to_nothing(
     small_disk: Path, zygote: spawner.ZygoteHandle
 ) -> None:
@@ -138,21 +125,6 @@ def test_a_shim_that_waits_for_room_does_next_to_nothing(
     for segment in place.logs.iterdir():
         segment.unlink()
     assert journal.expel(str(place.slot), 9, "the test is over")
-
-
-def test_the_storage_port_is_free_when_the_end_is_reported(place: Place, tmp_path: Path) -> None:
-    """A restart in place needs it at once (spec/failures#lost-replicas)."""
-    behind = str(tmp_path / "buckets")
-    fields = {"storage_socket": behind, "storage_port": 23456, "address": "127.77.0.9"}
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(behind)
-        server.listen(8)
-        for _ in range(5):
-            line = place.python(
-                "import socket; socket.create_connection(('127.77.0.9', 23456)); print('up')",
-                **fields,
-            )
-            assert line.record()["exit_code"] == 0
 
 
 def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> None:
@@ -199,18 +171,6 @@ def test_a_relay_without_file_handles_waits_and_serves_later(tmp_path: Path) -> 
 def cpu(process: int) -> float:
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_nothing_is_started_where_a_shim_would_find_no_room(small_disk: Path) -> None:
-    layout = Layout(small_disk)
-    layout.make()
-    with pytest.raises(OSError, match="No space left"):
-        layout.require_room()
-    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    layout.require_room()
-    subprocess.run(["mount", "-o", "remount,nr_inodes=50", str(small_disk)], check=True)
-    with pytest.raises(OSError, match="No space left"):
-        layout.require_room()
 
 
 @LEVELS

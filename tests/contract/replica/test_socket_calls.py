@@ -281,20 +281,6 @@ def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:
     assert found == {"port": OWN if allowed else errno.EACCES}
 
 
-def test_signals_disturb_no_bind(place: Place) -> None:
-    """A bind that was made already must not be made again."""
-    asks = """
-import signal
-signal.signal(signal.SIGALRM, lambda *_: None)
-signal.siginterrupt(signal.SIGALRM, False)
-signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
-found = [bind(("127.0.0.1", 0)) for _ in range(1500)]
-signal.setitimer(signal.ITIMER_REAL, 0)
-tell(found=sorted({str(one) for one in found}))
-"""
-    assert told(place, asks) == {"found": ["127.0.0.1"]}
-
-
 def test_one_who_cannot_be_looked_at_binds_what_is_his_or_nothing(place: Place) -> None:
     asks = f"""
 call({157 if platform.machine() == "x86_64" else 167}, 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE

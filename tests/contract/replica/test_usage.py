@@ -51,27 +51,6 @@ def test_a_running_program_is_looked_at(place: Place) -> None:
     assert entries(place)[-1]["last"]
 
 
-def test_nobody_looks_unless_asked(place: Place) -> None:
-    line = place.python("print(1)")
-    assert line.record()["exit_code"] == 0
-    assert not (place.logs / usage.FILE).exists()
-
-
-def test_control_groups_count_where_there_are_some(place: Place, memory_base: str) -> None:
-    if not memory_base:
-        pytest.skip("no memory control group can be made here")
-    line = place.python(_GROWS, usage_every=10.0, memory_limit=GIB, memory_base=memory_base)
-    assert line.record()["exit_code"] == 0
-    assert 96 * MIB < entries(place)[-1]["peak"] < GIB
-
-
-def test_a_restart_in_place_goes_on_in_the_same_file(place: Place) -> None:
-    for _ in range(2):
-        assert place.python("pass", usage_every=10.0).record()["exit_code"] == 0
-    assert [e["incarnation"] for e in entries(place) if "started" in e] == [1, 2]
-    assert sum(bool(entry.get("last")) for entry in entries(place)) == 2
-
-
 _TALKS = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))

@@ -64,24 +64,6 @@ def test_variables_that_imports_read_begin_cold(house: Run, runtime: ToyRuntime)
     house(test)
 
 
-def test_each_number_of_threads_has_a_preloader(house: Run, runtime: ToyRuntime) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        assert await preloaded(house, runtime) == WARM
-        fixed = {"PYTHONHASHSEED": "7"}
-        hashes: list[list[object]] = []
-        for _ in range(2):
-            assert await preloaded(house, runtime, environ=fixed) == WARM
-            for asked in (None, runtime.warm()):
-                uid = await start(house, runtime, "hashed", warm=asked, environ=fixed)
-                await house.end(uid)
-                hashes.append(house.texts(uid))
-        assert hashes[0][0] == "7" and all(each == hashes[0] for each in hashes), hashes
-        assert await preloaded(house, runtime, environ={"OMP_NUM_THREADS": "1"}) == WARM
-
-    house(test)
-
-
 def test_projects_have_preloaders_of_their_own(house: Run, runtime: ToyRuntime) -> None:
     @namespaced
     async def test(house: House) -> None:

@@ -6,10 +6,9 @@ import json
 from tests.contract.engines.conftest import House, Run
 from tests.contract.engines.test_autopsies import HOUR, look, weighed
 from tests.contract.engines.test_terminals import shown
-from tests.contract.engines.warm.programs import FILES, PACKED, PROGRAMS, RUN, SHORT, SHORT_FILES
+from tests.contract.engines.warm.programs import FILES, PACKED, RUN, SHORT, SHORT_FILES
 from tests.contract.engines.warm.running import (
     FILE,
-    TEXT,
     WARM,
     both_ways,
     differences,
@@ -44,32 +43,6 @@ def test_a_file_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: T
         for name in FILES if SOAKS else SHORT_FILES:
             path = str(runtime.layer.site / f"{name}.py")
             different[name] = differences(*await both_ways(house, runtime, FILE, path, "a b"))
-        assert not any(different.values()), json.dumps(different)
-
-    house(test)
-
-
-TEXTS = {
-    "look": PROGRAMS["look"],
-    "fails": "# -*- coding: latin-1 -*-\ndef deep(): raise ValueError('\u00e9')\ndeep()",
-    "wrong": "print('not shown')\nif True print()",
-    "exits": "import atexit, sys; atexit.register(print, 'last'); sys.exit(5)",
-    "finalized": "class A:\n def __del__(self): print('gone')\na = A()",
-    "pickles": "import multiprocessing as m\nprint(m.get_context('fork').Pool(2).map(abs, [-1, 2]))",
-    "empty": "",
-}
-
-
-def test_a_text_that_begins_warm_is_seen_as_a_cold_one_is(house: Run, runtime: ToyRuntime) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        different = {
-            name: differences(*await both_ways(house, runtime, TEXT, text, "a b"))
-            for name, text in TEXTS.items()
-            # From 3.13 on an interpreter of its own shows the text's lines in tracebacks.
-            if name not in ("fails", "wrong") or runtime.minor < (3, 13)
-        }
         assert not any(different.values()), json.dumps(different)
 
     house(test)
