@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainshed.cli.jobs.log_text import line_text
 from trainshed.cli.jobs.views import LogLine
-from trainshed.cli.text.printable import cleaned, coloured, one_line, plain
+from trainshed.cli.text.colours import cleaned, coloured, one_line, plain
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists(

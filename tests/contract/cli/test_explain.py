@@ -102,16 +102,6 @@ def test_a_job_that_would_be_refused(trainshed: Invoke, service: FakeService) ->
     assert "a.b: It is too small.\n  c: Unknown." in result.stderr
 
 
-def test_more_than_there_is_is_told_of_a_job_that_would_start(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    service.on("POST", EXPLAIN, answer())
-    nodes = [{"name": "local", "vcpus": 2.0, "memoryBytes": 2**30}]
-    service.on("GET", "/trainshed/v1/nodes", {"nodes": nodes})
-    result = trainshed("explain", "-f", "-", input='{"jobSpec": {}}')
-    assert "replicas may use 4 CPUs and 12.0 GiB, and there are 2 and 1.0 GiB" in result.stdout
-
-
 def test_gclouds_config_needs_no_program(trainshed: Invoke, service: FakeService) -> None:
     """The public guides' config.yaml: gcloud takes the program from its flags."""
     service.on("POST", EXPLAIN, answer())

@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke
 from tests.contract.cli.fake_service import FakeService
-from trainshed.cli import nodes
+from trainshed.cli import capacity
 
 NODES = "/trainshed/v1/nodes"
 JOB = "projects/p/locations/us-central1/customJobs/7"
@@ -30,7 +30,7 @@ def node(name: str = "node-1", *replicas: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "_LOOK_AGAIN", 0)
+    monkeypatch.setattr(capacity, "_LOOK_AGAIN", 0)
 
 
 def test_drain_tells_the_reason_and_does_not_wait(trainshed: Invoke, service: FakeService) -> None:

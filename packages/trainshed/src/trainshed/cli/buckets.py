@@ -10,11 +10,10 @@ from urllib.parse import quote
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
-from trainshed.cli.output_format import print_data, takes_form
+from trainshed.cli.output import Actions, print_data, takes_actions, takes_form
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.tables import Column, titled
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.text.printable import cleaned, plain
+from trainshed.cli.text.colours import cleaned, plain
 
 PATIENCE = 60.0
 """Seconds that an answer may take; streams wait without a limit."""

@@ -22,7 +22,7 @@ class Session:
 _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
-    ("console", "trainshed.cli.console", "Print a link that opens the web console."),
+    ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
     ("delete", "trainshed.cli.listing:delete", "Delete a dataset, model, secret or study."),
     (
         "demo",
@@ -49,8 +49,8 @@ _COMMANDS = (
         "trainshed.cli.listing:list_",
         "List datasets, experiments, models, nodes, quotas, secrets, studies.",
     ),
-    ("nodes", "trainshed.cli.nodes", "Drain nodes for maintenance."),
-    ("quotas", "trainshed.cli.quotas", "Set what a project may use."),
+    ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
+    ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
     (
         "reducers",
         "trainshed.cli.reducers",
@@ -59,7 +59,7 @@ _COMMANDS = (
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
-    ("tensorboard", "trainshed.cli.tensorboard", "Open TensorBoard for what jobs wrote."),
+    ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for what jobs wrote."),
 )
 """(name, module, description); the module's `command` is the click command, unless another is named."""
 

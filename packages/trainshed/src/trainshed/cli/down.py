@@ -12,14 +12,14 @@ from queue import Empty, SimpleQueue
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused, Unaddressed, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, data_directory, local, on_this_machine, takes_address
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.processes import Process
-from trainshed.cli.time_limits import TimeLimit
+from trainshed.cli.text.moments import TimeLimit
 from trainshed.core import held
 from trainshed.replica.system import durable
 

@@ -22,7 +22,7 @@ from trainshed.cli.connection import (
     remote,
     takes_address,
 )
-from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.output import output_format, print_data
 
 
 class Shell(enum.StrEnum):
@@ -30,7 +30,6 @@ class Shell(enum.StrEnum):
 
     SH = "sh"
     FISH = "fish"
-    POWERSHELL = "powershell"
 
 
 _GCLOUD_APIS = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
@@ -49,7 +48,6 @@ _LOUD_PROJECT = "GOOGLE_CLOUD_PROJECT"
 _USE = {
     Shell.SH: 'eval "$(trainshed env)"',
     Shell.FISH: "trainshed env --shell fish | source",
-    Shell.POWERSHELL: "trainshed env --shell powershell | Out-String | Invoke-Expression",
 }
 
 # Printed after the variables: a shell that gets everything as one line has read them before the first
@@ -138,9 +136,6 @@ def setting(values: dict[str, str], shell: Shell) -> Iterator[str]:
             case Shell.FISH:
                 escaped = value.replace("\\", "\\\\").replace("'", "\\'")
                 yield f"set -gx {name} '{escaped}'"
-            case Shell.POWERSHELL:
-                escaped = value.replace("'", "''")
-                yield f"$env:{name} = '{escaped}'"
             case _:
                 assert_never(shell)
 
@@ -153,8 +148,6 @@ def unsetting(names: Iterable[str], shell: Shell) -> Iterator[str]:
                 yield f"unset {name}"
             case Shell.FISH:
                 yield f"set -e {name}"
-            case Shell.POWERSHELL:
-                yield f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
             case _:
                 assert_never(shell)
 

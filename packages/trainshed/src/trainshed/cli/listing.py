@@ -7,15 +7,21 @@ from typing import Any, Final, TypedDict, Unpack
 import click
 from click.shell_completion import CompletionItem
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import PATIENCE
 from trainshed.cli.connection import Endpoint, find, place_of, takes_address, takes_place
 from trainshed.cli.jobs.references import completing, find_job
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output_format import output_format, print_data, takes_form, terminal_width
+from trainshed.cli.output import (
+    Actions,
+    output_format,
+    print_data,
+    takes_actions,
+    takes_form,
+    terminal_width,
+    yaml_text,
+)
 from trainshed.cli.resources import KINDS, Kind, Place, short
 from trainshed.cli.text.tables import table_of
-from trainshed.cli.text.yaml_form import yaml_text
 
 _SOON: Final = 0.5
 """Seconds that the service may take to answer while a shell completes a name."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.groups import Group
+from trainshed.cli.output import Actions, takes_actions
 
 
 @click.group(cls=Group)

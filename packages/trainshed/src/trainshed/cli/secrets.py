@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import Group
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
 

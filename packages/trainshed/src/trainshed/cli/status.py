@@ -9,7 +9,7 @@ import click
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import live_jobs
-from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.moments import counted, duration, local_moment, parse_moment, size
 from trainshed.cli.text.tables import pairs
 from trainshed.wire.trainshed_v1.jobs import Outbox, Retention, Status

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict, replace
 
-from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.text.printable import plain
+from trainshed.cli.output import output_format, print_data
+from trainshed.cli.text.colours import plain
 from trainshed.engines.findings import Finding, Verdict, bad, good, less
 from trainshed.engines.port import Capabilities, Node
 from trainshed.engines.registry import doctor

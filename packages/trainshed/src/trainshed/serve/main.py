@@ -2,7 +2,7 @@
 
 import click
 
-from trainshed.cli import reader
+from trainshed.cli import output
 from trainshed.cli.commands import register
 from trainshed.cli.groups import Group
 from trainshed.serve import clock
@@ -46,7 +46,7 @@ def main() -> None:
     try:
         group(prog_name=_NAME)
     except SystemExit as end:
-        if end.code == 1 and reader.reader_has_left():
+        if end.code == 1 and output.reader_has_left():
             # The reader wants no more (`| head`), which does not mean that the command failed.
-            raise SystemExit(reader.STATUS) from None
+            raise SystemExit(output.READER_LEFT) from None
         raise

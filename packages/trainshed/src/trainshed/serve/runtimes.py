@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.groups import ListGroup
-from trainshed.cli.output_format import print_data, takes_form
-from trainshed.cli.text.printable import coloured
+from trainshed.cli.output import Actions, print_data, takes_actions, takes_form
+from trainshed.cli.text.colours import coloured
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
-from trainshed.cli.text.printable import plain
+from trainshed.cli.output import Actions, takes_actions
+from trainshed.cli.text.colours import plain
 from trainshed.core.units import Nanos
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
 from trainshed.telemetry.lines import configure

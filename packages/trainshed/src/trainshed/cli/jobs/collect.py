@@ -3,12 +3,12 @@ too large together. Nothing of a live job is deleted."""
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import job_path, list_jobs, project_of
 from trainshed.cli.jobs.views import JobView
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.moments import counted, local_moment, parse_moment, size
 from trainshed.core.retention import jobs_due, parse_age, parse_size
 from trainshed.wire.trainshed_v1.jobs import DeletedLogs

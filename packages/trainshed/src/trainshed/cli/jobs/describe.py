@@ -11,12 +11,12 @@ from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
 from trainshed.cli.text.colours import (
     entry_colour,
     faint,
+    one_line,
     replica_colour,
     state_colour,
     trial_colour,
 )
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
-from trainshed.cli.text.printable import one_line
 from trainshed.cli.text.tables import Column, Field, joined, pairs, table, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.requested import requested

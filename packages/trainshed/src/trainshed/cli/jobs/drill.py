@@ -7,15 +7,19 @@ from datetime import tzinfo
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.jobs.watch import timeline_line
-from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.reader import until_reader_leaves
+from trainshed.cli.output import (
+    Actions,
+    output_format,
+    print_data,
+    takes_actions,
+    until_reader_leaves,
+)
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment, size
 from trainshed.cli.text.tables import pairs

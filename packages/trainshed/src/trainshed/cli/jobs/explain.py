@@ -6,23 +6,21 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from trainshed.cli.client import Refused
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.describe import waiting_lines
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
-from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import gibibytes
 from trainshed.cli.text.tables import Field, table_of
 from trainshed.core.capacity import WaitReason
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.capacity import Explanation, NodeList
+from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.record import read
 
 WOULD_WAIT = 3
@@ -89,36 +87,12 @@ def command(
     if form == "json":
         print_data(answer)
     else:
-        preflight = read(answer, Explanation)
-        for line in explanation(preflight):
+        for line in explanation(read(answer, Explanation)):
             click.echo(line)
-        for text in filter(None, (*added, more_than_there_is(preflight, endpoint))):
+        for text in added:
             click.echo(f"notice: {text}")
     if not answer["admitted"]:
         raise SystemExit(WOULD_WAIT)
-
-
-def more_than_there_is(answer: Explanation, endpoint: Endpoint) -> str:
-    """Return a notice for a job that would start although it asks for more than all nodes have, because
-    capacity is shared; "" = it does not, or the caller may not see the nodes. Raises Unreachable."""
-    if not answer.admitted:
-        return ""
-    try:
-        nodes = read(endpoint.client().get("/trainshed/v1/nodes"), NodeList)
-    except Refused:
-        return ""
-    if not nodes.nodes:
-        return ""
-    cpus = sum(machine.vcpus * machine.replicas for machine in answer.machines)
-    memory = sum(machine.memory_limit_bytes * machine.replicas for machine in answer.machines)
-    has_cpus = sum(node.vcpus for node in nodes.nodes if node.vcpus is not UNSET)
-    has_memory = sum(node.memory_bytes for node in nodes.nodes if node.memory_bytes is not UNSET)
-    if cpus <= has_cpus and memory <= has_memory:
-        return ""
-    return (
-        f"Its replicas may use {cpus:g} CPUs and {gibibytes(memory)}, and there are {has_cpus:g} and"
-        f" {gibibytes(has_memory)}: they share what there is (capacity relaxed)."
-    )
 
 
 def explanation(answer: Explanation) -> Iterator[str]:

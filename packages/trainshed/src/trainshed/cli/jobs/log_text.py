@@ -8,13 +8,14 @@ import click
 
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
 from trainshed.cli.text.colours import (
+    coloured,
     entry_colour,
+    plain,
     replica_colour,
     severity_colour,
     trial_number_colour,
 )
 from trainshed.cli.text.moments import exact_moment, parse_moment
-from trainshed.cli.text.printable import coloured, plain
 from trainshed.core.names import SERVICE_TASK
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 

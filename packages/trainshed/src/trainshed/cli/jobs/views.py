@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainshed.cli.text.colours import coloured, one_line, plain
 from trainshed.cli.text.moments import duration, parse_moment
-from trainshed.cli.text.printable import coloured, one_line, plain
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
 from trainshed.core.progress import remaining_text

@@ -15,8 +15,7 @@ from trainshed.cli.jobs.log_text import labelled, line_text
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
-from trainshed.cli.output_format import output_format, print_data
-from trainshed.cli.reader import until_reader_leaves
+from trainshed.cli.output import output_format, print_data, until_reader_leaves
 from trainshed.cli.text.colours import entry_colour, faint, state_colour
 from trainshed.cli.text.moments import local_clock
 from trainshed.core.lifecycle.states import JobState

@@ -11,19 +11,18 @@ from trainshed.cli.client import Client
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, answering, find, takes_address
 from trainshed.cli.jobs import job_files
-from trainshed.cli.jobs.explain import more_than_there_is
+from trainshed.cli.jobs.explain import explanation
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
 from trainshed.cli.jobs.references import completing, job_path
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output_format import output_format, print_data
+from trainshed.cli.output import output_format, print_data
+from trainshed.cli.processes import own_service
 from trainshed.cli.requirements import split_requirements
 from trainshed.cli.run import program, request, sending
-from trainshed.cli.run.own_service import own_service
-from trainshed.cli.run.plan import plan_lines
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
-from trainshed.cli.text.printable import one_line
-from trainshed.cli.text.tables import pairs
+from trainshed.cli.text.colours import one_line
+from trainshed.cli.text.tables import first_few, pairs
 from trainshed.core.names import Api
 from trainshed.core.notifications import LABEL
 from trainshed.core.requested import Requested, requested
@@ -32,6 +31,8 @@ from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Explanation
 from trainshed.wire.trainshed_v1.record import read
 
+_SHOWN = 6
+"""Maximum files and requirements that are named."""
 _EXAMPLE = "trainshed run task.py --image pytorch -- --epochs 3"
 
 
@@ -240,10 +241,13 @@ def _run(
         },
     )
     wanted = requested(job.job)
-    runs = _runs(wanted, packed)
     plan = read(answer, Explanation)
-    shared = more_than_there_is(plan, endpoint)
-    for line in plan_lines(plan, runs, packed, wanted.output, shared):
+    facts = [("Runs", _runs(wanted, packed))]
+    if packed:
+        facts.append(("Files", first_few(packed.files, _SHOWN)))
+        facts.append(("Installs", first_few(packed.requirements, _SHOWN)))
+    facts.append(("Output", wanted.output))
+    for line in (*pairs([fact for fact in facts if fact[1]]), *explanation(plan)):
         click.echo(line, err=True)
     if packed:
         sending.upload(endpoint, packed.packages)

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from trainshed.cli.projects import build_project, is_project
 from trainshed.cli.requirements import (
     REQUIREMENTS_WHEEL,
     read_requirements,
     requirement,
     requirements_wheel,
 )
-from trainshed.cli.sdist import PackagingError, project_files
+from trainshed.cli.sdist import PackagingError, build_project, is_project, project_files
 from trainshed.replica.protocol import PACKED_PROGRAM
 
 _PACKAGE = PACKED_PROGRAM
@@ -84,8 +83,6 @@ class Program:
     files: tuple[str, ...] = ()
     #: Other packages that are installed with it.
     requirements: tuple[str, ...] = ()
-    #: The file beside it that lists requirements; "" = none.
-    requirements_file: str = ""
 
 
 def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
@@ -291,7 +288,6 @@ def _program(
         name=name,
         files=tuple(contents),
         requirements=tuple(needed),
-        requirements_file=str(listed) if from_file else "",
     )
 
 

@@ -1,13 +1,77 @@
-"""Chooses the colours of states, severities and replicas. `click.echo` removes them for pipes."""
+"""Text for terminals: what others have written is made printable, and states, severities and replicas have
+their colours, which `click.echo` removes for pipes."""
 
+import re
 import zlib
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, Final, assert_never, cast
 
 import click
 
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.study.records import TrialState
+
+_SIGNS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+"""The control codes of ASCII and Latin-1 except for tab and line feed, marks that change the direction of
+text, and surrogates."""
+_CONTROL: Final = re.compile(f"[{_SIGNS}]")
+_CONTROL_OR_COLOUR: Final = re.compile(rf"\x1b\[[0-9;:]*m|[{_SIGNS}]")
+_RETURN: Final = re.compile(r"\r+\n?")
+_PLAIN: Final = ("\x1b[m", "\x1b[0m")
+"""Sequences that end all colours."""
+
+
+def plain(text: str) -> str:
+    """Return a text for a terminal, without colours. Line feeds and tabs stay."""
+    return text if text.isprintable() else _CONTROL.sub(_shown, text)
+
+
+def one_line(text: str) -> str:
+    """As `plain`, in one line: line feeds become spaces."""
+    return " ".join(plain(text).split("\n"))
+
+
+def coloured(text: str) -> str:
+    """Return a program's line for a terminal, with its colours, which end with the line. Parts that the
+    program printed over each other, as progress bars do, become lines of their own."""
+    if text.isprintable():
+        return text
+    return "\n".join(_line(line) for line in _RETURN.sub("\n", text.removesuffix("\r")).split("\n"))
+
+
+def cleaned(value: Any, text: Callable[[str], str] = plain) -> Any:
+    """Return a JSON value with `text` applied to all texts, and `plain` to all names."""
+    match value:
+        case str():
+            return text(value)
+        case dict():
+            members = cast("dict[str, Any]", value)
+            return {plain(name): cleaned(member, text) for name, member in members.items()}
+        case list():
+            return [cleaned(element, text) for element in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _line(line: str) -> str:
+    last = ""
+
+    def shown(match: re.Match[str]) -> str:
+        nonlocal last
+        if len(match[0]) == 1:
+            return _shown(match)
+        last = match[0]
+        return last
+
+    text = _CONTROL_OR_COLOUR.sub(shown, line)
+    return text if not last or last in _PLAIN else text + _PLAIN[1]
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
 
 _REPLICA_COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan", "bright_magenta")
 _SERVICE = "service"

@@ -5,6 +5,9 @@ Times are nanoseconds since the epoch, durations nanoseconds, sizes bytes.
 
 import re
 from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import click
 
 from trainshed.core.units import Nanos
 
@@ -106,3 +109,20 @@ def _local(at: Nanos, zone: tzinfo | None) -> datetime:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, as `1 job` or `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class TimeLimit(click.ParamType[float]):
+    """Converts `45`, `90s`, `10m`, `2h` or `1d` to seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds. A float is a default of the command's, in seconds already."""
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(value)
+        except ValueError:
+            self.fail(f"write a time such as 45s, 10m or 2h, not {value!r}.", param, ctx)

@@ -11,8 +11,8 @@ from typing import IO, BinaryIO
 import click
 from msgspec import Struct
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import data_option
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Bytes
 from trainshed.replica.system import durable

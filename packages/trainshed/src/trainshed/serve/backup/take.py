@@ -35,8 +35,8 @@ from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.rest.access_log import ACCESS_LOG
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.connection import local, on_this_machine
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable

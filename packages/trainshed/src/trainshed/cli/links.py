@@ -1,14 +1,13 @@
-"""`trainshed tensorboard`: prints the link to TensorBoard for what jobs wrote, and can wait until it
-serves."""
+"""`trainshed tensorboard` and `console`: print links that open in a browser."""
 
 import webbrowser
 
 import click
 
-from trainshed.cli.actions import Actions, takes_actions
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import completing, find_job, job_path
+from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.viewers import ViewLink
 
@@ -25,7 +24,7 @@ from trainshed.wire.trainshed_v1.viewers import ViewLink
 @click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
 @takes_actions
 @takes_endpoint
-def command(
+def tensorboard(
     endpoint: Endpoint, jobs: tuple[str, ...], *, actions: Actions, opens: bool, waits: bool
 ) -> None:
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
@@ -54,3 +53,18 @@ def _wait(client: Client, link: ViewLink) -> None:
                 raise Refused(0, progress["error"])
             if "line" in progress:
                 click.echo(progress["line"], err=True)
+
+
+@click.command(short_help="Print a link that opens the web console.")
+@click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
+@takes_actions
+@takes_endpoint
+def console(endpoint: Endpoint, *, actions: Actions, opens: bool) -> None:
+    """Print a link that signs a browser in to the console of the service.
+
+    The link is good once, for 15 minutes, with the rights of the token that this command uses.
+    """
+    uri = str(endpoint.client().post("/login/link", {})["uri"])
+    actions.did("link", uri, "made", uri)
+    if opens and not webbrowser.open(uri):
+        raise Refused(0, "No browser was found on this machine; open the link above in one.")
