@@ -3,7 +3,7 @@
     ./dev test -p tests.accounting --cpu-to FILE [PATH ...]; python -m tests.accounting FILE
 
 Each pytest process accounts in a control group of its own (version 1, `cpuacct`, as root), and in those of
-the machines of its labs (tests/slurm/nodes.py), which are apart. Where there are none, only what it has
+the machines of its labs (tests.slurm.nodes), which are apart. Where there are none, only what it has
 waited for counts. What a session's fixture costs is the first test's that asks for it.
 
 It also says which files each of several workers ran last: so one sees if a run ends with one worker alone.

@@ -55,7 +55,7 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     service: Service, tmp_path: Path
 ) -> None:
     """spec/reduction#exactness: the same losses on all workers, to all digits printed, and by gloo; reducers
-    in timeline, logs and figures. Each for itself: tests/reduction/test_torch.py (DDP and gloo),
+    in timeline, logs and figures. Each for itself: tests.reduction.test_torch (DDP and gloo),
     test_reduction.py (reducers of a job), test_gcloud_vertex.py (pools by gcloud)."""
     torch_runtime.service_python()  # Built once for all tests, and in their time.
     package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
@@ -94,7 +94,7 @@ def test_workers_reduce_over_tls_beside_a_reducer_that_is_too_small(
     service: Service, tmp_path: Path
 ) -> None:
     """spec/reduction#security (hybrid, security): by the job's label alone, with certificates that the
-    service made. Each for itself: test_reduction.py (TLS), tests/reduction/test_hybrid.py."""
+    service made. Each for itself: test_reduction.py (TLS), tests.reduction.test_hybrid."""
     torch_runtime.service_python()
     package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
     train = {

@@ -46,7 +46,7 @@ _OWN = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 class TestRemote(Conformance):
-    # Where there is Slurm, tests/slurm has the same engine go through all of it on a real cluster.
+    # Where there is Slurm, tests.slurm has the same engine go through all of it on a real cluster.
     in_short = _OWN if not why_not() else None
 
     @pytest.fixture

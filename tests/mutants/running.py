@@ -10,7 +10,7 @@ _LOCAL, _REPLICA = (
 )
 _REMOTE, _TRANSPORT = (
     "packages/trainshed-cluster/src/trainshed_cluster/remote/",
-    "tests/contract/remote/",
+    "packages/trainshed-cluster/tests/remote/",
 )
 _SEGMENTS = tests("tests/unit/test_replica_segments.py")
 _JOURNAL = tests("tests/unit/test_replica_journal.py")

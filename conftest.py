@@ -1,0 +1,121 @@
+"""What holds for all tests: event loops are those that the service runs on.
+
+Virtual time brings a loop of its own (`tests.sim.virtual`). Programs that tests start choose for themselves.
+"""
+
+import asyncio
+import gc
+import importlib
+import os
+from typing import Any
+
+import hypothesis
+import pytest
+import uvloop
+from tests.e2e import nursery
+from tests.soaks import SOAKS
+
+# The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
+asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
+
+# How long an example takes is told by the tests beside it.
+# Where nothing else is said, half of the usual number finds what ./dev mutants plants.
+hypothesis.settings.register_profile("all", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile("some", hypothesis.settings(), deadline=None, max_examples=50)
+hypothesis.settings.load_profile("all" if SOAKS else "some")
+
+LONGEST = (
+    "reduction/test_torch.py",
+    "slurm/",
+    "e2e/test_gcloud_ml.py",
+    "e2e/test_grpc_clients.py",
+    "e2e/",
+    "reduction/",
+    "contract/",
+    "engines/",
+    "unit/test_lifecycle_walk.py",
+    "unit/test_patterns.py",
+    "unit/test_studies_",
+)
+"""Tests in the order in which they begin: the longest first, so that at the end of a run none of several
+workers is left alone with one of them. The first one builds the environment that others would wait for. All
+else comes after these."""
+
+TOGETHER = {
+    "runtimes": (
+        "contract/runtimes/test_families.py",
+        "contract/runtimes/test_runtimes_archives.py",
+        "contract/runtimes/test_runtimes_built.py",
+        "contract/runtimes/test_runtimes_confinement.py",
+        "contract/runtimes/test_runtimes_layers.py",
+    ),
+    "slurm": (
+        "slurm/test_cluster.py",
+        "slurm/test_demo.py",
+        "slurm/test_doctor.py",
+        "slurm/test_hostile.py",
+        "slurm/test_lab.py",
+        "slurm/test_leaving.py",
+        "slurm/test_same_job.py",
+        "slurm/test_service_faults.py",
+        "slurm/test_service_losses.py",
+        "slurm/test_service_places.py",
+        "slurm/test_service_rows.py",
+        "slurm/test_spies.py",
+    ),
+    "users of slurm": (
+        "slurm/test_conformance_users.py",
+        "slurm/test_identity.py",
+        "slurm/test_ordinary_user.py",
+    ),
+    "gcloud": (
+        "e2e/test_gcloud_ml.py",
+        "e2e/test_gcloud_vertex.py",
+        "e2e/test_tuning_gcloud.py",
+    ),
+    "sdk": (
+        "e2e/test_grpc_clients.py",
+        "e2e/test_job_retries.py",
+        "e2e/test_pipelines.py",
+        "e2e/test_sdk.py",
+    ),
+}
+"""Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the
+Vertex SDK; one worker runs them."""
+
+
+if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+    os.environ.setdefault(nursery.RUN, f"{run} {os.getppid()}")
+
+# What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.
+gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _rank(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+def _rank(nodeid: str) -> int:
+    inside = nodeid.partition("tests/")[2]
+    ranks = (rank for rank, name in enumerate(LONGEST) if inside.startswith(name))
+    return next(ranks, len(LONGEST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduler: Any = importlib.import_module("xdist.scheduler")
+    group_of = {name: group for group, names in TOGETHER.items() for name in names}
+
+    class Files(scheduler.LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return group_of.get(path.partition("tests/")[2], path)
+
+    return Files(config, log)

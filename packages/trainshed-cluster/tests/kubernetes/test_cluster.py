@@ -1,0 +1,361 @@
+"""What the cluster does to Pods, and what the engine makes of it: nodes that are cordoned, Pods that are
+evicted, deleted, never placed, or that have no image."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
+from tests.kubernetes.lab import KubernetesLab
+from tests.kubernetes.rootfs import PYTHON
+from tests.slurm.nodes import until
+from tests.sources import ROOT
+from trainshed.core.launch import LaunchPlan
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.engines.conformance.lab import OnTerm, Program
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
+from trainshed.engines.findings import Verdict
+from trainshed.engines.port import (
+    EngineUnavailable,
+    LaunchRejected,
+    NodeState,
+    StartFailed,
+    StartWaits,
+)
+from trainshed_cluster.kubernetes import build
+from trainshed_cluster.kubernetes.doctor import examine_kubernetes
+from trainshed_cluster.remote.failed_starts import PAUSES
+
+pytestmark = pytest.mark.kubernetes
+
+DEPLOY = ROOT / "deploy" / "kubernetes"
+FOREVER = Program(prints=1, runs=None)
+_SEVERAL = 6
+
+
+@pytest.fixture
+def cluster(kubernetes_lab: KubernetesLab) -> Iterator[KubernetesLab]:
+    yield kubernetes_lab
+    kubernetes_lab.clear()
+
+
+def engine_lab(lab: KubernetesLab, directory: Path, **settings: Any) -> KubernetesEngineLab:
+    return KubernetesEngineLab(lab, directory, kills=1, **settings)
+
+
+def our_pods(lab: KubernetesLab) -> list[dict[str, Any]]:
+    return lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
+
+
+def test_a_cordoned_node_is_to_be_left(cluster: KubernetesLab, tmp_path: Path) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        cluster.kubectl("cordon", "node1")
+        await stage.changed("node1", NodeState.DRAINING)
+        assert not stage.ends(uid), "what runs there runs on"
+        cluster.kubectl("uncordon", "node1")
+        await stage.changed("node1", NodeState.UP)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_who_is_evicted_gets_the_grace_and_is_told_so(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    """The eviction of `kubectl drain`."""
+
+    async def body(_: object, stage: Stage) -> None:
+        leaves = Program(prints=1, runs=None, on_term=OnTerm.EXIT, term_code=0)
+        uid = await stage.run(leaves)
+        await stage.printed(uid, 1)
+        [pod] = our_pods(cluster)
+        eviction = {
+            "apiVersion": "policy/v1beta1",
+            "kind": "Eviction",
+            "metadata": {"name": pod["metadata"]["name"], "namespace": "default"},
+        }
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
+        cluster.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+        end = await stage.end(uid)
+        assert isinstance(end, ReplicaExited)
+        assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
+        assert end.loss is Loss.POD_EVICTED and "was deleted, or evicted" in end.cause
+        # Its place is another Pod then.
+        await stage.launch(stage.plan(uid, Program(prints=1), incarnation=2))
+        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1, ticks=0.05, runs=None))
+        await stage.printed(uid, 2)
+        cluster.unplug("node1")
+        try:
+            cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+            assert not our_pods(cluster)
+            end = await stage.end(uid)
+            assert isinstance(end, ReplicaLost) and end.loss is Loss.AGENT_LOST
+            lines = len(stage.lines(uid))
+            await stage.for_a_while()
+            assert len(stage.lines(uid)) == lines
+        finally:
+            cluster.replug("node1")
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+    cluster.await_ready()
+
+
+def test_an_image_that_can_never_be_had_is_the_jobs_end(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    async def body(_: object, stage: Stage) -> None:
+        with pytest.raises(LaunchRejected, match=r"image nowhere:1 .*ErrImageNeverPull"):
+            await stage.allocate(stage.job())
+
+    staged(body)(None, engine_lab(cluster, tmp_path, image="nowhere:1"))
+
+
+def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
+    cluster: KubernetesLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an image in which the agent's Python is something else."""
+    monkeypatch.setattr(build, "PYTHON", "/usr/bin/sleep")
+    before = cluster.asked("httpx").count("create pods")
+
+    async def body(_: object, stage: Stage) -> None:
+        with pytest.raises(
+            StartFailed, match="has ended with exit code 1: Try '/usr/bin/sleep --help'"
+        ):
+            await stage.allocate(stage.job())
+        told = [e.delay.message for e in stage.events if isinstance(e, StartWaits) and e.delay]
+        assert len(told) == len(PAUSES) and "ended before it was there" in told[0]
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+    assert cluster.asked("httpx").count("create pods") - before == len(PAUSES) + 1
+
+
+def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """Of a node that is full of others' Pods."""
+    wanted = {"requests": {"cpu": "1900m"}}
+    other = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "other"},
+        "spec": {
+            "nodeName": "node1",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {
+                    "name": "other",
+                    "image": "trainshed-lab:1",
+                    "imagePullPolicy": "Never",
+                    "resources": wanted,
+                }
+            ],
+        },
+    }
+
+    async def body(_: object, stage: Stage) -> None:
+        cluster.kubectl("apply", "-f", "-", given=json.dumps(other))
+        [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
+        with pytest.raises(EngineUnavailable):
+            await stage.engine.allocate(uid, 1, [request])
+        await stage.until(
+            lambda: any(isinstance(event, StartWaits) and event.delay for event in stage.events),
+            "why it waits",
+        )
+        [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
+        assert told.word == "Unschedulable" and "cpu" in told.message
+        [node, _] = await stage.engine.capacity()
+        assert node.others.vcpus == pytest.approx(15.2), "what others have is not ours to give"
+        cluster.kubectl("delete", "pod", "other", "--grace-period=1")
+        await stage.allocate(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_a_pod_beyond_its_namespaces_quota_waits_and_says_why(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none-at-all"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+
+    async def body(_: object, stage: Stage) -> None:
+        cluster.kubectl("apply", "-f", "-", given=json.dumps(quota))
+        try:
+            [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
+            with pytest.raises(EngineUnavailable):
+                await stage.engine.allocate(uid, 1, [request])
+            await stage.until(
+                lambda: any(
+                    isinstance(event, StartWaits) and event.delay for event in stage.events
+                ),
+                "why it waits",
+            )
+            [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
+            assert told.word == "ExceededQuota" and "quota" in told.message
+            assert not our_pods(cluster)
+        finally:
+            cluster.kubectl("delete", "resourcequota", "none-at-all")
+        await stage.allocate(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+ASKS = """
+import socket, sys, time
+while True:
+    try:
+        with socket.create_connection((sys.argv[1], int(sys.argv[2])), 1) as line:
+            print(sys.argv[1], line.recv(100).decode(), flush=True)
+    except OSError as error:
+        print('nobody', type(error).__name__, flush=True)
+    time.sleep(0.2)
+"""
+ANSWERS = """
+import socket, sys
+with socket.create_server(('', int(sys.argv[1]))) as server:
+    while True:
+        line, _ = server.accept()
+        with line:
+            line.sendall(sys.argv[2].encode())
+"""
+
+
+@pytest.mark.parametrize("run_as", [0, 1000], ids=["root", "restricted"])
+def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
+    cluster: KubernetesLab, tmp_path: Path, run_as: int
+) -> None:
+    """spec/program#hostnames, on a cluster without any DNS."""
+
+    async def body(_: object, stage: Stage) -> None:
+        def plan(
+            replica: ReplicaId, script: str, *given: object, incarnation: int = 1
+        ) -> LaunchPlan:
+            own = stage.plan(uid, FOREVER, replica, incarnation=incarnation)
+            return msgspec.structs.replace(own, argv=(PYTHON, "-c", script, *map(str, given)))
+
+        uid = stage.job()
+        _, peer = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
+        assert peer.host == peer.hostname
+        await stage.engine.launch(
+            [
+                plan(PRIMARY, ASKS, peer.host, peer.port),
+                plan(SECOND_REPLICA, ANSWERS, peer.port, "first"),
+            ]
+        )
+        await stage.until(lambda: _last(stage, uid) == f"{peer.host} first", "the first answer")
+        [pod] = [one for one in our_pods(cluster) if one["spec"]["hostname"] == peer.hostname]
+        cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+        await stage.end(uid, SECOND_REPLICA)
+        nodes = ["node1", "node2"]
+        _, moved = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, nodes=nodes)
+        assert (moved.host, moved.port) == (peer.host, peer.port)
+        assert moved.address != peer.address
+        await stage.launch(plan(SECOND_REPLICA, ANSWERS, peer.port, "second", incarnation=2))
+        await stage.until(lambda: _last(stage, uid) == f"{peer.host} second", "the second answer")
+        assert not stage.ends(uid)
+
+    staged(body)(None, engine_lab(cluster, tmp_path, run_as=run_as, grace=1.0))
+
+
+def _last(stage: Stage, uid: JobUid) -> object:
+    lines = stage.lines(uid)
+    return lines[-1]["m"] if lines else None
+
+
+def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """By its name, and by the labels that tools look at; nothing in it is secret, or a user's."""
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(FOREVER)
+        await stage.printed(uid, 1)
+        [pod] = our_pods(cluster)
+        assert pod["metadata"]["name"] == f"conformance-{uid}-workerpool0-0-1-0"
+        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == f"job-{uid}"
+        assert pod["metadata"]["labels"]["trainshed/replica"] == "workerpool0-0"
+        assert "PRIVATE KEY" not in json.dumps(pod)
+        assert cluster.get("services", "trainshed")["spec"]["clusterIP"] == "None"
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+
+
+def test_the_rights_that_are_asked_for_are_all_that_is_needed(
+    cluster: KubernetesLab, tmp_path: Path
+) -> None:
+    """deploy/kubernetes/rbac.yaml, given to a user who may do nothing else."""
+    rights = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
+    for one in rights:
+        if "subjects" in one:
+            one["subjects"] = [
+                {"kind": "User", "name": "trainshed", "apiGroup": "rbac.authorization.k8s.io"}
+            ]
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    cluster.kubectl("apply", "-f", "-", given=given)
+
+    async def body(_: object, stage: Stage) -> None:
+        uid = await stage.run(Program(prints=1))
+        assert (await stage.exited(uid)).exit.exit_code == 0
+
+    own = {"kubeconfig": str(cluster.service_kubeconfig)}
+    try:
+        staged(body)(None, engine_lab(cluster, tmp_path, **own))
+    finally:
+        cluster.kubectl("delete", "--wait=false", "-f", "-", given=given)
+    assert not our_pods(cluster)
+
+
+def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> None:
+    """Of a user without any; of who has all, nothing."""
+    table = lab_settings(cluster)
+    found = {one.about: one for one in examine_kubernetes(table)}
+    assert {one.verdict for one in found.values()} == {Verdict.GOOD}, found
+    assert found["Kubernetes nodes"].told == "2 of 2 take jobs."
+    nobody = {
+        **table,
+        "kubeconfig": str(cluster.service_kubeconfig),
+        "namespaces": {"*": "elsewhere"},
+    }
+    told = [one for one in examine_kubernetes(nobody) if one.verdict is Verdict.BAD]
+    assert any("may not watch nodes of the cluster" in one.told for one in told)
+    assert any("may not create pods of namespace elsewhere" in one.told for one in told)
+    assert not our_pods(cluster)
+
+
+def test_a_pod_costs_three_calls_over_its_life(cluster: KubernetesLab, tmp_path: Path) -> None:
+    """Counted by the API server: besides a list of each kind at the start, watches, and two questions about a
+    node, every two seconds at most, while an agent there is silent."""
+    before = len(cluster.asked("httpx"))
+
+    async def body(_: object, stage: Stage) -> None:
+        uids = [await stage.run(Program(prints=1)) for _ in range(_SEVERAL)]
+        for uid in uids:
+            assert (await stage.exited(uid)).exit.exit_code == 0
+
+    staged(body)(None, engine_lab(cluster, tmp_path))
+    for _ in until("the end of all Pods", 60):
+        if not our_pods(cluster):
+            break
+    calls = Counter(cluster.asked("httpx")[before:])
+    # A WebSocket begins with a GET, as an attach does here.
+    of_pods = {"create pods": _SEVERAL, "get pods/attach": _SEVERAL, "delete pods": _SEVERAL}
+    doubts = calls.pop("get nodes", 0)
+    once = {"list pods": 1 + doubts, "list nodes": 1, "list events": 1, "create services": 1}
+    watches = ("watch pods", "watch nodes", "watch events")
+    assert {what: n for what, n in calls.items() if what not in watches} == of_pods | once

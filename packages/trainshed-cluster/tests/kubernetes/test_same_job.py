@@ -1,0 +1,66 @@
+"""The same job file, byte for byte, on one machine and on a Kubernetes cluster: the same result, the same
+shape of CLUSTER_SPEC, the same lines and words on the timeline. Through both APIs; on Slurm: tests.slurm."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import Service, running
+from tests.kubernetes.lab import KubernetesLab
+from tests.kubernetes.whole import configure, service_on
+from tests.slurm.test_same_job import FILES, SUMS, Seen, seen
+
+pytestmark = pytest.mark.kubernetes
+
+_BY_PATH = """model = pathlib.Path(place.replace("gs://", "/gcs/"))
+model.mkdir(parents=True, exist_ok=True)
+(model / "sum.txt").write_text(str(total))
+"""
+_BY_CLIENT = """from google.cloud import storage
+bucket, _, name = place.removeprefix("gs://").partition("/")
+storage.Client().bucket(bucket).blob(name + "sum.txt").upload_from_string(str(total))
+"""
+"""Pods are not shown /gcs."""
+_ITS_OWN = ("delayed:", "replica_placed:")
+"""Of the timeline: Pods are waited for, and sent what programs need."""
+
+
+def shown(found: Seen) -> dict[str, Any]:
+    """What both have in common: peers are told by name here, by address there."""
+    specs = [re.sub(r'"[^" ]+:(PORT|\d+)"', '"PLACE"', json.dumps(one)) for one in found.specs]
+    return {
+        "resource": found.resource,
+        "result": found.result,
+        "specs": sorted(specs),
+        "lines": found.lines,
+        "story": [line for line in found.story if not line.startswith(_ITS_OWN)],
+    }
+
+
+@pytest.fixture(scope="module")
+def services(
+    kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Service, Service]]:
+    place = tmp_path_factory.mktemp("same")
+    config = configure(kubernetes_lab, place / "there")
+    with running(place / "here") as here, service_on(kubernetes_lab, config) as there:
+        yield here, there
+    kubernetes_lab.clear()
+
+
+@FILES
+def test_the_same_file_is_the_same_job(
+    services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
+) -> None:
+    assert SUMS.count(_BY_PATH) == 1
+    file = tmp_path / "job.json"
+    by_path, by_client = (json.dumps(text)[1:-1] for text in (_BY_PATH, _BY_CLIENT))
+    file.write_text(json.dumps(job, indent=1).replace(by_path, by_client))
+    here, there = (seen(service, path, file, result) for service in services)
+    assert here.resource["state"] in ('"JOB_STATE_SUCCEEDED"', '"SUCCEEDED"')
+    assert shown(here) == shown(there)
+    assert there.result == b"21" and len(there.specs) == 3

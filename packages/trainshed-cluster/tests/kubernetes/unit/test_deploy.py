@@ -1,0 +1,134 @@
+"""The manifests and images of deploy/kubernetes agree with each other, and with the code. That a cluster
+takes them, and what comes of it, is tested in tests.kubernetes.test_in_cluster."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.sources import ROOT
+from trainshed.serve import settings as service_settings
+from trainshed_cluster.kubernetes.settings import not_restricted, parse
+
+DEPLOY = ROOT / "deploy" / "kubernetes"
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def of_kind(kind: str, name: str = "service.yaml") -> list[dict[str, Any]]:
+    return [one for one in documents(name) if one["kind"] == kind]
+
+
+CONFIG: dict[str, Any] = tomllib.loads((DEPLOY / "config.toml").read_text())
+[SET] = of_kind("StatefulSet")
+POD: dict[str, Any] = SET["spec"]["template"]["spec"]
+[SERVICE] = POD["containers"]
+VARIABLES = {one["name"]: one.get("value", "") for one in SERVICE["env"]}
+
+
+def test_everything_that_lies_there_is_applied() -> None:
+    [kustomization] = documents("kustomization.yaml")
+    [config] = kustomization["configMapGenerator"]
+    named = {*kustomization["resources"], *config["files"], "kustomization.yaml"}
+    assert named == {path.name for path in DEPLOY.iterdir() if path.is_file()}
+
+
+def test_the_settings_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = parse(CONFIG["engines"]["kubernetes"])
+    assert not not_restricted(given)
+    for name, value in VARIABLES.items():
+        if name.startswith("TRAINSHED_"):
+            monkeypatch.setenv(name, value.replace("$(NAMESPACE)", "training"))
+    loaded = service_settings.load(DEPLOY / "config.toml", {})
+    assert loaded.engine == "kubernetes" and loaded.tls
+    assert "trainshed-service" in loaded.allowed_hosts
+
+
+def test_services_lead_to_where_the_service_listens() -> None:
+    ports = {
+        port["name"]: port["port"] for one in of_kind("Service") for port in one["spec"]["ports"]
+    }
+    assert ports == {one["name"]: one["containerPort"] for one in SERVICE["ports"]}
+    assert ports == {
+        "api": int(VARIABLES["TRAINSHED_PORT"]),
+        "grpc": int(VARIABLES["TRAINSHED_GRPC_TLS_PORT"]),
+        "agents": CONFIG["engines"]["kubernetes"]["port"],
+    }
+    for one in of_kind("Service"):
+        assert (
+            one["spec"]["selector"].items() <= SET["spec"]["template"]["metadata"]["labels"].items()
+        )
+    agents = next(
+        one for one in of_kind("Service") if one["metadata"]["name"] == "trainshed-agents"
+    )
+    assert agents["metadata"]["name"] == CONFIG["engines"]["kubernetes"]["address"]
+    assert agents["spec"]["publishNotReadyAddresses"], "agents need not wait until it is ready"
+
+
+def test_what_must_not_be_lost_is_in_the_volume() -> None:
+    [claim] = SET["spec"]["volumeClaimTemplates"]
+    mounts = {one["name"]: one["mountPath"] for one in SERVICE["volumeMounts"]}
+    place = mounts[claim["metadata"]["name"]]
+    for name in ("TRAINSHED_DATA", "TRAINSHED_CACHE", "HOME"):
+        assert Path(VARIABLES[name]).is_relative_to(place), name
+    assert SERVICE["args"] == ["up", "--config", f"{mounts['config']}/config.toml"]
+    assert SET["spec"]["replicas"] == 1, "the data directory belongs to one service at a time"
+
+
+def test_it_meets_pod_securitys_level_restricted() -> None:
+    """kubernetes.io/docs: Pod Security Standards, Restricted."""
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not SERVICE["securityContext"]["allowPrivilegeEscalation"]
+    assert SERVICE["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not POD.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+    assert all(one.keys() & {"configMap", "emptyDir"} for one in POD["volumes"])
+
+
+def test_no_right_goes_beyond_nodes_and_pods() -> None:
+    allowed = {"nodes", "pods", "pods/attach", "services", "events"}
+    for kind in ("ClusterRole", "Role"):
+        for role in of_kind(kind, "rbac.yaml"):
+            for rule in role["rules"]:
+                assert set(rule["resources"]) <= allowed
+                assert "*" not in rule["verbs"]
+                writes = {"create", "delete", "update", "patch"} & set(rule["verbs"])
+                assert kind == "Role" or not writes, "nothing is changed in the whole cluster"
+
+
+def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
+    [role] = of_kind("Role", "kueue/rbac.yaml")
+    [rule] = role["rules"]
+    assert rule["resources"] == ["workloads"]
+    assert set(rule["verbs"]) == {"list", "watch", "delete"}
+    [binding] = of_kind("RoleBinding", "kueue/rbac.yaml")
+    [account] = of_kind("ServiceAccount", "rbac.yaml")
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+
+
+def test_images_have_one_python_and_this_version() -> None:
+    texts = [(DEPLOY / place / "Containerfile").read_text() for place in ("base", "service")]
+    [versions] = {tuple(re.findall(r"^ARG PYTHON=(.*)$", text, re.MULTILINE)) for text in texts}
+    [python] = versions
+    assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{python}")
+    version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"][
+        "version"
+    ]
+    assert SERVICE["image"].endswith(f":{version}")
+
+
+@pytest.mark.parametrize("name", ["lightkube", "grpcio"])
+def test_the_services_image_has_what_the_engine_needs(name: str) -> None:
+    assert re.search(rf"^{name}==", (ROOT / "locks/kubernetes.txt").read_text(), re.MULTILINE)
+
+
+def test_the_services_image_has_the_packages_that_are_tested() -> None:
+    def pinned(path: str) -> set[str]:
+        return set(re.findall(r"^[a-z0-9-]+==\S+", (ROOT / path).read_text(), re.MULTILINE))
+
+    assert pinned("locks/run.txt") <= pinned("locks/kubernetes.txt") <= pinned("locks/dev.txt")

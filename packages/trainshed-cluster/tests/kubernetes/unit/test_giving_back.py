@@ -1,0 +1,209 @@
+"""What becomes of a Pod whose work is over, over an API in memory: it is deleted once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.kubernetes.unit import kubeconfig
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.names import JobUid
+from trainshed_cluster.kubernetes import client, cluster, manifests
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
+
+pytestmark = pytest.mark.anyio
+
+NAME = HoldName("abc", JobUid(7), 1, 0)
+NODE = {
+    "metadata": {"name": "a"},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+_TURNS = 50
+"""Of the loop, in which a call of this API would have come."""
+
+
+def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:
+    states: dict[str, dict[str, Any]] = {
+        "Pending": {"waiting": {"reason": "ContainerCreating"}},
+        "Running": {"running": {}},
+        "Succeeded": {"terminated": {"exitCode": 0}},
+    }
+    return {
+        "metadata": {
+            "name": "one",
+            "namespace": "default",
+            "uid": "one",
+            "resourceVersion": str(version),
+            "labels": {manifests.SERVICE: "abc"},
+            "annotations": {manifests.HOLD: str(NAME)},
+            **metadata,
+        },
+        "spec": {"nodeName": "a", "containers": []},
+        "status": {
+            "phase": phase,
+            "containerStatuses": [{"name": "replica", "state": states[phase]}],
+        },
+    }
+
+
+LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
+
+
+class Api:
+    """With one Pod. `started`: a kubelet says that its container is, whatever the Pod's status says.
+    `leaving`: what is told of the Pod once it is deleted."""
+
+    def __init__(
+        self,
+        phase: str = "Running",
+        *,
+        started: bool = False,
+        leaving: tuple[str, dict[str, Any]] = ("DELETED", pod("Succeeded", 3)),
+    ) -> None:
+        self.phase = phase
+        self.started = started
+        self.leaving = leaving
+        self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.deleted: list[str] = []
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        of_pods = request.url.path.endswith("/pods")
+        if request.url.path.endswith("/events") and "watch" in request.url.params:
+            return httpx2.Response(200, content=self._starts())
+        if request.method == "DELETE":
+            self.deleted.append(request.url.path)
+            self.events.put_nowait(self.leaving)
+            return httpx2.Response(200, json={})
+        if "watch" in request.url.params:
+            return httpx2.Response(200, content=self._changes(of_pods))
+        items = [pod(self.phase, 1)] if of_pods else [NODE]
+        return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def _changes(self, of_pods: bool) -> AsyncIterator[bytes]:
+        while of_pods:
+            kind, item = await self.events.get()
+            yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
+        await asyncio.Event().wait()
+
+    async def _starts(self) -> AsyncIterator[bytes]:
+        if self.started:
+            involved = {"uid": "one", "fieldPath": "spec.containers{replica}"}
+            event = {"metadata": {"resourceVersion": "2"}, "involvedObject": involved}
+            yield json.dumps({"type": "ADDED", "object": event}).encode() + b"\n"
+        await asyncio.Event().wait()
+
+
+async def started(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> cluster.KubernetesCluster:
+    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
+    monkeypatch.setattr(cluster, "ApiClient", made)
+    settings = parse({"image": "i:1", "kubeconfig": str(kubeconfig.written(tmp_path))})
+    here = cluster.KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
+    await here.start()
+    return here
+
+
+async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent was told to leave, which the watch tells before the Pod is deleted."""
+    api = Api()
+    here = await started(api, tmp_path, monkeypatch)
+    giving_back = asyncio.create_task(here.give_back(NAME))
+    async with asyncio.timeout(10):
+        # As soon as it waits for the end of the agent.
+        await asyncio.sleep(0)
+        api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
+        await giving_back
+        async for report in here.watch():
+            if not report.agents:
+                break
+    await here.close()
+    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends within the second that a kubelet takes to say that it began."""
+
+    async def attach(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(client.ApiClient, "attach", attach)
+    api = Api("Pending", started=True)
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+        await here.start_agent(hold, "a", ["true"], b"")
+        giving_back = asyncio.create_task(here.give_back(NAME))
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        assert not api.deleted
+        api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
+        await giving_back
+    await here.close()
+    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
+
+
+async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a Python that lacks its library; the API says 404 and nothing else when it is attached to."""
+
+    async def attach(*_: object) -> bool:
+        raise client.ApiFailure(404, "", "")
+
+    monkeypatch.setattr(client.ApiClient, "attach", attach)
+    api = Api("Pending", started=True)
+    here = await started(api, tmp_path, monkeypatch)
+    over = pod("Succeeded", 2)
+    over["status"]["containerStatuses"][0]["state"] = {
+        "terminated": {"exitCode": 127, "message": "python3: libpython3.13.so.1.0: no such file\n"}
+    }
+    async with asyncio.timeout(10):
+        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
+        api.events.put_nowait(("MODIFIED", over))
+        with pytest.raises(
+            AgentEnded, match=r"exit code 127: python3: libpython3.13.so.1.0: no such"
+        ):
+            await here.start_agent(hold, "a", ["true"], b"")
+    await here.close()
+
+
+async def test_a_pod_that_others_delete_is_lost_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec/failures#losses-on-a-cluster"""
+    api = Api()
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        api.events.put_nowait(("MODIFIED", LEAVING))
+        end = await here.ending(NAME)
+    await here.close()
+    assert end is not None and end.loss is Loss.POD_EVICTED
+    assert end.why == "Pod one was deleted, or evicted from its node, and not by this service"
+
+
+async def test_a_pod_that_this_service_deletes_is_not_told_as_deleted_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's line breaks meanwhile, and why is asked."""
+    monkeypatch.setattr(cluster, "_LEAVING_SECONDS", 0.0)
+    # Nothing told by then is no answer.
+    monkeypatch.setattr(cluster, "_TELLING_SECONDS", 60.0)
+    api = Api(leaving=("MODIFIED", LEAVING))
+    here = await started(api, tmp_path, monkeypatch)
+    async with asyncio.timeout(10):
+        asking = asyncio.create_task(here.ending(NAME))
+        await here.give_back(NAME)
+        assert await asking is None
+    await here.close()
+    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]

@@ -1,0 +1,340 @@
+"""Jobs that wait in Kueue's queue, over an API in memory: one workload of an attempt's Pods, why it waits,
+and its end."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from tests.kubernetes.unit import kubeconfig
+from trainshed.core.capacity import Delay
+from trainshed.core.lifecycle.replica_events import Loss
+from trainshed.core.names import JobUid
+from trainshed_cluster.kubernetes import admission, client, cluster, kueue, reasons
+from trainshed_cluster.kubernetes.cluster import KubernetesCluster
+from trainshed_cluster.kubernetes.objects import Pod, Workload
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.remote.cluster import ClusterRefused, HoldName, NodeNeed
+
+pytestmark = pytest.mark.anyio
+
+HOLDS = [HoldName("abc", JobUid(7), 1, part) for part in range(2)]
+NEEDS = [
+    NodeNeed("wish", 1, 1.0, 1 << 30, replica=f"workerpool0-{n}", hostname=f"job-{n}", gang_size=2)
+    for n in range(2)
+]
+GROUP = "trainshed-abc-7-1"
+SETTINGS = {"image": "i:1", "queue": "kueue", "local_queue": "users"}
+
+
+def workload(name: str, made: int = 0, **conditions: tuple[str, str, str]) -> dict[str, Any]:
+    """`conditions`: status, reason and message of each. `made`: the minute of its creation."""
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": name,
+            "creationTimestamp": f"2026-01-01T00:{made:02}:00Z",
+        },
+        "spec": {"queueName": "users"},
+        "status": {
+            "conditions": [
+                {"type": kind, "status": status, "reason": reason, "message": message}
+                for kind, (status, reason, message) in conditions.items()
+            ]
+        },
+    }
+
+
+def parsed(document: dict[str, Any]) -> Workload:
+    return msgspec.convert(document, Workload, strict=False)
+
+
+class Api:
+    """An API server with Kueue, which takes Pods in as they are made. `kinds`: what it has, by the end of the
+    path."""
+
+    def __init__(self, *, manages: bool = True, has_kueue: bool = True) -> None:
+        self.manages, self.has_kueue = manages, has_kueue
+        self.kinds: dict[str, dict[str, dict[str, Any]]] = {"pods": {}, "workloads": {}}
+        self.deleted: list[str] = []
+        self.changed = asyncio.Condition()
+        self._events: dict[str, list[bytes]] = {"pods": [], "workloads": []}
+        self._version = 1
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        *_, kind = path.split("/")
+        if path == kueue.API:
+            found = {"preferredVersion": {"groupVersion": "x", "version": "v1beta2"}}
+            return httpx2.Response(200 if self.has_kueue else 404, json=found)
+        if request.method == "DELETE":
+            *_, kind, name = path.split("/")
+            if name not in self.kinds[kind]:
+                return httpx2.Response(404, json={"reason": "NotFound"})
+            self.deleted.append(name)
+            await self.put("DELETED", kind, self.kinds[kind].pop(name))
+            return httpx2.Response(200, json={})
+        if request.method == "POST" and kind == "pods":
+            made = json.loads(request.content)
+            made["metadata"]["uid"] = made["metadata"]["name"]
+            if self.manages:
+                made["metadata"]["labels"]["kueue.x-k8s.io/managed"] = "true"
+                made["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+            await self.put("ADDED", "pods", made)
+            return httpx2.Response(201, json=made)
+        if request.method == "POST":
+            return httpx2.Response(201, json={"metadata": {"name": "x"}})
+        if "watch" in request.url.params:
+            return httpx2.Response(200, content=self._told(kind))
+        items = list(self.kinds.get(kind, {}).values())
+        return httpx2.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def put(self, what: str, kind: str, item: dict[str, Any]) -> None:
+        async with self.changed:
+            self._version += 1
+            item["metadata"]["resourceVersion"] = str(self._version)
+            if what != "DELETED":
+                self.kinds[kind][item["metadata"]["name"]] = item
+            self._events[kind].append(json.dumps({"type": what, "object": item}).encode() + b"\n")
+            self.changed.notify_all()
+
+    async def admit(self) -> None:
+        """Pods get nodes of the cluster's choice, and run."""
+        for number, pod in enumerate([*self.kinds["pods"].values()]):
+            pod["spec"].pop("schedulingGates", None)
+            pod["spec"]["nodeName"] = f"node{number}"
+            state: dict[str, Any] = {"name": "replica", "state": {"running": {}}}
+            pod["status"] = {"phase": "Running", "containerStatuses": [state]}
+            await self.put("MODIFIED", "pods", pod)
+
+    async def _told(self, kind: str) -> AsyncIterator[bytes]:
+        for number in range(1 << 30):
+            async with self.changed:
+                await self.changed.wait_for(
+                    lambda number=number: len(self._events.get(kind, [])) > number
+                )
+            yield self._events[kind][number]
+
+
+@asynccontextmanager
+async def started(
+    api: Api, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[KubernetesCluster]:
+    made = partial(client.ApiClient, transport=httpx2.MockTransport(api.answer))
+    monkeypatch.setattr(cluster, "ApiClient", made)
+    monkeypatch.setattr(admission, "_LINGER_SECONDS", 0.01)
+    settings = parse({**SETTINGS, "kubeconfig": str(kubeconfig.written(directory))})
+    here = KubernetesCluster(settings, "abc", command=["true"], cache="/cache")
+    try:
+        await here.start()
+        async with asyncio.timeout(10):
+            yield here
+    finally:
+        await here.close()
+
+
+async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api()
+    async with started(api, tmp_path, monkeypatch) as here:
+        asked = [
+            asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
+            for name, need in zip(HOLDS, NEEDS, strict=True)
+        ]
+        async with api.changed:
+            await api.changed.wait_for(lambda: len(api.kinds["pods"]) == 2)
+        for pod in api.kinds["pods"].values():
+            own = pod["metadata"]
+            assert own["labels"]["kueue.x-k8s.io/queue-name"] == "users"
+            assert own["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
+            assert own["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+            assert own["annotations"]["kueue.x-k8s.io/role-hash"] == "workerpool0"
+            [terms] = pod["spec"]["affinity"]["nodeAffinity"].values()
+            [field] = terms["nodeSelectorTerms"][0]["matchFields"]
+            assert field == {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
+        said = ("False", "Pending", "couldn't assign flavors: insufficient unused quota for cpu")
+        await api.put("ADDED", "workloads", workload("theirs"))
+        await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=said))
+        delay = None
+        async for report in here.watch():
+            if len(report.delays) == 2:
+                delay = report.delays[HOLDS[0]]
+                break
+        assert delay is not None
+        assert delay.message == (
+            f"Kueue has not admitted the job to queue users yet: {said[2]} (Pending)"
+        )
+        assert (delay.word, delay.position) == ("Pending", 2)
+        await api.admit()
+        held = await asyncio.gather(*asked)
+        assert [hold.nodes for hold in held] == [("node0",), ("node1",)]
+        # Kueue keeps quota for Pods in the place of those that end: with the last one it is told.
+        await here.give_back(HOLDS[0])
+        assert GROUP not in api.deleted
+        await here.give_back(HOLDS[1])
+        async with api.changed:
+            await api.changed.wait_for(lambda: GROUP in api.deleted)
+    assert api.deleted == ["job-0-1-0", "job-1-1-1", GROUP]
+
+
+async def test_what_waits_is_left_waiting_for_the_next_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api()
+    async with started(api, tmp_path, monkeypatch) as here:
+        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        async with api.changed:
+            await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
+        here.detach()
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+    assert not api.deleted
+    async with started(api, tmp_path, monkeypatch) as here:
+        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        await api.admit()
+        assert (await asked).nodes == ("node0",)
+    assert len(api.kinds["pods"]) == 1
+
+
+async def test_pods_that_kueue_does_not_take_in_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = Api(manages=False)
+    async with started(api, tmp_path, monkeypatch) as here:
+        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        async with api.changed:
+            await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
+        await api.admit()
+        with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
+            await asked
+    assert "job-0-1-0" in api.deleted
+
+
+async def test_a_cluster_without_kueue_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ClusterRefused, match="the cluster has no Kueue"):
+        async with started(Api(has_kueue=False), tmp_path, monkeypatch):
+            pass
+
+
+async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three Pods in a group of two Kueue would end the newest."""
+    api = Api()
+    moved = HoldName("abc", JobUid(7), 1, 2)
+    async with started(api, tmp_path, monkeypatch) as here:
+        asked = [
+            asyncio.create_task(here.acquire(name, [need], avoid=()))
+            for name, need in zip(HOLDS, NEEDS, strict=True)
+        ]
+        async with api.changed:
+            await api.changed.wait_for(lambda: len(api.kinds["pods"]) == 2)
+        await api.admit()
+        await asyncio.gather(*asked)
+        following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
+        delay = None
+        async for report in here.watch():
+            if delay := report.delays.get(moved):
+                break
+        assert (
+            delay is not None and "until Kubernetes has seen it end on node node" in delay.message
+        )
+        assert len(api.kinds["pods"]) == 2
+        over = api.kinds["pods"]["job-1-1-1"]
+        over["status"] = {"phase": "Failed"}
+        await api.put("MODIFIED", "pods", over)
+        async with api.changed:
+            await api.changed.wait_for(lambda: "job-1-1-2" in api.kinds["pods"])
+        follower = api.kinds["pods"]["job-1-1-2"]["metadata"]
+        assert follower["labels"]["kueue.x-k8s.io/pod-group-name"] == GROUP
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+def told(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
+    return kueue.delay(parsed(own), [parsed(one) for one in (own, *others)])
+
+
+NO_QUOTA = ("False", "Pending", "no quota")
+
+
+async def test_the_place_in_the_queue_is_by_priority_and_age() -> None:
+    own = workload("own", 5, QuotaReserved=NO_QUOTA)
+    before = workload("older", 4)
+    urgent = workload("urgent", 9)
+    urgent["spec"]["priority"] = 10
+    elsewhere = workload("elsewhere", 1)
+    elsewhere["spec"]["queueName"] = "others"
+    gone = (
+        workload("admitted", 1, QuotaReserved=("True", "QuotaReserved", "")),
+        workload("over", 1, Finished=("True", "Succeeded", "")),
+        workload("younger", 6),
+        elsewhere,
+    )
+    delay = told(own, before, urgent, *gone)
+    assert delay is not None and delay.position == 3
+
+
+async def test_each_reason_is_told_in_kueues_words() -> None:
+    assert told(workload("new")) is None, "Kueue has not looked at it"
+    yes = "True", "", ""
+    assert told(workload("admitted", QuotaReserved=yes, Admitted=yes)) is None
+    nowhere = ("False", "Inadmissible", "LocalQueue users doesn't exist")
+    delay = told(workload("own", QuotaReserved=nowhere))
+    assert delay is not None and delay.word == "Inadmissible"
+    assert "LocalQueue users doesn't exist (Inadmissible)" in delay.message
+    checked = workload("own", QuotaReserved=yes)
+    checked["status"]["admissionChecks"] = [
+        {"name": "nodes", "state": "Pending", "message": "3 nodes are being made."},
+        {"name": "other", "state": "Ready", "message": ""},
+    ]
+    delay = told(checked)
+    assert delay is not None and "(nodes: 3 nodes are being made)" in delay.message
+
+
+async def test_a_pod_that_kueue_ends_is_preempted() -> None:
+    pod = msgspec.convert(
+        {
+            "metadata": {"name": "one", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {
+                "phase": "Failed",
+                "conditions": [
+                    {
+                        "type": "TerminationTarget",
+                        "status": "True",
+                        "reason": "WorkloadEvictedDueToPreempted",
+                        "message": "Preempted to accommodate a workload",
+                    }
+                ],
+            },
+        },
+        Pod,
+        strict=False,
+    )
+    end = reasons.end(pod, deleted=True)
+    assert end.loss is Loss.CLUSTER_PREEMPTED
+    assert "Preempted to accommodate a workload" in end.why
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"queue": "kueue"}, "local_queue: it is missing"),
+        ({"local_queue": "users"}, "local_queue: it is Kueue's"),
+        ({"queue": "volcano"}, "queue"),
+    ],
+)
+async def test_a_queue_has_a_name(table: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse({"image": "i:1", **table})

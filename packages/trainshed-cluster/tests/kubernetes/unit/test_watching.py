@@ -1,0 +1,216 @@
+"""Lists and watches over an API in memory: pages, versions that are gone on from, bookmarks, expiry (410),
+tokens that are exchanged, and what a call makes of refusals."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.kubernetes.unit import kubeconfig
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.kubernetes.settings import parse
+from trainshed_cluster.kubernetes.watching import Followed, Starts
+from trainshed_cluster.remote.cluster import ClusterUnavailable
+
+pytestmark = pytest.mark.anyio
+
+PODS = "/api/v1/pods"
+
+
+def pod(name: str, version: int, phase: str = "Pending") -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": phase}}
+
+
+@dataclass
+class Api:
+    """Answers by script: `lists` one after the other, then `watches`; what is asked is noted."""
+
+    lists: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    watches: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
+    token: str = "one"
+    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    #: Set when a watch is asked for that the script does not have.
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            return self.refusal(401, "Unauthorized")
+        params = dict(request.url.params)
+        self.asked.append(params)
+        if "watch" not in params:
+            return httpx2.Response(200, json=self.lists.pop(0))
+        return httpx2.Response(200, content=self.events())
+
+    async def events(self) -> AsyncIterator[bytes]:
+        if not self.watches:
+            self.idle.set()
+            await asyncio.Event().wait()
+        lines = b"".join(json.dumps(event).encode() + b"\n" for event in self.watches.pop(0))
+        # Pieces know nothing of lines.
+        yield lines[:7]
+        yield lines[7:]
+
+    @staticmethod
+    def refusal(code: int, reason: str) -> httpx2.Response:
+        return httpx2.Response(code, json={"code": code, "reason": reason, "message": "no"})
+
+
+def listed(version: int, *items: dict[str, Any], more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items}
+
+
+def changed(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind, "object": item}
+
+
+@pytest.fixture
+def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
+    token = tmp_path / "token"
+    token.write_text("one")
+    config = kubeconfig.written(tmp_path, tokenFile=str(token))
+    settings = parse({"image": "i:1", "kubeconfig": str(config)})
+    return lambda answer: ApiClient(settings, httpx2.MockTransport(answer))
+
+
+async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tuple[str, bool]]]:
+    """What is known, by name, when the script is over, and what was told on the way."""
+    told: list[tuple[str, bool]] = []
+
+    def tell(one: Pod, /, *, gone: bool) -> None:
+        told.append((one.metadata.name, gone))
+
+    pods = Followed(client, PODS, Pod, tell)
+    await pods.list()
+    following = asyncio.create_task(pods.follow())
+    async with asyncio.timeout(10):
+        await api.idle.wait()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await client.close()
+    return {one.metadata.name: one.status.phase for one in pods.objects.values()}, told
+
+
+async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of: Any) -> None:
+    api = Api(
+        [listed(5, pod("a", 1), more="next"), listed(5, pod("b", 2))],
+        [
+            [changed("MODIFIED", pod("a", 6, "Running")), changed("DELETED", pod("b", 7))],
+            [
+                changed(
+                    "BOOKMARK",
+                    {"metadata": {"resourceVersion": "20"}, "spec": {"containers": None}},
+                )
+            ],
+        ],
+    )
+    known, told = await followed(api, client_of(api.answer))
+    assert known == {"a": "Running"}
+    assert told == [("a", False), ("b", False), ("a", False), ("b", True)]
+    assert api.asked[1]["continue"] == "next"
+    watches = [asked["resourceVersion"] for asked in api.asked if "watch" in asked]
+    assert watches == ["5", "7", "20"]
+
+
+async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: Any) -> None:
+    gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
+    api = Api(
+        [listed(5, pod("a", 1), pod("b", 2)), listed(90, pod("b", 80, "Running"), pod("c", 81))],
+        [[gone]],
+    )
+    known, told = await followed(api, client_of(api.answer))
+    assert known == {"b": "Running", "c": "Pending"}
+    assert told[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
+    assert api.asked[-1]["resourceVersion"] == "90"
+
+
+async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path: Path) -> None:
+    api = Api([listed(1), listed(2)])
+    client = client_of(api.answer)
+    await client.list(PODS, Pod)
+    (tmp_path / "token").write_text("two")
+    api.token = "two"
+    assert (await client.list(PODS, Pod))[1] == "2"
+    await client.close()
+
+
+async def test_a_refusal_is_told_apart_from_silence(client_of: Any) -> None:
+    def forbidden(_: httpx2.Request) -> httpx2.Response:
+        return Api.refusal(403, "Forbidden")
+
+    def broken(_: httpx2.Request) -> httpx2.Response:
+        return Api.refusal(503, "ServiceUnavailable")
+
+    def silent(_: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused")
+
+    with pytest.raises(ApiFailure) as caught:
+        await client_of(forbidden).list(PODS, Pod)
+    assert caught.value.status == 403 and caught.value.is_final
+    for answer in (broken, silent):
+        with pytest.raises(ClusterUnavailable):
+            await client_of(answer).list(PODS, Pod)
+
+
+async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: Any) -> None:
+    """As by a kubelet that has no such container, of which the API only passes on the status."""
+
+    def silent(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(404)
+
+    path = f"{PODS}/one"
+    words = "the API gives no reason for its answer to GET {} (404 Not Found)"
+    with pytest.raises(ApiFailure) as caught:
+        await client_of(silent).get(path, Pod)
+    assert str(caught.value) == words.format(path)
+    with pytest.raises(ApiFailure) as caught:
+        await client_of(silent).attach(path, "replica", b"", b"taken")
+    assert str(caught.value) == words.format(f"{path}/attach")
+
+
+def started(uid: str, version: int, part: str = "spec.containers{replica}") -> dict[str, Any]:
+    metadata = {"name": f"{uid}.{version}", "resourceVersion": str(version)}
+    involved = {"kind": "Pod", "uid": uid, "fieldPath": part}
+    return {"metadata": metadata, "reason": "Started", "involvedObject": involved}
+
+
+async def test_a_container_is_known_to_have_started_by_its_event(client_of: Any) -> None:
+    """Those of init containers say nothing, nor does what was before."""
+    api = Api(
+        [listed(5, started("before", 4))],
+        [
+            [
+                changed("ADDED", started("a", 6, "spec.initContainers{write-hosts}")),
+                changed("ADDED", started("b", 7)),
+            ]
+        ],
+    )
+    told: list[str] = []
+    client = client_of(api.answer)
+    starts = Starts(client, "/api/v1/namespaces/jobs/events", "replica", told.append)
+    following = asyncio.create_task(starts.follow())
+    async with asyncio.timeout(10):
+        await api.idle.wait()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await client.close()
+    assert told == ["b"]
+    assert api.asked[0] == {"limit": "1"}
+    assert [asked["resourceVersion"] for asked in api.asked[1:]] == ["5", "7"]
+    assert all("reason=Started" in asked["fieldSelector"] for asked in api.asked[1:])
+
+
+async def test_who_may_not_see_events_does_without(client_of: Any) -> None:
+    def forbid(request: httpx2.Request) -> httpx2.Response:
+        return Api.refusal(403, "Forbidden")
+
+    client = client_of(forbid)
+    async with asyncio.timeout(10):
+        await Starts(client, "/api/v1/namespaces/jobs/events", "replica", lambda _: None).follow()
+    await client.close()

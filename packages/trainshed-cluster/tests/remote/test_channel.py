@@ -1,0 +1,284 @@
+"""A conversation over a real connection: order, limits, backpressure and its ends."""
+
+import asyncio
+import signal
+import sys
+
+import msgspec
+import pytest
+
+from tests.remote.conftest import NAME, Block, Message, Place, Said
+from tests.remote.cutting import cut
+from tests.sources import ROOT
+from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
+from trainshed_cluster.remote.credentials import SERVER_NAME, client
+
+pytestmark = pytest.mark.anyio
+
+NESTED = b"\x81\xa1x" + b"\x91" * 1_000_000 + b"\xc0"
+"""One field that no message has, with a list in a list in a list."""
+
+AGENT = """
+import asyncio, sys, msgspec
+from tests.remote.conftest import Message, Said
+from trainshed_cluster.remote.credentials import Credential
+from trainshed_cluster.remote.dialer import Dialer
+
+async def main():
+    channel = await Dialer(msgspec.json.decode(sys.stdin.buffer.read(), type=Credential), Message).dial()
+    await channel.send(Said("alive"))
+    await channel.receive()
+asyncio.run(main())
+"""
+
+
+async def silent(channel: Channel[Message, Message]) -> None:
+    await channel.closed()
+
+
+async def test_messages_go_both_ways_in_order(place: Place) -> None:
+    channel = await place.dialer().dial()
+    sent: list[Message] = [Said("one"), Block(7, b"x" * 300_000), Said("three")]
+    for message in sent:
+        await channel.send(message)
+    channel.post(Said("four"))
+    assert [await channel.receive() for _ in range(4)] == [*sent, Said("four")]
+    assert place.channels[0].peer == NAME
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        await channel.receive()
+    with pytest.raises(ChannelClosed):
+        await channel.send(Said("late"))
+
+
+async def test_what_was_said_before_the_end_arrives(place: Place) -> None:
+    received: list[Message] = []
+    served = asyncio.Event()
+
+    async def serve(server: Channel[Message, Message]) -> None:
+        try:
+            while True:
+                received.append(await server.receive())
+        finally:
+            served.set()
+
+    place.serve = serve
+    channel = await place.dialer().dial()
+    for number in range(100):
+        channel.post(Block(number, b"x" * 10_000))
+    channel.close()
+    await place.channels[-1].closed()
+    await served.wait()
+    assert [block.offset for block in received if isinstance(block, Block)] == [*range(100)]
+
+
+async def test_a_receive_that_is_given_up_loses_nothing(place: Place) -> None:
+    channel = await place.dialer().dial()
+    for number in range(50):
+        await channel.send(Block(number, b"x" * 100_000))
+    received: list[int] = []
+    while len(received) < 50:
+        try:
+            async with asyncio.timeout(0):
+                message = await channel.receive()
+        except TimeoutError:
+            await asyncio.sleep(0)
+            continue
+        assert isinstance(message, Block)
+        received.append(message.offset)
+    assert received == [*range(50)]
+
+
+async def raw(place: Place, said: bytes) -> None:
+    """What an agent says that does not keep to the rules, which then hangs up."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", place.hub.port, ssl=client(place.credential()), server_hostname=SERVER_NAME
+    )
+    writer.write(b"1 control\n")
+    assert await reader.readline() == b"+\n"
+    writer.write(said)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"\x00\x00\x01\x00half of it", "in the middle of a message"),
+        ((LONGEST + 1).to_bytes(4) + b"x", f"more than {LONGEST}"),
+        (b"\xff\xff\xff\xff" + b"x" * 100, f"more than {LONGEST}"),
+        (b"\x00\x00\x00\x03abc", "is no message"),
+        (b"\x00\x00\x00\x01\xc0", "is no message"),
+        (len(text := msgspec.msgpack.encode({"type": "Stop"})).to_bytes(4) + text, "is no message"),
+        pytest.param(len(NESTED).to_bytes(4) + NESTED, "is no message", id="nested too deep"),
+    ],
+)
+async def test_what_is_no_message_ends_the_conversation(
+    place: Place, said: bytes, why: str
+) -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def serve(channel: Channel[Message, Message]) -> None:
+        try:
+            await channel.receive()
+        except ChannelClosed as error:
+            ended.set_result(str(error))
+
+    place.serve = serve
+    await raw(place, said)
+    assert why in await ended
+
+
+async def test_the_longest_message_arrives_and_a_longer_one_is_not_sent(place: Place) -> None:
+    channel = await place.dialer().dial()
+    with pytest.raises(MessageTooLong):
+        await channel.send(Block(0, bytes(LONGEST)))
+    longest = Block(1, bytes(LONGEST - 100))
+    await channel.send(longest)
+    assert await channel.receive() == longest
+
+
+async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Place) -> None:
+    place.serve = silent
+    channel = await place.dialer().dial()
+    block, sent = Block(0, bytes(256 << 10)), 0
+
+    async def flood() -> None:
+        nonlocal sent
+        while True:
+            await channel.send(block)
+            sent += len(block.data)
+
+    task = asyncio.ensure_future(flood())
+    before = -1
+    while sent != before:
+        before = sent
+        await asyncio.sleep(0.2)
+    # What the kernel takes on the way is its own.
+    assert place.channels[0].waiting < 2 << 20
+    assert channel.unsent < 2 << 20
+    assert not task.done()
+    for _ in range(2 * before // len(block.data)):
+        await place.channels[0].receive()
+    assert sent > before
+    task.cancel()
+
+
+async def test_a_post_that_nobody_takes_ends_the_conversation(place: Place) -> None:
+    place.serve = silent
+    channel = await place.dialer().dial()
+    with pytest.raises(ChannelClosed, match="takes nothing"):
+        for _ in range(1000):
+            channel.post(Block(0, bytes(256 << 10)))
+    assert channel.is_closed
+    with pytest.raises(ChannelClosed):
+        while True:
+            await place.channels[0].receive()
+
+
+async def test_many_senders_take_turns(place: Place) -> None:
+    """One that sends all the time does not keep another from it."""
+    channel = await place.dialer().dial()
+
+    async def flood() -> None:
+        while True:
+            await channel.send(Block(0, bytes(256 << 10)))
+
+    async def drain() -> None:
+        while not isinstance(await channel.receive(), Said):
+            pass
+
+    tasks = [asyncio.ensure_future(flood()) for _ in range(3)]
+    for _ in range(20):
+        await channel.send(Said("beside"))
+        await drain()
+    given_up = asyncio.ensure_future(channel.send(Said("never")))
+    given_up.cancel()
+    await channel.send(Said("after"))
+    await drain()
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_killed_agent_is_noticed_at_once(place: Place) -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    alive = asyncio.Event()
+
+    async def serve(channel: Channel[Message, Message]) -> None:
+        assert await channel.receive() == Said("alive")
+        alive.set()
+        try:
+            await channel.receive()
+        except ChannelClosed:
+            ended.set_result("")
+
+    place.serve = serve
+    agent = await asyncio.create_subprocess_exec(sys.executable, "-c", AGENT, stdin=-1, cwd=ROOT)
+    assert agent.stdin is not None
+    agent.stdin.write(msgspec.json.encode(place.credential()))
+    agent.stdin.close()
+    await alive.wait()
+    agent.send_signal(signal.SIGKILL)
+    async with asyncio.timeout(1):
+        await ended
+    await agent.wait()
+
+
+async def test_who_is_quiet_or_takes_nothing_for_long_is_not_given_up(place: Place) -> None:
+    """Longer than `silence`: signs of life come, and one that is busy reads none."""
+    await place.hub.close()
+    place.hub = place.made(silence=0.4)
+    place.serve = silent
+    await place.hub.start()
+    channel = await place.dialer(silence=0.4).dial()
+    await asyncio.sleep(0.8)
+    server = place.channels[0]
+    sending = asyncio.ensure_future(sent_blocks(channel, 100))
+    await asyncio.sleep(0.8)
+    assert not channel.is_closed and not server.is_closed and not sending.done()
+    for number in range(100):
+        block = await server.receive()
+        assert isinstance(block, Block) and block.offset == number
+    await sending
+
+
+async def sent_blocks(channel: Channel[Message, Message], count: int) -> None:
+    for number in range(count):
+        await channel.send(Block(number, bytes(256 << 10)))
+
+
+async def test_a_cut_cable_is_noticed_on_both_sides_and_ends_tunnels(place: Place) -> None:
+    """Nothing is being said meanwhile."""
+    await place.hub.close()
+    place.hub = place.made(silence=1)
+    place.serve = silent
+    await place.hub.start()
+    listening = await asyncio.start_unix_server(lambda _reader, _writer: None, place.doors["rest"])
+    dialer = place.dialer(silence=1)
+    channel = await dialer.dial()
+    path = place.directory / "node.sock"
+    await dialer.listen("rest", path)
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"into the void")
+    expected = place.hub.expect(NAME, "s")
+    held = await dialer.open("stream:s")
+    theirs, _ = await expected
+    for end in (channel, *place.channels):
+        cut(end)
+    async with asyncio.timeout(3):
+        with pytest.raises(ChannelClosed) as told:
+            await channel.receive()
+        assert isinstance(told.value.__cause__, TimeoutError)
+        await place.channels[0].closed()
+        assert isinstance(place.channels[0].cause, TimeoutError)
+        with pytest.raises(ConnectionError):
+            await theirs.read()
+        assert await ended(reader)
+    listening.close()
+    held[1].transport.abort()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True

@@ -1,0 +1,315 @@
+"""Content on nodes that share nothing with the service: real environments, real mounts (docs/adr/0063)."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.caches import remove_cache
+from tests.remote.content_node import Agent, Door, Node, needs_mounts
+from trainshed.runtimes.interpreters import running_interpreter
+from trainshed.runtimes.prefix import Prefix, derive_prefix, make_prefix, write_template
+from trainshed.runtimes.shelf import Shelf
+from trainshed_cluster.remote.content import library
+from trainshed_cluster.remote.content.library import Library, Refused
+from trainshed_cluster.remote.content.manifest import Manifest
+
+pytestmark = [pytest.mark.anyio, needs_mounts]
+
+_INTERPRETER = running_interpreter()
+_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    yield cache
+    remove_cache(cache)
+
+
+class Site:
+    """A service's cache, the door to it, and nodes."""
+
+    def __init__(self, root: Path, stack: AsyncExitStack, door: Door, content: Library) -> None:
+        self.root = root
+        self.door = door
+        self.library = content
+        self._stack = stack
+        self._agents: list[Agent] = []
+
+    def node(self, size: str = "1g") -> Node:
+        node = Node(self.root, self.door.path, size)
+        self._stack.callback(node.close)
+        return node
+
+    def put(self, key: str, fill: Callable[[Path], None], *, shelf: str = "layers") -> Path:
+        return Shelf(self.root / shelf).put(key, fill)
+
+    def put_bytes(self, key: str, megabytes: int) -> Path:
+        def fill(draft: Path) -> None:
+            draft.mkdir()
+            (draft / "content").write_bytes(os.urandom(megabytes << 20))
+
+        return self.put(key, fill)
+
+
+@pytest.fixture
+async def site(root: Path, tmp_path: Path) -> AsyncIterator[Site]:
+    content = Library([root])
+    async with AsyncExitStack() as stack:
+        door = await stack.enter_async_context(Door(content, tmp_path / "door").open())
+        yield Site(root, stack, door, content)
+
+
+async def test_an_environment_runs_where_it_was_fetched(site: Site) -> None:
+    """A layer brings the environment that it lies on; both run at their own paths."""
+
+    def fill_base(draft: Path) -> None:
+        prefix = make_prefix(draft, _INTERPRETER)
+        (prefix.site / "of_base.py").write_text("WORD = 'base'\n")
+        write_template(prefix, Prefix(site.root / "environments" / "base", _MINOR))
+
+    base = Prefix(site.put("base", fill_base, shelf="environments"), _MINOR)
+
+    def fill_layer(draft: Path) -> None:
+        prefix = derive_prefix(draft, base, _INTERPRETER)
+        (prefix.site / "of_layer.py").write_text("WORD = 'layer'\n")
+        write_template(prefix, Prefix(site.root / "layers" / "top", _MINOR))
+
+    layer = Prefix(site.put("top", fill_layer), _MINOR)
+    manifest = await site.library.manifest([str(layer.template)])
+    assert {unit.path for unit in manifest.units} == {str(layer.root), str(base.root)}
+    node = site.node()
+    agent = await node.agent(manifest)
+    assert await agent.answer() == "have"
+    code = "import of_base, of_layer, ssl, sys; print(of_base.WORD, of_layer.WORD, sys.executable)"
+    python = str(layer.template / "bin" / "python")
+    assert node.run(python, "-I", "-c", code).split() == ["base", "layer", python]
+    await agent.leave()
+    again = await node.agent(manifest)
+    assert await again.answer() == "have"
+    assert len(site.door.fetched) == 2, "what is there was fetched again"
+    await again.leave()
+
+
+async def test_a_virtual_environment_of_uv_runs_where_it_was_fetched(site: Site) -> None:
+    uv = Path(sys.executable).parent / "uv"
+
+    def fill(draft: Path) -> None:
+        command = [uv, "venv", "--relocatable", "--offline", "--no-project"]
+        subprocess.run(
+            [*command, "--python", _INTERPRETER.executable, draft], check=True, capture_output=True
+        )
+        (draft / "lib" / f"python{_MINOR}" / "site-packages" / "ours.py").write_text(
+            "WORD = 'ours'\n"
+        )
+
+    place = site.put("venv", fill, shelf="environments")
+    node = site.node()
+    agent = await node.agent(await site.library.manifest([str(place / "bin")]))
+    assert await agent.answer() == "have"
+    assert (
+        node.run(str(place / "bin" / "python"), "-I", "-c", "import ours; print(ours.WORD)")
+        == "ours\n"
+    )
+    await agent.leave()
+
+
+async def test_agents_that_ask_at_once_fetch_once(site: Site) -> None:
+    manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
+    node = site.node()
+    agents = [await node.agent(manifest) for _ in range(4)]
+    assert [await agent.answer() for agent in agents] == ["have"] * 4
+    assert len(site.door.fetched) == 1
+    for agent in agents:
+        await agent.leave()
+
+
+@pytest.mark.parametrize("victim", ["agent", "helper"])
+async def test_a_fetch_that_is_killed_leaves_nothing_half(site: Site, victim: str) -> None:
+    place = site.put_bytes("one", 8)
+    manifest = await site.library.manifest([str(place)])
+    node = site.node()
+    site.door.cut = 4 << 20
+    agent = await node.agent(manifest)
+    await site.door.is_cut.wait()
+    if victim == "agent":
+        await agent.kill()
+    else:
+        answer = await agent.answer()
+        assert answer.startswith("EngineUnavailable node3 did not get")
+        assert "broke off" in answer
+        await agent.leave()
+    site.door.cut = None
+    again = await node.agent(manifest)
+    assert await again.answer() == "have"
+    assert node.names() == {"layers", "layers/one", "layers/one/.built", "layers/one/content"}
+    assert node.run("cmp", str(place / "content"), str(place / "content")) == ""
+    await again.leave()
+
+
+async def test_a_full_disk_is_told_and_left_as_it_was(site: Site) -> None:
+    manifest = await site.library.manifest([str(site.put_bytes("one", 8))])
+    agent = await (node := site.node("66m")).agent(manifest)
+    answer = await agent.answer()
+    assert answer.startswith("EngineUnavailable node3 did not get")
+    assert "it takes 8 MiB, and 6" in answer
+    assert not any("one" in name for name in node.names())
+    await agent.leave()
+
+
+async def test_what_is_not_used_for_longest_makes_room(site: Site) -> None:
+    node = site.node()
+    manifests: list[Manifest] = []
+    for key in ("used", "old", "newer", "new"):
+        manifests.append(await site.library.manifest([str(site.put_bytes(key, 4))]))
+    keeper = await node.agent(manifests[0])
+    assert await keeper.answer() == "have"
+    for manifest in manifests[1:]:
+        agent = await node.agent(manifest, limit=13 << 20)
+        assert await agent.answer() == "have"
+        await agent.leave()
+    there = {name.removeprefix("layers/") for name in node.names() if name.count("/") == 1}
+    assert there == {"used", "newer", "new"}
+    await keeper.leave()
+
+
+async def test_other_content_is_put_there_once_nobody_uses_the_old(site: Site) -> None:
+    place = site.put_bytes("one", 1)
+    node = site.node()
+    user = await node.agent(await site.library.manifest([str(place)]))
+    assert await user.answer() == "have"
+    await site.door.is_sent.wait()  # What is being sent is not removed.
+    shelf = Shelf(site.root / "layers")
+    assert shelf.remove(next(shelf.content()))
+    site.put_bytes("one", 2)
+    manifest = await site.library.manifest([str(place)])
+    early = await node.agent(manifest)
+    assert "programs on this node use what lay there before" in await early.answer()
+    await early.leave()
+    await user.leave()
+    later = await node.agent(manifest)
+    assert await later.answer() == "have"
+    assert node.run("stat", "-c", "%s", str(place / "content")) == f"{2 << 20}\n"
+    await later.leave()
+
+
+async def test_bytecode_that_came_later_comes_to_the_node(site: Site) -> None:
+    """Environments are compiled while they are used already: what they are does not change by that."""
+    place = site.put_bytes("one", 1)
+    node = site.node()
+    before = await site.library.manifest([str(place)])
+    first = await node.agent(before)
+    assert await first.answer() == "have"
+    await first.leave()
+    place.chmod(0o755)
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__" / "m.pyc").write_bytes(b"code")
+    (place / ".compiled").touch()
+    place.chmod(0o555)
+    after = await site.library.manifest([str(place)])
+    assert after.units[0].digest == before.units[0].digest
+    second = await node.agent(after)
+    assert await second.answer() == "have"
+    assert node.run("cat", str(place / "__pycache__" / "m.pyc")) == "code"
+    await second.leave()
+
+
+async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) -> None:
+    """A service of the node's own, say, or a file system that it shares with this one after all."""
+    place = site.put_bytes("one", 1)
+    manifest = await site.library.manifest([str(place)])
+    node = site.node()
+    node.run("mkdir", "-p", str(place), str(place.parent / ".marks"))
+    node.run("sh", "-c", f"echo another boot >{place}/.built; echo theirs >{place}/content")
+    early = await node.agent(manifest)
+    assert "put there by others and is not finished" in await early.answer()
+    await early.leave()
+    node.run("touch", str(place.parent / ".marks" / "one"))
+    later = await node.agent(manifest, limit=1)
+    assert await later.answer() == "have"
+    assert node.run("cat", str(place / "content")) == "theirs\n"
+    assert site.door.fetched == []
+    await later.leave()
+
+
+async def test_a_node_that_takes_nothing_does_not_hold_up_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_STALLED", 0.2)
+    monkeypatch.setattr(site.library, "_sending", asyncio.Semaphore(1))
+    place = site.put_bytes("one", 32)
+    _, hanging = await asyncio.open_unix_connection(site.door.path, limit=1 << 10)
+    hanging.write(f"{place}\n".encode())
+    agent = await site.node().agent(await site.library.manifest([str(place)]))
+    assert await agent.answer() == "have"
+    await agent.leave()
+    hanging.close()
+
+
+async def test_what_the_machine_lacks_is_said(site: Site) -> None:
+    agent = await site.node().agent(Manifest((), ("/opt/python9/lib/python9.1",)))
+    answer = await agent.answer()
+    assert answer.startswith("LaunchRejected node3 has no /opt/python9/lib/python9.1")
+    await agent.leave()
+
+
+async def test_only_what_is_finished_in_the_cache_is_given(site: Site, tmp_path: Path) -> None:
+    place = site.put_bytes("one", 1)
+    (site.root / "uv").mkdir()
+    (site.root / "uv" / "credentials").write_text("secret")
+    (site.root / "layers" / "link").symlink_to("/etc")
+    (tmp_path / "alias").symlink_to(place)
+    for path in (site.root / "uv", site.root, site.root / "layers" / "link", tmp_path / "alias"):
+        with pytest.raises(Refused):
+            await site.library.manifest([str(path)])
+    for path in ("/etc", f"{place}/../../uv", f"{place}/content", str(site.root), "relative"):
+        reader, writer = await asyncio.open_unix_connection(site.door.path)
+        writer.write(path.encode() + b"\n")
+        content = await reader.read()
+        assert content.startswith(b"F"), path
+        assert b"secret" not in content
+        writer.close()
+
+
+async def test_an_interpreter_of_the_services_own_comes_along(root: Path, tmp_path: Path) -> None:
+    """What an environment refers to outside of the cache: a Python of pyenv or uv, without its packages."""
+    prefix = tmp_path / "pythons" / "3.11.7"
+    standard = prefix / "lib" / "python3.11"
+    (standard / "site-packages" / "secret").mkdir(parents=True)
+    (standard / "os.py").write_text("")
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python3.11").write_text("#!/bin/sh\necho it runs\n")
+    (prefix / "bin" / "python3.11").chmod(0o755)
+
+    def fill(draft: Path) -> None:
+        (draft / "bin").mkdir(parents=True)
+        (draft / "bin" / "python").symlink_to(prefix / "bin" / "python3.11")
+        (draft / "pyvenv.cfg").write_text(f"home = {prefix}/bin\n")
+
+    place = Shelf(root / "environments").put("venv", fill)
+    content = Library([root], lambda: [prefix, Path("/usr")])
+    manifest = await content.manifest([str(place), str(standard)])
+    assert [unit.path for unit in manifest.units] == [str(place), str(prefix)]
+    alone = await Library([root]).manifest([str(place), str(standard)])
+    assert alone.outside == (str(standard),)
+    async with Door(content, tmp_path / "door").open() as door:
+        node = Node(root, door.path)
+        try:
+            node.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(tmp_path / "pythons"))
+            agent = await node.agent(manifest)
+            assert await agent.answer() == "have"
+            assert node.run(str(place / "bin" / "python")) == "it runs\n"
+            assert node.run("find", str(prefix), "-name", "*s*", "-printf", "%f\n").split() == [
+                "site-packages",
+                "os.py",
+            ]
+            await agent.leave()
+        finally:
+            node.close()

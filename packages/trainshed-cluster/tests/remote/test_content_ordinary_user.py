@@ -1,0 +1,12 @@
+"""Content and code on nodes where agents run as an ordinary user (docs/adr/0063)."""
+
+from tests.contract.ordinary_user import as_root_only, run_as_nobody
+
+
+@as_root_only
+def test_trees_arrive_and_agents_start() -> None:
+    run_as_nobody(
+        "packages/trainshed-cluster/tests/remote/unit/test_content_trees.py",
+        "packages/trainshed-cluster/tests/remote/test_content_bootstrap.py::test_the_code_is_there_after_the_first_start",
+        timeout=120,
+    )

@@ -1,0 +1,261 @@
+"""The same job file, byte for byte, on one machine and on a Slurm cluster: the same result, the same shape of
+CLUSTER_SPEC, the same words on the timeline. Through both APIs."""
+
+import json
+import re
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import torch_runtime
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    container_job,
+    running,
+)
+from tests.e2e.running import submit as submit_container
+from tests.e2e.stories import PRIMARY, timeline
+from tests.sources import ROOT
+
+SUMS = """
+import json, os, pathlib, signal, socket, sys, time
+spec = json.loads(os.environ["CLUSTER_SPEC"])
+own, cluster = spec["task"], spec["cluster"]
+(first, *_) = pools = sorted(cluster)
+print("spec", json.dumps(spec, sort_keys=True), flush=True)
+host, port = cluster[first][0].split(":")
+others = sum(len(each) for each in cluster.values()) - 1
+if (own["type"], own["index"]) != (first, 0):
+    while True:
+        try:
+            server = socket.create_connection((host, int(port)))
+            break
+        except ConnectionRefusedError:
+            continue
+    server.sendall(str(10 + own["index"]).encode())
+    signal.pause()
+server, total = socket.create_server(("", int(port))), 0
+for _ in range(others):
+    worker, _ = server.accept()
+    total += int(worker.recv(9))
+place = os.environ.get("AIP_MODEL_DIR") or sys.argv[-1] + "/"
+model = pathlib.Path(place.replace("gs://", "/gcs/"))
+model.mkdir(parents=True, exist_ok=True)
+(model / "sum.txt").write_text(str(total))
+while not (model / "seen-running").exists():
+    time.sleep(0.05)
+print("sum", total, flush=True)
+"""
+"""The others send the primary a number each, by the address that they are told; it keeps their sum. Its end
+is theirs, and comes once the service knows that all of them run (`seen`)."""
+
+_PROGRAM = {"imageUri": SKLEARN, "command": ["python3", "-c", SUMS]}
+CUSTOM_JOB = {
+    "displayName": "sums",
+    "jobSpec": {
+        "baseOutputDirectory": {"outputUriPrefix": "gs://trainshed/same"},
+        "workerPoolSpecs": [
+            {
+                "machineSpec": {"machineType": "n1-standard-4"},
+                "replicaCount": str(count),
+                "containerSpec": _PROGRAM,
+            }
+            for count in (1, 2)
+        ],
+    },
+}
+_ROLE = {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", SUMS]}
+ML_JOB = {
+    "jobId": "sums",
+    "trainingInput": {
+        "scaleTier": "CUSTOM",
+        "region": REGION,
+        "masterType": "n1-standard-4",
+        "masterConfig": _ROLE,
+        "workerType": "n1-standard-4",
+        "workerCount": "2",
+        "workerConfig": _ROLE,
+        "jobDir": "gs://trainshed/same-ml",
+    },
+}
+WHOLE_NODE = "n1-standard-16"
+"""A machine type of which a node of the lab has room for one."""
+
+
+def spread(name: str, image: str, program: Path, *counts: int) -> dict[str, Any]:
+    """A custom job of pools of so many replicas of that program, each replica on a node of its own."""
+    container = {"imageUri": image, "command": ["python3", "-c", program.read_text()]}
+    pool = {"machineSpec": {"machineType": WHOLE_NODE}, "containerSpec": container}
+    spec = {
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://trainshed/same-{name}"},
+        "workerPoolSpecs": [pool | {"replicaCount": str(count)} for count in counts],
+    }
+    return {"displayName": name, "jobSpec": spec}
+
+
+_HERE = Path(__file__).parent
+AVERAGING = spread("averaging", SKLEARN, _HERE / "averaging.py", 1, 2)
+DDP = spread(
+    "ddp", torch_runtime.IMAGE, ROOT / "tests/programs/samples/torch_ddp_env/task.py", 1, 1
+)
+_ITS_OWN = {"createTime", "startTime", "endTime", "updateTime", "etag"}
+"""Fields of a job that no two have in common."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a job was, without what no two runs have in common: numbers of jobs, ports, nodes, times.
+    `nodes`: how many it had."""
+
+    resource: dict[str, Any]
+    result: bytes
+    specs: list[Any]
+    lines: list[str]
+    story: list[str]
+    nodes: int = field(compare=False)
+
+
+def submit(service: Service, path: str, file: Path) -> dict[str, Any]:
+    request = urllib.request.Request(
+        service.rest + path,
+        data=file.read_bytes(),
+        headers={"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+def seen(service: Service, path: str, file: Path, result: str) -> Seen:
+    """Run the job of a file to its end. `result`: the object that it leaves."""
+    created = submit(service, path, file)
+    is_ml = "jobId" in created
+    name = f"projects/{PROJECT}/jobs/{created['jobId']}" if is_ml else created["name"]
+    job_id = urllib.parse.quote(name, safe="") if is_ml else name.rpartition("/")[2]
+    view: dict[str, Any] = {}
+    for view in service.watch(job_id, 600):
+        if view["state"] == "RUNNING":
+            # A node may report a start only after the end of a program on another node, and a job that is
+            # over by then never was running. So primaries wait for this.
+            service.put("trainshed", f"{result.rpartition('/')[0]}/seen-running", b"")
+    resource = service.call("GET", f"/v1/{name}")
+    lines = [service.lines(job_id, replica["id"]) for replica in view["replicas"]]
+    return Seen(
+        {key: bare(json.dumps(resource[key])) for key in resource if key not in _ITS_OWN},
+        written(service, result),
+        [
+            json.loads(bare(line.removeprefix("spec ")))
+            for each in lines
+            for line in each
+            if line.startswith("spec ")
+        ],
+        sorted(
+            bare(line)
+            for each in lines
+            for line in each
+            # PyTorch warns of what it finds of the network: "[W socket.cpp:697] ...".
+            if not line.startswith(("spec ", "["))
+        ),
+        sorted(
+            f"{entry['kind']}: {bare(entry['message'])}"
+            for entry in timeline(service, job_id)
+            # Only the first job of a runtime in the life of a service is told that it is prepared, and only
+            # one that comes while Slurm's nodes are still held for the job before it that it waits.
+            if entry["kind"] not in ("preparing", "delayed") and not is_end_of_another(entry)
+        ),
+        len({replica["node"] for replica in view["replicas"]}),
+    )
+
+
+def is_end_of_another(entry: Mapping[str, Any]) -> bool:
+    """Workers that end by themselves do so before the primary's end is theirs, or are just about to."""
+    ends = ("verdict", "replica_exited", "replica_lost")
+    return entry["kind"] in ends and entry["details"].get("replica") != PRIMARY
+
+
+def written(service: Service, name: str) -> bytes:
+    """What the program left in the bucket."""
+    quoted = urllib.parse.quote(name, safe="")
+    request = urllib.request.Request(
+        f"{service.rest}/storage/v1/b/trainshed/o/{quoted}?alt=media",
+        headers={"Authorization": f"Bearer {service.token}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return response.read()
+
+
+def bare(text: str) -> str:
+    """Without what no two runs have in common."""
+    text = re.sub(r"\b\d{16,20}\b", "JOB", text)
+    text = re.sub(r"(cmle-training-[a-z0-9-]+?-)[0-9a-f]{6,}(-\d+)(:\d+)?", r"\1ID\2:PORT", text)
+    text = re.sub(r"MASTER_PORT \d+", "MASTER_PORT PORT", text)
+    text = re.sub(r"\bnode\d\b|\blocal\b", "NODE", text)
+    return re.sub(r"\d+(\.\d+)? (ms|s|seconds?)\b", "SOME TIME", text)
+
+
+@pytest.fixture(scope="module")
+def services(
+    slurm_service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Service, Service]]:
+    with running(tmp_path_factory.mktemp("same") / "data") as here:
+        for service in (here, slurm_service):
+            # Whoever comes first is told of the runtime's being built, which is not of the job.
+            service.finish(submit_container(service, container_job("pass")), 120)
+        yield here, slurm_service
+
+
+def same(services: tuple[Service, Service], file: Path, job: Any, path: str, result: str) -> Seen:
+    """What the job of that file is on both; there."""
+    file.write_text(json.dumps(job, indent=1))
+    here, there = (seen(service, path, file, result) for service in services)
+    assert here.resource["state"] in ('"JOB_STATE_SUCCEEDED"', '"SUCCEEDED"')
+    assert here == there
+    return there
+
+
+FILES = pytest.mark.parametrize(
+    ("path", "job", "result"),
+    [
+        (CUSTOM_JOBS, CUSTOM_JOB, "same/model/sum.txt"),
+        (f"/v1/projects/{PROJECT}/jobs", ML_JOB, "same-ml/sum.txt"),
+    ],
+    ids=["aiplatform", "ml"],
+)
+"""Of both APIs: where the job is sent to, the job, and what it leaves in a bucket."""
+
+
+@FILES
+def test_the_same_file_is_the_same_job(
+    services: tuple[Service, Service], tmp_path: Path, path: str, job: dict[str, Any], result: str
+) -> None:
+    there = same(services, tmp_path / "job.json", job, path, result)
+    assert there.result == b"21"
+    assert len(there.specs) == 3
+
+
+def test_a_program_that_finds_its_peers_by_tf_config_runs_across_nodes(
+    services: tuple[Service, Service], tmp_path: Path
+) -> None:
+    there = same(
+        services, tmp_path / "job.json", AVERAGING, CUSTOM_JOBS, "same-averaging/model/line.json"
+    )
+    assert there.nodes == 3
+    assert len(there.specs) == 3 and len(there.lines) == 3
+    assert len(set(there.lines)) == 1, "all have fitted the same line"
+
+
+@pytest.mark.soak  # An environment of PyTorch.
+def test_ddp_as_public_samples_have_it_runs_across_nodes(
+    services: tuple[Service, Service], tmp_path: Path
+) -> None:
+    there = same(services, tmp_path / "job.json", DDP, CUSTOM_JOBS, "same-ddp/model/model.pt")
+    assert there.nodes == 2
+    assert [line for line in there.lines if line.startswith("epoch 4 loss ")]

@@ -1,0 +1,437 @@
+"""What befalls a cluster while a whole service has jobs on it: nodes, networks, Slurm's own processes, the
+service itself. In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import commons, gate
+from tests.e2e.processes import new_mark
+from tests.e2e.running import Service, submit
+from tests.e2e.stories import (
+    BEGUN,
+    PRIMARY,
+    WORKER,
+    Story,
+    at,
+    pools,
+    process_of,
+    story,
+    until,
+)
+from tests.slurm.lab import SlurmLab
+from tests.slurm.nodes import until as asked_until
+from tests.slurm.whole import AGENTS, configure, service_on, start_again
+
+__all__ = ["commons", "gate"]
+
+GRACE = 2
+WAITS = "import signal; signal.pause()"
+WHOLE_NODE = "n4-highcpu-2"
+"""A machine type of which a node has room for one."""
+
+
+class Site:
+    """A lab and the service on it, which may be killed and started again."""
+
+    def __init__(self, lab: SlurmLab, directory: Path, service: Service) -> None:
+        self.lab = lab
+        self.service = service
+        self._directory = directory
+        #: What the programs of the last job carry.
+        self.mark = ""
+
+    def kill_service(self) -> None:
+        self.service.kill()
+
+    def start_service(self) -> None:
+        self.service = start_again(self.service, self._directory)
+
+    def node_of(self, job_id: str, replica: str) -> str:
+        """Where it runs now."""
+        view = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+        return next(each["node"] for each in view["replicas"] if each["id"] == replica)
+
+    def condition(self, node: str) -> str:
+        """What `trainshed nodes list` says of it, and why."""
+        views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
+        view = next(each for each in views if each["name"] == node)
+        return f"{view['condition']} {view.get('cause', '')}"
+
+    def allocations(self) -> list[str]:
+        return self.lab.slurm("squeue", "-h", "-o", "%j %T").splitlines()
+
+
+@pytest.fixture(scope="module")
+def opened(slurm_lab: SlurmLab) -> Iterator[Site]:
+    directory = configure(slurm_lab, "faults", f"grace = {GRACE}", "preflight = true")
+    with service_on(slurm_lab, directory) as service:
+        site = Site(slurm_lab, directory, service)
+        yield site
+        if site.service is not service and site.service.process.poll() is None:
+            site.service.terminate()
+
+
+@pytest.fixture
+def site(opened: Site) -> Iterator[Site]:
+    yield opened
+    states = dict.fromkeys(opened.lab.nodes, ("idle", "mixed", "allocated"))
+    opened.lab.await_states(states, 40)
+
+
+TRAINS = """
+import json, os, pathlib, time
+kept = pathlib.Path('/gcs/trainshed', {key!r}, os.environ['HOSTNAME'])
+kept.parent.mkdir(exist_ok=True)
+fresh = kept.with_suffix('.fresh')
+step = int(kept.read_text()) if kept.exists() else 0
+task = json.loads(os.environ['CLUSTER_SPEC'])
+port = task['cluster']['workerpool1'][0].split(':')[1]
+print('at', step, os.environ['HOSTNAME'], port, flush=True)
+if step:
+    open({gate!r}, 'w').close()
+    print('resumed', flush=True)
+while True:
+    step += 1
+    fresh.write_text(str(step))
+    fresh.replace(kept)
+    if step == 3:
+        print('trained', flush=True)
+    time.sleep(0.05)
+"""
+"""A worker that keeps count of its steps in the bucket, and opens the gate once it goes on from there."""
+
+
+FINDS = """
+import json, os, socket
+open({gate!r}).read()
+(worker,) = json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool1']
+host, port = worker.split(':')
+print('finds', socket.gethostbyname(host), port, flush=True)
+"""
+"""A primary that says in the end where it finds the worker, by the name that it was told in the beginning."""
+
+
+def spread(*scripts: str, mark: str = "") -> dict[str, Any]:
+    """A job with a replica for each of these programs, each on a node of its own."""
+    body = pools(*scripts, mark=mark)
+    for pool in body["jobSpec"]["workerPoolSpecs"]:
+        pool["machineSpec"]["machineType"] = WHOLE_NODE
+    return body
+
+
+def training(site: Site, gate: Path) -> str:
+    """A job whose worker has trained for a while; its id. What both programs carry is `site.mark`."""
+    mark = site.mark = new_mark()
+    worker = TRAINS.format(key=mark, gate=str(gate))
+    primary = FINDS.format(gate=str(gate))
+    job_id = submit(site.service, spread(primary, worker, mark=mark))
+    until(site.service.follow(job_id, WORKER), "trained")
+    return job_id
+
+
+def moved_on(site: Site, job_id: str) -> Story:
+    """The job went on from its checkpoint after its worker had been lost once, with the same name."""
+    told = story(site.service, job_id)
+    assert told.state == "SUCCEEDED", told.public
+    said = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
+    (_, first, host, port), (_, second, *again) = said
+    assert int(first) == 0 < int(second) and [host, port] == again
+    assert told.begun == {PRIMARY: 1, WORKER: 2}
+    address = site.lab.address(nodes(told, WORKER)[-1])
+    assert site.service.lines(job_id, PRIMARY)[-1] == f"finds {address} {port}"
+    return told
+
+
+def nodes(told: Story, replica: str) -> list[str]:
+    """On which it was started, one after the other."""
+    places = [entry["details"] for entry in told.of_kind("replica_started")]
+    return [place["node"] for place in places if place["replica"] == replica]
+
+
+@contextlib.contextmanager
+def lost_power(lab: SlurmLab, node: str) -> Generator[None]:
+    lab.kill_node(node)
+    try:
+        yield
+    finally:
+        lab.revive(node)
+
+
+def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
+    site: Site, gate: Path
+) -> None:
+    job_id = training(site, gate)
+    node = site.node_of(job_id, WORKER)
+    with lost_power(site.lab, node):
+        told = moved_on(site, job_id)
+        first, second = nodes(told, WORKER)
+        assert first == node != second
+    (verdict,) = told.verdicts
+    assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
+    assert any(f"node {node} is gone" in entry["message"] for entry in told.of_kind("replica_lost"))
+
+
+def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, gate: Path) -> None:
+    job_id = training(site, gate)
+    # It has begun as well by then, however late.
+    until(site.service.follow(job_id, PRIMARY), BEGUN)
+    node = site.node_of(job_id, WORKER)
+    (number,) = site.lab.slurm("squeue", "-h", "-w", node, "-o", "%i").split()
+    site.lab.slurm("scancel", number)
+    # The primary was in it as well.
+    told = story(site.service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert nodes(told, WORKER) == [node, node]
+    assert told.begun == {PRIMARY: 2, WORKER: 2}
+    found = {(verdict.rule, verdict.effect) for verdict in told.verdicts}
+    assert found == {("allocation_revoked", "replica_restarts")}
+    assert "its allocation was cancelled in Slurm" in told.of_kind("replica_lost")[0]["message"]
+
+
+def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
+    """SIGTERM and a grace, then on from the checkpoint on another node, with the same name; no retry of the
+    job's is used up."""
+    job_id = training(site, gate)
+    node = site.node_of(job_id, WORKER)
+    site.lab.drain(node, "a fan is loud")
+    try:
+        told = moved_on(site, job_id)
+    finally:
+        site.lab.resume(node)
+    first, second = nodes(told, WORKER)
+    assert first == node != second
+    (asked,) = told.of_kind("replica_asked_to_leave")
+    assert asked["message"] == f"{WORKER} is asked to leave {node}: a fan is loud."
+    (left, *_) = [e for e in told.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
+    assert left["details"]["signal"] == signal.SIGTERM
+    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
+    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
+
+
+def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -> None:
+    """Its controller is killed, a slurmd is started again, munge is down: programs, their lines and a cancel
+    of nobody's go on."""
+    job_id = training(site, gate)
+    node = site.node_of(job_id, WORKER)
+    site.lab.await_saved()
+    site.lab.stop_controller(signal.SIGKILL)
+    site.lab.stop_munged(node)
+    site.lab.restart_slurmd(node)
+    site.lab.start_munged(node)
+    site.lab.start_controller()
+    gate.write_text("")
+    told = story(site.service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert not told.verdicts
+
+
+@pytest.mark.soak  # unit/test_joined_clusters.py has the parts of it.
+def test_a_service_that_starts_while_slurm_does_not_answer_loses_nothing_and_takes_jobs(
+    site: Site, gate: Path
+) -> None:
+    """What runs is adopted and ends as it would; what is submitted waits with the reason, and begins when
+    Slurm answers."""
+    job_id = training(site, gate)
+    site.kill_service()
+    site.lab.stop_controller()
+    try:
+        site.start_service()
+        [silent] = site.service.call("GET", "/trainshed/v1/nodes")["nodes"]
+        assert (silent["name"], silent["condition"]) == ("slurm", "GONE")
+        reason = "cluster slurm does not answer: squeue: "
+        assert silent["cause"].startswith(reason)
+        waiting = submit(site.service, spread("pass"))
+        for view in site.service.watch(waiting):
+            if told := view.get("waiting"):
+                assert told["message"].startswith(reason)
+                break
+        gate.write_text("")
+        told = story(site.service, job_id)
+        assert told.state == "SUCCEEDED"
+        assert told.begun == {PRIMARY: 1, WORKER: 1} and not told.verdicts
+        assert site.service.lines(job_id, PRIMARY)[-1].startswith("finds ")
+    finally:
+        site.lab.start_controller()
+    assert story(site.service, waiting).state == "SUCCEEDED"
+    for _ in asked_until("the end of all allocations"):
+        if not site.allocations():
+            break
+
+
+def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
+    site: Site, gate: Path
+) -> None:
+    """Of two nodes one is left alone, until an operator takes it back; the service and Slurm reach both."""
+    site.lab.cut("node1", "node2")
+    site.service.call("POST", "/trainshed/v1/nodes/node3:drain", {})
+    try:
+        job_id = submit(site.service, spread(at(gate), WAITS))
+        for _ in site.service.watch(job_id):
+            if "quarantined" in site.condition("node2"):
+                break
+        assert site.condition("node2").startswith("QUARANTINED node2 is quarantined until ")
+        assert "it is not reached from node1 (no answer within 3 s)" in site.condition("node2")
+        site.service.call("POST", "/trainshed/v1/nodes/node3:undrain", {})
+        # The end of the primary is the worker's.
+        until(site.service.follow(job_id, WORKER), BEGUN)
+        gate.write_text("")
+        told = story(site.service, job_id)
+    finally:
+        site.lab.heal("node1", "node2")
+    assert told.state == "SUCCEEDED"
+    assert {*nodes(told, PRIMARY), *nodes(told, WORKER)} == {"node1", "node3"}
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    site.service.call("POST", "/trainshed/v1/nodes/node2:undrain", {})
+    assert site.condition("node2") == "READY "
+
+
+@pytest.mark.soak  # packages/trainshed-cluster/tests/slurm/test_cluster.py has the engine's part of it.
+def test_a_controller_that_is_killed_right_after_a_submit_gives_nothing_twice(
+    site: Site, gate: Path
+) -> None:
+    site.lab.await_saved()
+    before = set(site.allocations())
+    job_id = submit(site.service, spread(at(gate)))
+    for _ in asked_until("the request"):
+        if set(site.allocations()) - before:
+            break
+    site.lab.stop_controller(signal.SIGKILL)
+    site.lab.start_controller()
+    gate.write_text("")
+    told = story(site.service, job_id)
+    assert told.state == "SUCCEEDED"
+    # Slurm forgets the allocation, and ends what has begun in it by then.
+    lost = told.verdicts
+    assert [verdict.effect for verdict in lost] in ([], ["replica_restarts"])
+    assert 1 <= told.begun[PRIMARY] <= 1 + len(lost)
+    lives = [entry["details"]["incarnation"] for entry in told.of_kind("replica_started")]
+    assert len(lives) == len(set(lives))
+    for _ in asked_until("the end of all allocations"):
+        if set(site.allocations()) <= before:
+            break
+
+
+@pytest.mark.soak  # Conformance has the engine's part of it.
+@pytest.mark.parametrize("from_whom", ["service", "controller"])
+def test_a_node_that_is_cut_off_never_runs_what_runs_elsewhere(
+    site: Site, gate: Path, from_whom: str
+) -> None:
+    """Cut off from the service its agent ends its programs before they count as lost, and nothing more is
+    started there for a while, though Slurm says that it is up; cut off from Slurm's controller the node is
+    asked to let go."""
+    job_id = training(site, gate)
+    node = site.node_of(job_id, WORKER)
+    first = os.pidfd_open(process_of(site.mark, WORKER))
+    site.lab.cut(node, from_whom)
+    try:
+        for view in site.service.watch(job_id, 90):
+            if view["replicas"][1]["incarnation"] == 2:
+                break
+        # Readable: it has ended.
+        assert select.select([first], [], [], 0)[0]
+        told = moved_on(site, job_id)
+        if from_whom == "service":
+            assert "nothing was heard from there for 20 s" in site.condition(node)
+            site.service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
+    finally:
+        site.lab.heal(node, from_whom)
+        os.close(first)
+    one, other = nodes(told, WORKER)
+    assert one == node != other
+
+
+MOMENTS: dict[str, Callable[[Site, str, set[str]], bool]] = {
+    "told": lambda site, job_id, before: True,
+    "asked": lambda site, job_id, before: bool(set(site.allocations()) - before),
+    "held": lambda site, job_id, before: any(
+        line.endswith(" RUNNING") for line in set(site.allocations()) - before
+    ),
+    "stepped": lambda site, job_id, before: bool(site.lab.slurm("squeue", "-h", "-s")),
+}
+"""Of a start: until when it has gone."""
+
+
+@pytest.mark.soak  # Conformance kills an engine at each of its system calls.
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_service_killed_at_a_step_of_a_start_goes_on_with_it(
+    site: Site, gate: Path, moment: str
+) -> None:
+    before = set(site.allocations())
+    job_id = submit(site.service, spread(at(gate), WAITS))
+    for _ in asked_until(moment):
+        if MOMENTS[moment](site, job_id, before):
+            break
+    site.kill_service()
+    site.start_service()
+    for view in site.service.watch(job_id):
+        if view["state"] == "RUNNING":
+            break
+    until(site.service.follow(job_id, WORKER), BEGUN)
+    gate.write_text("")
+    told = story(site.service, job_id)
+    assert told.state == "SUCCEEDED"
+    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert not told.verdicts
+    for _ in asked_until("the end of its allocations"):
+        if not site.allocations():
+            break
+
+
+@contextlib.contextmanager
+def short_of_all(lab: SlurmLab, node: str) -> Generator[None]:
+    """A node with 64 MiB of disk where agents write, and as much of memory free."""
+    meminfo = lab.directory / "meminfo"
+    meminfo.write_text("MemTotal: 65536 kB\nMemAvailable: 65536 kB\n")
+    lab.run(node, ["mkdir", "-p", AGENTS])
+    # Closed to others, as an agent wants it.
+    lab.run(node, ["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "tmpfs", AGENTS])
+    lab.run(node, ["mount", "--bind", str(meminfo), "/proc/meminfo"])
+    try:
+        yield
+    finally:
+        for place in ("/proc/meminfo", AGENTS):
+            lab.run(node, ["umount", "--lazy", place])
+
+
+def test_a_node_without_disk_and_memory_is_left_alone_with_its_reasons(
+    site: Site, gate: Path
+) -> None:
+    """docs/slurm.md, "Nodes, sizes and waiting": who waits for it, and who looks at nodes, learns why."""
+
+    def order(node: str, what: str) -> None:
+        site.service.call("POST", f"/trainshed/v1/nodes/{node}:{what}", {})
+
+    reasons = ("0.062 GiB of disk are free, 1 GiB are needed", "0.062 GiB of memory are free, ")
+    others = ("node1", "node3")
+    with short_of_all(site.lab, "node2"):
+        for node in others:
+            order(node, "drain")
+        try:
+            job_id = submit(site.service, spread(at(gate)))
+            for _ in site.service.watch(job_id):
+                if "quarantined" in site.condition("node2"):
+                    break
+        finally:
+            for node in others:
+                order(node, "undrain")
+        until(site.service.follow(job_id, PRIMARY), BEGUN)
+        found = site.condition("node2")
+        assert found.startswith("QUARANTINED node2 is quarantined until ")
+        assert all(reason in found for reason in reasons), found
+        assert site.node_of(job_id, PRIMARY) in others
+    gate.write_text("")
+    told = story(site.service, job_id)
+    # Nothing had begun there, so nothing was lost.
+    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 1} and not told.verdicts
+    [left] = told.of_kind("replica_asked_to_leave")
+    assert all(reason in left["message"] for reason in reasons), left
+    order("node2", "undrain")
+    assert site.condition("node2").strip() == "READY"

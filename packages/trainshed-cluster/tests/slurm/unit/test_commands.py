@@ -1,0 +1,372 @@
+"""What Slurm's commands are asked and answer: `trainshed_cluster.slurm.commands` and `look`, on answers that
+a real 22.05 gave."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.capacity import OthersUse
+from trainshed.core.names import JobUid
+from trainshed.core.routes import MachineWanted
+from trainshed.engines.port import NodeState
+from trainshed_cluster.remote.cluster import ClusterReport, HoldName
+from trainshed_cluster.slurm import commands, records
+from trainshed_cluster.slurm.commands import Ask
+from trainshed_cluster.slurm.field_queries import SEPARATOR
+from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
+from trainshed_cluster.slurm.queries import FIELDS
+from trainshed_cluster.slurm.records import Gres, NodeLine
+from trainshed_cluster.slurm.routes import Routes, has_features
+from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "slurm"
+HELD = HoldName("lab", JobUid(12), 1, 0)
+WAITING = HoldName("lab", JobUid(13), 1, 0)
+GIB = 1 << 30
+SETTINGS = SlurmSettings(accelerators={"NVIDIA_TESLA_T4": "t4"})
+
+
+def of_root(uid: int) -> str | None:
+    return "" if uid == 0 else None
+
+
+def recorded(name: str) -> str:
+    return (GOLDEN / f"{name}.txt").read_text()
+
+
+def look(
+    squeue: str = "",
+    steps: str = "",
+    sinfo: str = "",
+    service: str = "lab",
+    settings: SlurmSettings = SETTINGS,
+    earlier: str | None = None,
+    before: ClusterReport | None = None,
+) -> Look:
+    jobs = own_jobs(FIELDS, squeue or recorded("squeue"), service, of_root)
+    return compile_look(
+        FIELDS,
+        0.0,
+        now=1_795_304_650,
+        pending=None,
+        jobs=jobs,
+        earlier=jobs if earlier is None else own_jobs(FIELDS, earlier, service, of_root),
+        before=before,
+        steps=steps or recorded("squeue_steps"),
+        nodes=[sinfo or recorded("sinfo")],
+        routes=Routes(settings),
+        known={},
+    )
+
+
+def test_a_recorded_cluster_is_read() -> None:
+    found = look()
+    assert found.report.agents == {HELD: frozenset({"node2"})}
+    assert found.jobs[HELD].nodes == ("node1", "node2")
+    assert found.jobs[WAITING].reason == "Resources" and found.jobs[WAITING].pending
+    assert [*found.report.delays] == [WAITING]
+    assert found.report.delays[WAITING].expected == 1_826_840_650 * 10**9
+    one, two, three = found.report.nodes
+    mib = 1 << 20
+    # What the hold has is this service's; what somebody else's job has is not.
+    assert (one.node.vcpus, one.node.memory_bytes) == (16, 6000 * mib)
+    assert one.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert one.node.others == OthersUse()
+    assert (two.node.vcpus, two.node.memory_bytes) == (16, 6000 * mib)
+    assert two.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert two.node.others == OthersUse(4, 1000 * mib, (("NVIDIA_TESLA_T4", 1),))
+    assert (three.state, three.cause) == (NodeState.DRAINING, "a fan | is loud")
+
+
+def test_another_services_holds_are_not_ours() -> None:
+    found = look(service="other")
+    assert not found.jobs and not found.report.agents
+    node = found.report.nodes[0].node
+    assert (node.vcpus, node.others.vcpus) == (16, 2)
+
+
+def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() -> None:
+    """The queue and the nodes are asked one after the other: what was granted in between would count as
+    others' on one side alone."""
+    before = look().report
+    earlier = recorded("squeue").splitlines()[1]
+    squeue = recorded("squeue").replace(earlier, "")
+    assert look(squeue).report.nodes[0].node.others.vcpus == 2
+    found = look(squeue, earlier=recorded("squeue"), before=before)
+    assert [one.node.others for one in found.report.nodes] == [
+        one.node.others for one in before.nodes
+    ]
+
+
+def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
+    line = recorded("squeue").splitlines()[1]
+    twice = f"{line}\n{line.replace('25', '31', 1)}\n"
+    jobs = own_jobs(FIELDS, twice, "lab", of_root)
+    routes = Routes(SlurmSettings())
+    for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
+        found = compile_look(
+            FIELDS,
+            0.0,
+            now=0.0,
+            pending=None,
+            jobs=jobs,
+            earlier=jobs,
+            before=None,
+            steps="",
+            nodes=[""],
+            routes=routes,
+            known=known,
+        )
+        assert found.jobs[HELD].id == kept
+        assert [job.id for _, job in found.doubles] == [other]
+
+
+def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
+    """Of the users as whom jobs run each has holds of his own."""
+    line = recorded("squeue").splitlines()[1]
+    parts = line.split(SEPARATOR)
+    parts[0], parts[-3] = "31", "1001"
+    both = f"{line}\n{SEPARATOR.join(parts)}\n"
+    assert [job.id for _, job in own_jobs(FIELDS, both, "lab", of_root)] == [25]
+    found = own_jobs(FIELDS, both, "lab", {0: "", 1001: "vision"}.get)
+    assert found[0][0] == HELD
+    assert found[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
+    assert str(found[1][0]) == str(HELD)
+
+
+def test_a_look_at_a_thousand_nodes_takes_little() -> None:
+    line = recorded("sinfo").splitlines()[0]
+    sinfo = "\n".join(line.replace("node1", f"node{n}") for n in range(1000))
+    begun = time.process_time()
+    assert len(look(sinfo=sinfo).report.nodes) == 1000
+    spent = time.process_time() - begun
+    assert spent < 1, f"{spent:.3f} s"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "cause"),
+    [
+        ("idle", NodeState.UP, ""),
+        ("MIXED", NodeState.UP, ""),
+        ("allocated+completing", NodeState.UP, ""),
+        ("idle+planned", NodeState.UP, ""),
+        ("IDLE+CLOUD+POWERED_DOWN", NodeState.UP, ""),
+        ("idle*", NodeState.GONE, "not responding"),
+        ("idle+not_responding", NodeState.GONE, "not responding"),
+        ("DOWN*+DRAIN", NodeState.GONE, "down and drain and not_responding"),
+        ("unknown", NodeState.GONE, "unknown"),
+        ("", NodeState.GONE, ""),
+        ("mixed+drain", NodeState.DRAINING, "mixed and drain"),
+        ("IDLE+MAINT+RESERVED", NodeState.DRAINING, "is in a maintenance reservation"),
+        ("mixed+reboot_requested", NodeState.DRAINING, "is to boot again"),
+        ("idle+reserved", NodeState.DRAINING, "is reserved"),
+    ],
+)
+def test_states_of_nodes(text: str, state: NodeState, cause: str) -> None:
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert records.node_state(line) == (state, cause)
+
+
+@pytest.mark.parametrize(
+    ("text", "awaited"),
+    [
+        ("mixed*", True),
+        ("idle+not_responding", True),
+        ("DOWN*", False),
+        ("down", False),
+        ("", False),
+    ],
+)
+def test_a_node_without_an_answer_is_awaited_until_it_is_down(text: str, awaited: bool) -> None:
+    line = NodeLine("n", records.parse_states(text), 1, 0, 1, 0, (), (), "", "")
+    assert records.is_awaited(line) is awaited
+
+
+def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
+    line = NodeLine("n", records.parse_states("idle+reserved"), 1, 0, 1, 0, (), (), "", "")
+    assert records.node_state(line, reservation=True) == (NodeState.UP, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:a100:4(S:0-1)", [Gres("gpu", "a100", 4)]),
+        ("gpu:t4:1(IDX:0),gpu:2,x:8(S:0)", [Gres("gpu", "t4", 1), Gres("gpu", "", 2), Gres("x", "", 8)]),
+        ("gres:gpu:t4:1", [Gres("gpu", "t4", 1)]),
+        ("gres/gpu:t4=1,gres/gpu=3", [Gres("gpu", "t4", 1), Gres("gpu", "", 3)]),
+        ("bandwidth:2K", [Gres("bandwidth", "", 2048)]),
+        ("gpu:t4", [Gres("gpu", "t4", 1)]),
+        ("gpu:a100_3g.20gb:2(S:0)", [Gres("gpu", "a100_3g.20gb", 2)]),
+        ("(null)", []),
+        ("N/A", []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_generic_resources(text: str, found: list[Gres]) -> None:
+    assert list(records.parse_gres(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("500M", 500 << 20),
+        ("4G", 4 * GIB),
+        ("1.5G", 3 * GIB // 2),
+        ("2000", 2000 << 20),
+        ("0", 0),
+        ("N/A", 0),
+    ],
+)
+def test_memory(text: str, found: int) -> None:
+    assert records.parse_memory(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("node1", ["node1"]),
+        ("node[1-3,07],login", ["node1", "node2", "node3", "node07", "login"]),
+        ("r[1-2]n[08-10]", ["r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"]),
+        ("gpu[1]-a,x", ["gpu1-a", "x"]),
+        ("(null)", []),
+    ],
+)
+def test_lists_of_nodes(text: str, found: list[str]) -> None:
+    assert list(records.expand_hosts(text)) == found
+
+
+@pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[x-y]", "a[1-9999999]", "a[0-999]b[0-999]"])
+def test_what_is_no_list_of_nodes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"list of nodes|too many nodes"):
+        records.expand_hosts(text)
+
+
+def test_an_answer_of_another_kind_is_not_read() -> None:
+    with pytest.raises(ValueError, match="has 1 fields, not 12"):
+        own_jobs(FIELDS, "slurm_load_jobs error", "lab", of_root)
+
+
+def test_what_is_asked_for() -> None:
+    ask = Ask(
+        "trainshed-lab-1-1-0",
+        ("a", "b"),
+        cpus=4,
+        memory_bytes=GIB + 1,
+        gres=Gres("gpu", "t4", 2),
+        qos="high",
+        extra=("--time=60",),
+    )
+    assert commands.allocate(ask) == [
+        "salloc",
+        "--no-shell",
+        "--no-kill",
+        "--job-name=trainshed-lab-1-1-0",
+        "--comment=trainshed-lab-1-1-0",
+        "--nodes=2",
+        "--nodelist=a,b",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=4",
+        "--mem=1025M",
+        "--gres=gpu:t4:2",
+        "--qos=high",
+        "--time=60",
+    ]
+
+
+def test_a_secret_is_neither_an_argument_nor_in_the_environment_of_a_step() -> None:
+    argv = commands.run_agent(
+        7, "a", "name", ["python3"], path="/bin", errors="/tmp/x.errors/name", gres=None
+    )
+    assert "--export=NONE" in argv and argv[-2:] == ["/tmp/x.errors/name", "python3"]
+
+
+def test_habits_of_a_user_change_no_command() -> None:
+    ambient = {"SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "3", "SLURM_CONF": "/etc/x", "PATH": "/bin"}
+    assert commands.environment(ambient) == {
+        "SLURM_CONF": "/etc/x",
+        "PATH": "/bin",
+        "SLURM_TIME_FORMAT": "%s",
+        "LC_ALL": "C",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ("Requested node configuration is not available", True),
+        ("Invalid account or account/partition combination specified", True),
+        ("Unable to contact slurm controller (connect failure)", False),
+        ("Required node not available (down, drained or reserved)", False),
+        ("Job allocation 7 has been revoked.", False),
+    ],
+)  # fmt: skip
+def test_what_waiting_would_not_help(told: str, refused: bool) -> None:
+    told = f"salloc: error: Job submit/allocate failed: {told}"
+    assert commands.refused(told) is refused
+    assert not commands.complaint(told).startswith(("salloc", "error"))
+
+
+MACHINES = SlurmSettings(
+    qos="low",
+    accelerators={"NVIDIA_TESLA_T4": "t4"},
+    machines=[
+        MachineRoute(types=["a2-*", "n1-highmem-*"], partition="tiny", account="lab"),
+        MachineRoute(
+            accelerators=["NVIDIA_TESLA_T4"], partition="hi,short", constraint="new", qos=""
+        ),
+        MachineRoute(accelerators=["NVIDIA_L4"], partition="hi", gres="shard:l4"),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "partition", "account", "qos"),
+    [
+        (MachineWanted("n1-highmem-8"), "tiny", "lab", "low"),
+        (MachineWanted("n1-highmem-8", "NVIDIA_TESLA_T4"), "tiny", "lab", "low"),
+        (MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4"), "hi,short", "", ""),
+        (MachineWanted("n1-standard-4"), "", "", "low"),
+        (MachineWanted(), "", "", "low"),
+    ],
+)
+def test_the_first_way_that_is_for_a_machine_counts(
+    machine: MachineWanted, partition: str, account: str, qos: str
+) -> None:
+    route = Routes(MACHINES).of(machine)
+    assert (route.partition, route.account, route.qos) == (partition, account, qos)
+
+
+def test_nodes_say_which_machines_may_go_there() -> None:
+    one, two, _ = look(settings=MACHINES).report.nodes
+    highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
+    assert one.node.accepts.takes(highmem) and not two.node.accepts.takes(highmem)
+    # node1 is in the partitions, and has not the feature.
+    assert two.node.accepts.takes(gpu) and not one.node.accepts.takes(gpu)
+    assert one.node.accepts.takes(MachineWanted("n1-standard-4"))
+    assert one.node.accepts.destination(gpu) == "partitions hi, short with features new"
+    # No node has what stands for that type on its way.
+    assert not two.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
+    assert Routes(MACHINES).partitions == ""
+
+
+def test_nodes_that_no_way_leads_to_are_none_of_this_service() -> None:
+    only = SlurmSettings(partition="tiny")
+    assert [report.node.name for report in look(settings=only).report.nodes] == ["node1", "node2"]
+    assert not look(settings=only).report.nodes[1].node.accepts.open, "only what runs there stays"
+    assert Routes(only).partitions == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("constraint", "has"),
+    [
+        ("", True),
+        ("new", True),
+        ("new&big", False),
+        ("new|big", True),
+        ("[rack1|rack2]", True),
+        ("big", False),
+    ],
+)
+def test_features(constraint: str, has: bool) -> None:
+    assert has_features(constraint, {"new"}) is has

@@ -1,0 +1,72 @@
+"""What `trainshed doctor` says of what holds on a cluster's nodes, by a configuration that a real 22.05
+has shown."""
+
+from pathlib import Path
+
+import pytest
+
+from trainshed_cluster.slurm.doctor import lost_nodes, on_nodes, time_limit
+from trainshed_cluster.slurm.field_queries import parse_config, parse_limits
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "slurm" / "scontrol_config.txt"
+
+
+def config(**more: str) -> dict[str, str]:
+    return parse_config(GOLDEN.read_text()) | more
+
+
+def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
+    found = list(on_nodes(config(), has_gpus=True))
+    assert [finding.verdict for finding in found] == ["good"] * 3
+    assert [finding.about for finding in found] == [
+        "isolation on nodes",
+        "memory on nodes",
+        "GPUs on nodes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "about", "advice"),
+    [
+        ({"taskplugin": "task/affinity"}, "memory on nodes", "ConstrainRAMSpace=yes"),
+        ({"constrainramspace": "no"}, "memory on nodes", "ConstrainRAMSpace=yes"),
+        ({"constraindevices": "no"}, "GPUs on nodes", "ConstrainDevices=yes"),
+        ({"selecttypeparameters": "CR_CORE"}, "memory counted", "CR_Core_Memory"),
+        ({"proctracktype": "proctrack/linuxproc"}, "ends of steps", "proctrack/cgroup"),
+    ],
+)
+def test_what_does_not_hold_is_told_with_how_to_mend_it(
+    more: dict[str, str], about: str, advice: str
+) -> None:
+    found = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
+    assert found[about].verdict == "less"
+    assert advice in found[about].remedy
+
+
+@pytest.mark.parametrize(
+    ("lease", "verdict", "told"),
+    [(90, "good", "after 95 s"), (20, "good", "after 25 s"), (300, "less", "told late")],
+)
+def test_what_a_silent_node_may_cost_is_told(lease: float, verdict: str, told: str) -> None:
+    found = lost_nodes(lease)
+    assert found.verdict == verdict and told in found.told
+    assert verdict == "good" or ("305 s" in found.cause and "at most 90" in found.remedy)
+
+
+def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:
+    assert "GPUs on nodes" not in {one.about for one in on_nodes(config(), has_gpus=False)}
+
+
+def test_how_long_jobs_may_run_is_told() -> None:
+    lines = [
+        ("infinite", "n/a", "main*"),
+        ("10:00", "n/a", "short"),
+        ("infinite", "1:00:00", "day"),
+    ]
+    answer = "".join("\x1f".join((*line, "\n")) for line in lines)
+    limits = parse_limits(answer)
+    assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
+    assert time_limit({"main": ""}).verdict == "good"
+    found = time_limit(limits)
+    assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.told
+    assert "--time=" in found.remedy

@@ -1,0 +1,41 @@
+"""The part in C for tests: what all share, built once for the checkout, or one of their own.
+
+With sanitizers, by hand:
+
+    TRAINSHED_TEST_NATIVE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover"
+    ASAN_OPTIONS=detect_leaks=0 \\
+        LD_PRELOAD=$(cc -print-file-name=libasan.so) \\
+        pytest packages/trainshed-reduction/tests/reduction/test_{transfer,native}.py
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import CACHE
+from trainshed_reduction.native import compilation, library
+from trainshed_reduction.native.library import Library
+
+PORTABLE = ("-DTRAINSHED_PORTABLE",)
+"""Without what only some systems and processors have."""
+
+
+def shared(*flags: str) -> Library:
+    """The one that all tests use, or that with these flags; built once for a checkout and its sources."""
+    directory = CACHE.joinpath("reduction-native", *flags, *_more_flags())
+    path = directory / library.name()
+    return Library(path) if path.exists() else build(directory, *flags)
+
+
+def build(directory: Path, *flags: str) -> Library:
+    """Skips the test where there is no compiler."""
+    path, why = compilation.build(directory, ("-Werror", *flags, *_more_flags()))
+    if path is None and "no C compiler" in why:
+        pytest.skip("the C part is not tested: " + why)
+    assert path is not None, why
+    return Library(path)
+
+
+def _more_flags() -> list[str]:
+    return os.environ.get("TRAINSHED_TEST_NATIVE_FLAGS", "").split()
