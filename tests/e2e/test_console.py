@@ -214,7 +214,7 @@ def pages(service: Service) -> dict[str, str]:
         "spec": f"/jobs/{whole}/spec",
         "tuning": f"/jobs/{tuning}",
         "trials": f"/jobs/{tuning}/trials?trial=2",
-        "submit": f"/submit?from={whole}",
+        "submit": "/submit",
         "json": f"/submit/json?from={tuning}",
         "queue": f"/queue{here}",
         "nodes": "/nodes",
@@ -381,7 +381,7 @@ def test_what_jobs_and_clients_name_things_is_never_html(
         *("/", "/?search=img", f"/?{urllib.parse.urlencode({'search': EVIL})}"),
         *(f"/jobs/{uid}{tab}" for tab in ("", "/logs", "/usage", "/drills", "/spec", "/outputs")),
         f"/jobs/{uid}/outputs?prefix=evil/model/",
-        *(f"/submit?from={uid}", f"/studies?{here}"),
+        *(f"/submit/json?from={uid}", f"/studies?{here}"),
         f"/studies/{study['name'].rpartition('/')[2]}?{here}&trial=1",
     ]
     shown = 0

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.api.house import Answer
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
-from trainshed.console.pages.drafts import draft_of, form_of
+from trainshed.console.pages.submit import draft_of
 
 pytestmark = pytest.mark.anyio
 FORM = {
@@ -34,71 +34,13 @@ def fault(page: str, name: str) -> str:
     return result[1].strip()
 
 
-def test_a_form_and_its_job_mean_the_same() -> None:
+def test_a_form_is_a_job() -> None:
     body = draft_of(FORM).body
-    again = form_of(body)
-    assert draft_of(again).body == body
+    assert body is not None
     first, second = body["jobSpec"]["workerPoolSpecs"]
     assert (first["replicaCount"], second["replicaCount"]) == (1, 2)
     assert first["containerSpec"]["command"][-1] == "print('<hello>')\nprint(2)"
     assert first["containerSpec"]["env"][1] == {"name": "B", "value": "two words"}
-
-
-RICH: dict[str, Any] = {
-    "displayName": "rich",
-    "labels": {"team": "vision", "trainshed-stall-after": "60"},
-    "jobSpec": {
-        "workerPoolSpecs": [
-            {
-                "machineSpec": {"machineType": "n1-standard-4", "reservationAffinity": {"x": "y"}},
-                "replicaCount": "1",
-                "diskSpec": {"bootDiskSizeGb": 200},
-                "containerSpec": {
-                    "imageUri": "gcr.io/p1/train",
-                    "command": ["sh", "-c", "a 'b'\n$C"],
-                    "args": ["--text", "two words", ""],
-                    "env": [{"name": "LINES", "value": "one\ntwo = 2"}],
-                },
-            },
-            {},
-            {
-                "machineSpec": {"machineType": "n1-highmem-8"},
-                "replicaCount": "2",
-                "pythonPackageSpec": {
-                    "executorImageUri": "gcr.io/p1/ps",
-                    "packageUris": ["gs://bucket/a.tar.gz"],
-                    "pythonModule": "ps.task",
-                },
-            },
-        ],
-        "scheduling": {"timeout": "7200s", "restartJobOnWorkerRestart": True},
-        "serviceAccount": "me@p1.iam.gserviceaccount.com",
-        "tensorboard": "projects/p1/locations/us-central1/tensorboards/7",
-        "baseOutputDirectory": {"outputUriPrefix": "gs://bucket/out"},
-    },
-}
-PACKAGE: dict[str, Any] = {
-    "displayName": "packaged",
-    "jobSpec": {"workerPoolSpecs": [{**RICH["jobSpec"]["workerPoolSpecs"][2], "replicaCount": 1}]},
-}
-
-
-def test_of_a_clone_only_what_is_changed_changes() -> None:
-    form = form_of(RICH)
-    assert "differ" in form["rest"]
-    changed = draft_of({**form, "name": "again", "machine": "n1-standard-8", "timeout": "60"}).body
-    wanted = copy.deepcopy(RICH)
-    wanted["displayName"] = "again"
-    wanted["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-8"
-    wanted["jobSpec"]["scheduling"]["timeout"] = "60s"
-    assert changed == wanted
-    packaged = form_of(PACKAGE)
-    more = draft_of({**packaged, "args": "--epochs 3", "replicas": "3"}).body
-    first, second = more["jobSpec"]["workerPoolSpecs"]
-    assert (first["replicaCount"], second["replicaCount"]) == (1, 2)
-    assert first["pythonPackageSpec"]["args"] == ["--epochs", "3"]
-    assert first["pythonPackageSpec"]["packageUris"] == ["gs://bucket/a.tar.gz"]
-    assert "cannot be read" in draft_of({**form, "base": "["}).faults[""][0]
 
 
 async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browser) -> None:
@@ -108,8 +50,6 @@ async def test_a_job_is_submitted_and_shown(house: ConsoleHouse, browser: Browse
     page = text_of(await browser.get(answer.headers["location"]))
     assert "mine" in page
     assert "team=vision" in page
-    again = await browser.get(f"/submit?from={answer.headers['location'].rpartition('/')[2]}")
-    assert "print(&#39;&lt;hello&gt;&#39;)" in again.body.decode()
 
 
 async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browser: Browser) -> None:
@@ -126,7 +66,7 @@ async def test_everything_wrong_is_told_at_its_field(house: ConsoleHouse, browse
     assert "No jobs yet" in text_of(await browser.get("/"))
 
 
-SPEC: dict[str, Any] = copy.deepcopy(draft_of(FORM).body["jobSpec"])
+SPEC: dict[str, Any] = copy.deepcopy((draft_of(FORM).body or {})["jobSpec"])
 for value in SPEC["workerPoolSpecs"]:
     value["replicaCount"] = str(value["replicaCount"])  # As answers have whole numbers of 64 bits.
 SEARCH: dict[str, Any] = {
@@ -182,7 +122,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     made = (await house.call("POST", f"{place}/{collection}", KINDS[collection])).json
     old = made.get("jobId") or made["name"].rpartition("/")[2]
     page = await browser.get(f"/jobs/{old}")
-    uid = re.search(r"/submit(?:/json)?\?from=(\d+)", page.body.decode())
+    uid = re.search(r"/submit/json\?from=(\d+)", page.body.decode())
     assert uid is not None, "its page leads there"
     body = edited(await browser.get(f"/submit/json?from={uid[1]}"))
     assert {**body, "jobId": 0} == {**KINDS[collection], "jobId": 0}, "all of it and no more"

@@ -16,10 +16,9 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from trainshed.access.sessions import Session, Sessions
-from trainshed.console import assets, feeds, live
-from trainshed.console.backend import Backend, Buckets
-from trainshed.console.facts import Facts
-from trainshed.console.rendering import is_prepared, prepare, render
+from trainshed.console import feeds, live
+from trainshed.console.backend import Backend, Buckets, Facts
+from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Page, View, Visit
 from trainshed.core.errors import Unauthenticated
@@ -68,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleApplication:
-    """Answers all requests of the console, whose paths begin with one of `facts.FIRST_SEGMENTS`."""
+    """Answers all requests of the console, whose paths begin with one of `backend.FIRST_SEGMENTS`."""
 
     def __init__(
         self,
@@ -117,8 +116,8 @@ class ConsoleApplication:
 
     async def answer(self, call: Request) -> Response:
         """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
-        if call.path.startswith(assets.PREFIX):
-            return assets.serve(call) or self._trouble(
+        if call.path.startswith(ASSETS):
+            return asset_response(call) or self._trouble(
                 call, None, StatusCode.NOT_FOUND, "There is no such file."
             )
         changes = call.method not in ("GET", "HEAD")

@@ -2,12 +2,39 @@
 with the visitor's rights. The composition root passes the implementations in (ADR 70)."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Response
 from trainshed.wire.trainshed_v1.record import Record
+
+FIRST_SEGMENTS: Final = frozenset(
+    {
+        *("", "assets", "buckets", "datasets", "events", "experiments", "jobs", "login", "logout"),
+        *("models", "nodes", "queue", "quotas", "settings", "signed-in", "studies", "submit"),
+    }
+)
+"""First segments of the paths that belong to the console."""
+
+
+class Facts(Struct, frozen=True):
+    """What pages say of the service: its version, defaults and address."""
+
+    version: str
+    #: The service's default project, region and bucket.
+    project: str
+    region: str
+    bucket: str
+    #: The URL at which browsers and clients reach it.
+    address: str
+
+    def login_link(self, code: str) -> str:
+        """Return an address that signs a browser in once, by a code of `access.sessions`."""
+        return f"{self.address}/login?code={code}"
+
 
 Query = Mapping[str, Sequence[str]]
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from trainshed.console.events import QUIET, SILENCE, event, next_of
 from trainshed.eventloop.background import joined
 
 BURST: Final = 400
@@ -255,3 +254,19 @@ def _last(texts: list[bytes]) -> list[Line]:
 
 
 _decoder: Final = msgspec.json.Decoder()
+
+
+SILENCE: Final = 15.0
+"""Seconds without an event after which a stream sends a comment, to show that it is alive."""
+QUIET: Final = b": quiet\n\n"
+"""The comment that is sent then."""
+
+
+async def next_of(source: AsyncGenerator[bytes]) -> bytes | None:
+    """Return the next item of a stream; None = it has ended."""
+    return await anext(source, None)
+
+
+def event(name: str, value: object) -> bytes:
+    """Return one event, with `value` as JSON."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(value))

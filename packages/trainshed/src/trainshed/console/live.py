@@ -12,9 +12,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from trainshed.console import assets
-from trainshed.console.events import QUIET, SILENCE, event, next_of
-from trainshed.console.rendering import render
+from trainshed.console.feeds import QUIET, SILENCE, event, next_of
+from trainshed.console.rendering import build, render
 from trainshed.console.visits import View, Visit
 from trainshed.eventloop.background import joined
 from trainshed.wire.status import Refused
@@ -52,7 +51,7 @@ class Look(Struct, frozen=True):
                 "lists": lists,
                 "whole": sorted(self.view.whole & set(lists)),
                 "first": first,
-                "build": assets.build(),
+                "build": build(),
             }
             self.sent[key] = event("parts", sent)
         return self.sent[key]

@@ -1,6 +1,11 @@
-"""Renders templates to HTML, with the filters that they use. Every value is escaped; from the output of
-programs, terminal sequences and characters that change the direction of text are removed as well."""
+"""Renders templates to HTML, with the filters that they use, and serves the files that pages load.
 
+Every value is escaped; from the output of programs, terminal sequences and characters that change the
+direction of text are removed as well.
+"""
+
+import gzip
+import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,15 +14,87 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
-from trainshed.console import assets
+from msgspec import Struct
+
 from trainshed.console.ansi import pieces
-from trainshed.console.snippets import snippets
 from trainshed.core.progress import remaining_text
+from trainshed.httpd.messages import Request, Response, sized
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+ASSETS: Final = "/assets/"
 _HERE: Final = Path(__file__).parent
+_KINDS: Final = {
+    "css": b"text/css; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "svg": b"image/svg+xml",
+}
+_FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+
+
+class Asset(Struct, frozen=True):
+    """One file that is served."""
+
+    #: Its path: `/assets/console.3f2a90c1e5b7.css`.
+    address: str
+    content: bytes
+    #: The content, gzipped.
+    packed: bytes
+    #: The media type.
+    kind: bytes
+
+
+@cache
+def _all() -> dict[str, Asset]:
+    """Return the files by their names below `static`, such as `vendor/htmx.min.js`."""
+    files: dict[str, Asset] = {}
+    for folder in ("", "vendor"):
+        for entry in _HERE.joinpath("static", folder).iterdir():
+            stem, _, suffix = entry.name.rpartition(".")
+            if suffix in _KINDS and entry.is_file():
+                content = entry.read_bytes()
+                digest = hashlib.sha256(content).hexdigest()[:12]
+                files[f"{folder}/{entry.name}".lstrip("/")] = Asset(
+                    f"{ASSETS}{stem}.{digest}.{suffix}",
+                    content,
+                    gzip.compress(content, 9, mtime=0),
+                    _KINDS[suffix],
+                )
+    return files
+
+
+@cache
+def _by_address() -> dict[str, Asset]:
+    return {asset.address: asset for asset in _all().values()}
+
+
+def address_of(name: str) -> str:
+    """Return the path under which browsers fetch a file. Raises KeyError if there is none of this name."""
+    return _all()[name].address
+
+
+@cache
+def build() -> str:
+    """Return a digest of all files together. A page that has another one was made by another release."""
+    return hashlib.sha256("".join(sorted(_by_address())).encode()).hexdigest()[:12]
+
+
+def asset_response(request: Request) -> Response | None:
+    """Return the answer with the file at the request's path; None if there is none."""
+    asset = _by_address().get(request.path)
+    if asset is None:
+        return None
+    more = [_FOREVER, _NOSNIFF, (b"vary", b"accept-encoding")]
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    if packed:
+        more.append((b"content-encoding", b"gzip"))
+    content = asset.packed if packed else asset.content
+    answer = sized(content, asset.kind, more=more)
+    return answer if request.method != "HEAD" else Response(b"", 200, answer.headers)
+
+
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -83,9 +160,8 @@ def environment() -> "Environment":
     }
     names = cast(dict[str, Any], made.globals)
     names |= {
-        "asset": assets.address_of,
-        "build": assets.build,
-        "snippets": snippets,
+        "asset": address_of,
+        "build": build,
     }
     return made
 
@@ -119,7 +195,7 @@ def prepare() -> None:
     made = environment()
     for entry in _HERE.joinpath("templates").iterdir():
         made.get_template(entry.name)
-    assets.address_of("console.css")
+    address_of("console.css")
 
 
 def is_prepared() -> bool:

@@ -9,8 +9,7 @@ from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
-from trainshed.console.backend import Backend, Buckets
-from trainshed.console.facts import Facts
+from trainshed.console.backend import Backend, Buckets, Facts
 from trainshed.console.feeds import Feeds
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response

@@ -12,7 +12,7 @@ from trainshed.api.inside import InsideCaller
 from trainshed.buckets.authentication import caller_of
 from trainshed.buckets.gateway import BucketsGateway
 from trainshed.console.application import ConsoleApplication
-from trainshed.console.facts import Facts
+from trainshed.console.backend import Facts
 from trainshed.core.names import DEFAULT_BUCKET
 from trainshed.httpd.messages import Message, Receive, Response, Scope, Send
 from trainshed.serve import clock

@@ -66,29 +66,18 @@ async def _ordered(visit: Visit, uid: str) -> DrillList:
 
 
 async def order(visit: Visit) -> Response:
-    """`POST /jobs/J/drills`: order a fault now, after a time, at a step or at a line. Raises Refused."""
+    """`POST /jobs/J/drills`: order a fault now, after a time or at a line. Raises Refused."""
     target, form = visit.variables["job"], visit.form
     body = {"kind": form.get("kind", ""), "replica": form.get("replica", "")}
     match form.get("when", ""):
         case "after":
             body["after"] = form.get("after", "").strip() or _missing("after", "Say how long.")
-        case "step":
-            body["atLine"] = at_step(form.get("step", "").strip())
         case "line":
             body["atLine"] = form.get("line", "") or _missing("line", "Say at which line.")
         case _:
             pass
     await visit.do("POST", of_job(target, ":drill"), {k: v for k, v in body.items() if v})
     return redirect(job_path(target, "drills"))
-
-
-def at_step(number: str) -> str:
-    """Return the regular expression of lines that report this step, matching what the resume report takes
-    for steps. Raises Refused unless `number` is a whole number."""
-    if not number.isdecimal() or not number.isascii():
-        _missing("step", f"{number!r} is no step: give a whole number." if number else "Say which.")
-    word = r"(?:global[_ -]?step|steps?|iteration|iter|epoch)"
-    return rf"(?i)\b{word}[\x22\x27]?\s*[:=#]?\s*[\[(]?\s*{int(number)}\b"
 
 
 def _missing(field: str, text: str) -> str:

@@ -52,7 +52,6 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
             "may_retry": job.state in FINAL - {"SUCCEEDED"},
-            "clone": "/submit" if _has_form(job) else "/submit/json",
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),
@@ -60,11 +59,6 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "lasted": lasted(job),
         },
     )
-
-
-def _has_form(job: JobDescription) -> bool:
-    """Whether a copy can be edited in the form of a new job; other jobs are edited as JSON."""
-    return job.api == Api.VERTEX and job.kind == "custom"
 
 
 async def overview(visit: Visit) -> View:

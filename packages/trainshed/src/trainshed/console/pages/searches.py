@@ -1,15 +1,19 @@
-"""Shows a search for parameters, of a tuning job or a study, as charts and a table. Pure."""
+"""Shows a search for parameters, of a tuning job or a study, as charts and a table; the page of a job's
+trials."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
+from trainshed.console.pages.job import FINAL, describe, head
 from trainshed.console.rendering import number_text
-from trainshed.console.visits import Part
-from trainshed.wire.trainshed_v1.jobs import Trial
+from trainshed.console.visits import Part, View, Visit
+from trainshed.core.names import JobUid
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial, Tuning
 
 HEIGHT: Final = 260.0
 """Height of a chart, in its own units, as the next two."""
@@ -266,4 +270,38 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
     return Front(
         tuple(sorted(dots, key=lambda dot: dot.is_front)),
         (Axis(first.name, 0, x_low, x_high), Axis(second.name, 0, y_low, y_high)),
+    )
+
+
+async def trials(visit: Visit) -> View:
+    """`/jobs/J/trials`: charts of the objective over the trials, of its parameters and of two metrics, and
+    the table of the trials. Raises Refused if the job is no tuning job."""
+    job = await describe(visit)
+    if job.tuning is UNSET or not job.tuning:
+        raise Refused(StatusCode.NOT_FOUND, f"{job.name} is no tuning job.")
+    return View(
+        f"Trials of {job.display_name or job.job_id}",
+        "job_trials.html",
+        {"job": job},
+        parts={
+            "head": head(visit, job, "trials"),
+            **parts(_search(job, job.tuning, visit.query("trial"))),
+        },
+        subject=JobUid(int(job.uid)),
+        lives=job.state not in FINAL,
+        place="jobs",
+    )
+
+
+def _search(job: JobDescription, tuning: Tuning, chosen: str) -> Search:
+    trials = job.trials or ()
+    others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
+    return Search(
+        trials,
+        (
+            Metric(tuning.metric, tuning.goal == "MAXIMIZE"),
+            *(Metric(name) for name in others),
+        ),
+        frozenset({tuning.best} - {0}),
+        next((trial for trial in trials if str(trial.number) == chosen), None),
     )

@@ -1,19 +1,21 @@
-"""The page that submits a custom job by a form. The API's own validator checks it as it is typed, and the
-page shows the same job for other clients."""
+"""The pages that submit a job: a custom job by a form, and a job of any kind as the JSON of its API's create
+method. The API's own validator checks both as they are typed."""
 
+import json
+import shlex
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, cast
 
-from trainshed.console.pages.drafts import Draft, draft_of, form_of
+from msgspec import Struct, field
+
 from trainshed.console.pages.job import create_job, describe, explain_job, place_of
 from trainshed.console.visits import View, Visit
-from trainshed.core.copies import copy_of
+from trainshed.core.copies import api_of, copy_of, is_pipeline
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
-from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import Explanation
-from trainshed.wire.trainshed_v1.jobs import JobDescription
 
 _IMAGES: Final = "us-docker.pkg.dev/vertex-ai/training/"
 IMAGES: Final = (
@@ -57,45 +59,57 @@ _OF_FIELDS: Final = (
 """(part of a field's path in the API, the form's field for it): the first part that occurs decides."""
 
 
+KINDS: Final[Mapping[str, str]] = {
+    "custom": "Custom job",
+    "tuning": "Tuning job",
+    "pipeline": "Training pipeline",
+    "ml": "AI Platform job",
+}
+"""Kinds of job that the page has an example of, with their names."""
+_TASK: Final = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+_TRIAL: Final = """import os, sys
+
+rate = float(sys.argv[-1].rpartition("=")[2])
+with open(os.environ["CLOUD_ML_HP_METRIC_FILE"], "a") as file:
+    file.write('{"accuracy": "%f", "global_step": "1"}\\n' % (1 - (rate - 0.3) ** 2))
+"""
+
+
+class Draft(Struct):
+    """A job that is being written: its JSON, None if it cannot be read; and what is wrong with it."""
+
+    body: dict[str, Any] | None
+    #: Texts by field of the form; "" = about the whole.
+    faults: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def fault(self, name: str, text: str) -> None:
+        """Add a fault of a field."""
+        self.faults.setdefault(name, []).append(text)
+
+
 async def page(visit: Visit) -> View:
-    """`/submit[?from=JOB]`: a form with an example, or filled in from an existing job. Raises Refused."""
-    form = default_form(visit)
-    if visit.query("from"):
-        form |= _as_it_was(visit, await describe(visit, visit.query("from")))
-    return await _shown(visit, form)
-
-
-def _as_it_was(visit: Visit, job: JobDescription) -> dict[str, str]:
-    """Return the form of an existing job. Raises Refused if the form cannot express a job of its kind."""
-    form = form_of(copy_of(Api(job.api), job.resource or {}, visit.now, job.uid))
-    if not form:
-        raise Refused(
-            StatusCode.FAILED_PRECONDITION,
-            f"The form is for custom jobs of Vertex AI, and {job.job_id} is none. Clone on its page opens "
-            f"its JSON to be edited (/submit/json?from={job.uid}).",
-        )
-    place = job.name.split("/")
-    return {**form, "project": place[1], "region": place[3]}
+    """`/submit`: a form with an example."""
+    return await _form(visit, default_form(visit))
 
 
 async def check(visit: Visit) -> View:
-    """`POST /submit/check`: what is wrong with the form; else what would run where. In both cases the
-    commands by which other clients submit the job."""
-    return await _shown(visit, visit.form, "_submit_result.html")
+    """`POST /submit/check`: what is wrong with the form; else what would run where, and the commands by
+    which other clients submit the job."""
+    return await _form(visit, visit.form, "_submit_result.html")
 
 
 async def create(visit: Visit) -> Response | View:
     """`POST /submit`: create the job, or show beside the fields what is wrong."""
     draft = draft_of(visit.form)
-    if draft.faults:
-        return await _shown(visit, visit.form, status=400)
+    if draft.body is None or draft.faults:
+        return await _form(visit, visit.form, status=400)
     try:
         return await create_job(visit, draft.body, *place_of(visit, visit.form))
     except Refused as refused:
-        return await _shown(visit, visit.form, status=400, refused=refused)
+        return await _form(visit, visit.form, status=400, refused=refused)
 
 
-async def _shown(
+async def _form(
     visit: Visit,
     form: Mapping[str, str],
     template: str = "submit.html",
@@ -103,55 +117,209 @@ async def _shown(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    """Return the page with the form, and its faults or the plan of the job. `refused`: the refusal of the
-    create method, which checks more than the explanation does."""
-    draft = draft_of(form)
+    """Return the page with the form. `refused`: the refusal of the create method, which checks more than the
+    explanation does."""
+    values = {"form": {**default_form(visit), **form}, "images": IMAGES, "machines": MACHINES}
+    return await _shown(visit, draft_of(form), template, values, status=status, refused=refused)
+
+
+async def json_page(visit: Visit) -> View:
+    """`/submit/json[?from=JOB][?kind=KIND]`: a copy of an existing job, or an example of a kind."""
+    project, region = place_of(visit)
+    if visit.query("from"):
+        job = await describe(visit, visit.query("from"))
+        api, place = Api(job.api), job.name.split("/")
+        body = copy_of(api, job.resource or {}, visit.now, job.uid)
+        project, region = place[1], place[3] if api is Api.VERTEX else region
+    else:
+        body = _example(visit, visit.query("kind"))
+    text = json.dumps(body, indent=2, ensure_ascii=False)
+    return await _json_form(visit, {"job": text, "project": project, "region": region})
+
+
+async def check_json(visit: Visit) -> View:
+    """`POST /submit/json/check`: what is wrong with the job; else what would run where, and the commands by
+    which other clients submit it."""
+    return await _json_form(visit, visit.form, "_submit_json_result.html")
+
+
+async def create_of_json(visit: Visit) -> Response | View:
+    """`POST /submit/json`: create the job, or show what is wrong."""
+    draft = _read(visit.form.get("job", ""))
+    if draft.body is None:
+        return await _json_form(visit, visit.form, status=400)
+    try:
+        return await create_job(visit, draft.body, *place_of(visit, visit.form))
+    except Refused as refused:
+        return await _json_form(visit, visit.form, status=400, refused=refused)
+
+
+async def _json_form(
+    visit: Visit,
+    form: Mapping[str, str],
+    template: str = "submit_json.html",
+    *,
+    status: int = 200,
+    refused: Refused | None = None,
+) -> View:
     project, region = place_of(visit, form)
+    values = {
+        "form": {"job": form.get("job", ""), "project": project, "region": region},
+        "kinds": KINDS,
+    }
+    draft = _read(form.get("job", ""))
+    return await _shown(visit, draft, template, values, status=status, refused=refused)
+
+
+async def _shown(
+    visit: Visit,
+    draft: Draft,
+    template: str,
+    values: Mapping[str, Any],
+    *,
+    status: int,
+    refused: Refused | None,
+) -> View:
+    """Return the page with its faults, or the plan of the job and what other clients type for it."""
+    project, region = place_of(visit, values["form"])
     plan: Explanation | None = None
-    if not draft.faults:
+    if draft.body is not None and not draft.faults:
         try:
             plan = await explain_job(visit, draft.body, project, region)
-        except Refused as told:
-            refused = told
+        except Refused as refusal:
+            refused = refusal
     if refused is not None:
-        _note(draft, refused)
+        _note(draft, refused, has_fields="machines" in values)
         plan = None
-    others = [
-        (name, snippet(kind, Api.VERTEX, project, region, draft.body))
-        for name, kind in (
-            ("gcloud", SnippetForm.GCLOUD),
-            ("Python", SnippetForm.PYTHON),
-            ("JSON", SnippetForm.JSON),
-        )
-    ]
-    return View(
-        "New job",
-        template,
-        {
-            "form": {**default_form(visit), **form},
-            "faults": draft.faults,
-            "plan": plan,
-            "others": others,
-            "images": IMAGES,
-            "machines": MACHINES,
-        },
-        place="submit",
-        status=status,
-    )
+    others = _others(draft.body, project, region) if draft.body and plan else ()
+    shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
+    return View("New job", template, shown, place="submit", status=status)
 
 
-def _note(draft: Draft, refused: Refused) -> None:
+def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:
     """Add each violation of a refusal as a fault of the form's field that it is about."""
     if not refused.violations:
         draft.fault("", str(refused))
     for violation in refused.violations:
-        name = next((mine for part, mine in _OF_FIELDS if part in _snake(violation.field)), "")
+        path = "".join(f"_{c.lower()}" if c.isupper() else c for c in violation.field)
+        name = next((name for part, name in _OF_FIELDS if has_fields and part in path), "")
         text = violation.description
         draft.fault(name, text if name else f"{violation.field}: {text}".lstrip(": "))
 
 
-def _snake(path: str) -> str:
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in path)
+def _read(text: str) -> Draft:
+    """Return the job that a text of JSON is."""
+    draft = Draft(None)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as wrong:
+        draft.fault("", f"Line {wrong.lineno}, column {wrong.colno} is no JSON: {wrong.msg}.")
+        return draft
+    except (ValueError, RecursionError) as wrong:
+        draft.fault("", f"It cannot be read as JSON: {wrong}.")
+        return draft
+    if isinstance(value, dict):
+        return Draft(cast(dict[str, Any], value))
+    draft.fault("", "A job is an object: it begins with { and ends with }.")
+    return draft
+
+
+def draft_of(form: Mapping[str, str]) -> Draft:
+    """Return the custom job that the form describes, with the form's faults."""
+    draft = Draft({})
+
+    def text(name: str) -> str:
+        return form.get(name, "").replace("\r\n", "\n").strip()
+
+    image, arguments = text("image"), _words(draft, "args", text("args"))
+    env = [{"name": k, "value": v} for k, v in _pairs(draft, "env", text("env")).items()]
+    common = {**({"args": arguments} if arguments else {}), **({"env": env} if env else {})}
+    machine: dict[str, Any] = {"machineType": text("machine")}
+    if text("accelerator"):
+        machine["acceleratorType"] = text("accelerator")
+        machine["acceleratorCount"] = _count(draft, "accelerators", text("accelerators"))
+    pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": 1}
+    if text("kind") == "package":
+        pool["pythonPackageSpec"] = {
+            "executorImageUri": image,
+            "packageUris": text("packages").split(),
+            "pythonModule": text("module"),
+            **common,
+        }
+    else:
+        command = _words(draft, "program", text("command"))
+        if text("kind") != "command":
+            if not text("script"):
+                draft.fault("program", "Type a program.")
+            command = ["python3", "-u", "-c", form.get("script", "").replace("\r\n", "\n")]
+        pool["containerSpec"] = {"imageUri": image, "command": command, **common}
+    replicas = _count(draft, "replicas", text("replicas"))
+    others = [{**pool, "replicaCount": replicas - 1}] if replicas > 1 else []
+    spec: dict[str, Any] = {"workerPoolSpecs": [pool, *others]}
+    if output := text("output"):
+        spec["baseOutputDirectory"] = {"outputUriPrefix": output}
+    if timeout := text("timeout"):
+        spec["scheduling"] = {"timeout": f"{timeout.removesuffix('s')}s"}
+    body: dict[str, Any] = {"displayName": text("name"), "jobSpec": spec}
+    if labels := _pairs(draft, "labels", text("labels")):
+        body["labels"] = labels
+    draft.body = body
+    return draft
+
+
+def _count(draft: Draft, name: str, text: str) -> int:
+    """Parse a number of at least 1; "" = 1. Adds a fault and returns 1 if it is not one."""
+    if text in ("", "1"):
+        return 1
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) < 1:
+        draft.fault(name, f"{text!r} is no whole number from 1 on.")
+        return 1
+    return int(text)
+
+
+def _words(draft: Draft, name: str, text: str) -> list[str]:
+    """Split a text into words as a shell does. Adds a fault and returns [] if that is impossible."""
+    try:
+        return shlex.split(text)
+    except ValueError as wrong:
+        draft.fault(name, f"It cannot be split into words: {wrong}.")
+        return []
+
+
+def _pairs(draft: Draft, name: str, text: str) -> dict[str, str]:
+    """Parse lines `NAME=VALUE`. Adds a fault for each other line."""
+    names: dict[str, str] = {}
+    for line in filter(None, (part.strip() for part in text.splitlines())):
+        key, equals, value = line.partition("=")
+        if equals:
+            names[key.strip()] = value.strip()
+        else:
+            draft.fault(name, f"{line!r} has no =; write NAME=VALUE, one a line.")
+    return names
+
+
+def _others(body: dict[str, Any], project: str, region: str) -> list[tuple[str, str]]:
+    """Return (name, text) of the job for other clients; [] if it cannot be written for them."""
+    if is_pipeline(body) or not _is_canonical(body):
+        return []
+    forms = (
+        ("gcloud", SnippetForm.GCLOUD),
+        ("Python", SnippetForm.PYTHON),
+        ("JSON", SnippetForm.JSON),
+    )
+    return [(name, snippet(form, api_of(body), project, region, body)) for name, form in forms]
+
+
+def _is_canonical(value: Any) -> bool:
+    """Whether all names of a job's JSON are those that the service writes (`jobSpec`, not `job_spec`), which
+    are the only ones that snippets know."""
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        return all(
+            name == "labels" or ("_" not in name and _is_canonical(inner))
+            for name, inner in fields.items()
+        )
+    return not isinstance(value, list) or all(map(_is_canonical, cast(list[Any], value)))
 
 
 def default_form(visit: Visit) -> dict[str, str]:
@@ -175,6 +343,44 @@ def default_form(visit: Visit) -> dict[str, str]:
         "timeout": "",
         "project": visit.principal.project or visit.facts.project,
         "region": visit.facts.region,
-        "base": "",
-        "rest": "",
     }
+
+
+def _example(visit: Visit, kind: str) -> dict[str, Any]:
+    """Return a job of this kind that would run here; a custom job if the kind is unknown."""
+    form = default_form(visit)
+    body = draft_of({**form, "script": _TRIAL} if kind == "tuning" else form).body or {}
+    name, spec = body["displayName"], body["jobSpec"]
+    match kind:
+        case "tuning":
+            metrics = [{"metricId": "accuracy", "goal": "MAXIMIZE"}]
+            bounds = {"minValue": 0.01, "maxValue": 1}
+            parameters = [{"parameterId": "rate", "doubleValueSpec": bounds}]
+            return {
+                "displayName": name,
+                "maxTrialCount": 4,
+                "parallelTrialCount": 2,
+                "studySpec": {"metrics": metrics, "parameters": parameters},
+                "trialJobSpec": spec,
+            }
+        case "pipeline":
+            return {
+                "displayName": name,
+                "trainingTaskDefinition": _TASK,
+                "trainingTaskInputs": spec,
+            }
+        case "ml":
+            container = spec["workerPoolSpecs"][0]["containerSpec"]
+            master = {
+                "imageUri": container["imageUri"],
+                "containerCommand": container["command"],
+            }
+            training = {
+                "scaleTier": "CUSTOM",
+                "masterType": form["machine"],
+                "masterConfig": master,
+                "region": form["region"],
+            }
+            return {"jobId": f"first_{visit.now // 10**6}", "trainingInput": training}
+        case _:
+            return body
