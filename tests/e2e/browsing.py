@@ -41,7 +41,7 @@ def credentials_of(service: Service) -> str:
 
 
 @dataclass
-class Told:
+class PageMessages:
     """What the browser complained about."""
 
     texts: list[str] = field(default_factory=list[str])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.e2e.browsing import CHROMIUM, FORMS, Told, sign_in
+from tests.e2e.browsing import CHROMIUM, FORMS, PageMessages, sign_in
 from tests.e2e.running import CACHE, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
@@ -94,15 +94,17 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def told() -> Iterator[Told]:
+def page_messages() -> Iterator[PageMessages]:
     """What browsers complain about, which is to be nothing."""
-    noted = Told()
+    noted = PageMessages()
     yield noted
     assert noted.texts == []
 
 
 @pytest.fixture
-def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[..., Page]]:
+def enter(
+    chromium: Browser, service: Service, page_messages: PageMessages
+) -> Iterator[Callable[..., Page]]:
     """A page of somebody who has followed the link of `trainshed console`."""
     contexts: list[BrowserContext] = []
 
@@ -110,7 +112,7 @@ def enter(chromium: Browser, service: Service, told: Told) -> Iterator[Callable[
         context = chromium.new_context(**FORMS[form], reduced_motion="reduce")
         contexts.append(context)
         page = context.new_page()
-        told.listen(page)
+        page_messages.listen(page)
         sign_in(page, service)
         return page
 

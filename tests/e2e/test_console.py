@@ -12,7 +12,7 @@ import axe_playwright_python  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.e2e.browsing import FORMS, WITH_CHROMIUM, Told, credentials_of
+from tests.e2e.browsing import FORMS, WITH_CHROMIUM, PageMessages, credentials_of
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.soaks import SOAKS
@@ -126,8 +126,8 @@ def test_a_healthy_job_is_drilled(
     expect(worker).to_contain_text("Running", timeout=60_000)
     page.get_by_role("link", name="Drill", exact=True).click()
     page.get_by_role("combobox", name="Replica").select_option(label="workerpool1-0")
-    page.get_by_label("At a step or an epoch").check()
-    page.get_by_label("Which step").fill("7")
+    page.get_by_label("At a line of its log").check()
+    page.get_by_label("A regular expression that the line matches").fill("Step 7")
     page.get_by_role("button", name="Inject the fault").click()
     drills = page.locator("#drills")
     expect(drills).to_contain_text("Kill of workerpool1-0")
@@ -350,7 +350,7 @@ raise ValueError(evil)
 
 
 def test_what_jobs_and_clients_name_things_is_never_html(
-    service: Service, enter: Callable[..., Page], text: Told
+    service: Service, enter: Callable[..., Page], page_messages: PageMessages
 ) -> None:
     """Names of jobs, labels, variables, lines, errors, objects, runs, metrics and parameters: no element is
     made of them, and no script runs, on any page that shows them."""
@@ -375,7 +375,7 @@ def test_what_jobs_and_clients_name_things_is_never_html(
         service.call("POST", f"/v1/{trial}:addTrialMeasurement", measured)
         service.call("POST", f"/v1/{trial}:complete", {})
     page = enter()
-    page.on("dialog", lambda dialog: text.texts.append(f"a script ran: {dialog.message}"))
+    page.on("dialog", lambda dialog: page_messages.texts.append(f"a script ran: {dialog.message}"))
     here = f"project={PROJECT}"
     paths = [
         *("/", "/?search=img", f"/?{urllib.parse.urlencode({'search': EVIL})}"),
