@@ -85,15 +85,15 @@ class Admission:
         """Delete the workloads of attempts that ended under an earlier service."""
         await asyncio.sleep(_STRAY_SECONDS)
         for where, followed in self._followed.items():
-            for one in tuple(followed.objects.values()):
-                name = one.metadata.name
-                if kueue.is_ours(one, self._service) and not self._is_wanted(name):
+            for workload in tuple(followed.objects.values()):
+                name = workload.metadata.name
+                if kueue.is_ours(workload, self._service) and not self._is_wanted(name):
                     log.info("kubernetes: workload %s is wanted by nobody: deleted", name)
                     self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
 
     async def _version(self) -> str:
         try:
-            found = await self._client.get(kueue.API, ApiGroup)
+            group = await self._client.get(kueue.API, ApiGroup)
         except ApiFailure as failure:
             if failure.status != 404:
                 raise ClusterRefused(
@@ -103,9 +103,9 @@ class Admission:
                 '[engines.kubernetes] queue = "kueue", and the cluster has no Kueue (it has no API '
                 'kueue.x-k8s.io); install it, or set queue = "trainshed"'
             ) from failure
-        return found.preferred_version.version
+        return group.preferred_version.version
 
-    def _learn(self, one: Workload, *, gone: bool) -> None:
+    def _learn(self, workload: Workload, *, gone: bool) -> None:
         self._changed()
 
 

@@ -102,8 +102,8 @@ def new_engine(context: EngineContext) -> RemoteEngine:
 def _homes_of_pythons(context: EngineContext) -> list[str]:
     """Return the directories of the Pythons that environments are built on, if not in the cache: Pods are
     sent them, too."""
-    found = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
-    return sorted(str(one) for one in found if not one.is_relative_to(context.cache))
+    homes = {prefix.parent for prefix in context.interpreters() if str(prefix) not in EVERYBODYS}
+    return sorted(str(home) for home in homes if not home.is_relative_to(context.cache))
 
 
 def entry() -> tuple[str, ...]:
@@ -131,7 +131,7 @@ class _Code:
 def _document(
     context: EngineContext,
     settings: KubernetesSettings,
-    told: Callable[[], Mapping[str, Any]],
+    document: Callable[[], Mapping[str, Any]],
     *,
     credential: Credential,
     **own: Any,
@@ -146,5 +146,5 @@ def _document(
         hosts_file=HOSTS_FILE,
         grace=settings.grace,
         # `RemoteOptions.agent` lists the agent's own values.
-        **{**told(), **own},
+        **{**document(), **own},
     )

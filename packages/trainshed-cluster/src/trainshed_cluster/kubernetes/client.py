@@ -71,8 +71,8 @@ class ApiClient:
     ) -> None:
         path = settings.kubeconfig_path
         try:
-            found = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
-            config = found.get()
+            kubeconfig = KubeConfig.from_file(path) if path else KubeConfig.from_service_account()
+            config = kubeconfig.get()
             assert config is not None, "a context was named, or there is a current one"
             params = ConnectionParams(timeout=_PATIENCE, trust_env=False)
             # The class declares the transports of synchronous and asynchronous clients in one field.
@@ -96,15 +96,15 @@ class ApiClient:
     ) -> tuple[list[T], str]:
         """Return all objects of a collection, and the version from which a watch of it continues. Raises
         ApiFailure, ClusterUnavailable."""
-        found: list[T] = []
-        asked = {"limit": str(_PAGE), **(params or {})}
+        objects: list[T] = []
+        query = {"limit": str(_PAGE), **(params or {})}
         while True:
-            answer = await self._call("GET", path, params=asked)
+            answer = await self._call("GET", path, params=query)
             page = _decoded(answer, Page[kind])
-            found += page.items
+            objects += page.items
             if not page.metadata.continue_:
-                return found, page.metadata.resource_version
-            asked["continue"] = page.metadata.continue_
+                return objects, page.metadata.resource_version
+            query["continue"] = page.metadata.continue_
 
     async def version(self, path: str) -> str:
         """Return a collection's current version, from which a watch begins with later changes. Raises
@@ -144,7 +144,7 @@ class ApiClient:
     ) -> AsyncGenerator[WatchEvent]:
         """Yield the changes since `version` until the server ends the watch, which it does every few minutes.
         Raises Expired, ApiFailure, ClusterUnavailable."""
-        asked = {
+        query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
@@ -153,7 +153,7 @@ class ApiClient:
         }
         timeout = httpx2.Timeout(5.0, read=_SILENT_SECONDS)
         try:
-            async with self._http.stream("GET", path, params=asked, timeout=timeout) as answer:
+            async with self._http.stream("GET", path, params=query, timeout=timeout) as answer:
                 if answer.status_code == 410:
                     raise Expired
                 if answer.is_error:
@@ -184,14 +184,14 @@ class ApiClient:
                     await line.send_bytes(_STDIN + stdin[start : start + _PIECE])
                 return await _says(line, word)
         except Exception as failure:
-            one = _alone(failure)
-            if isinstance(one, WebSocketUpgradeError):
-                raise _failure(one.response) from None
-            if isinstance(one, (WebSocketDisconnect, WebSocketNetworkError)):
+            cause = _alone(failure)
+            if isinstance(cause, WebSocketUpgradeError):
+                raise _failure(cause.response) from None
+            if isinstance(cause, (WebSocketDisconnect, WebSocketNetworkError)):
                 return False
-            if isinstance(one, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
-                raise ClusterUnavailable(_unreached(self.server, one)) from failure
-            raise one from None
+            if isinstance(cause, (httpx2.HTTPError, HTTPXWSException, OSError, TimeoutError)):
+                raise ClusterUnavailable(_unreached(self.server, cause)) from failure
+            raise cause from None
 
     async def _call(
         self,

@@ -147,8 +147,8 @@ class KubernetesCluster:
         if self._settings.queue == "kueue":
             self._admission = Admission(client, self._service, self._touch, self._has_any_of)
             await self._admission.start(self._namespaces())
-        for one in (self._nodes, *self._pods):
-            self._tasks.keep(one.follow, f"kubernetes: watching {one.path}")
+        for followed in (self._nodes, *self._pods):
+            self._tasks.keep(followed.follow, f"kubernetes: watching {followed.path}")
         for where in self._namespaces():
             starts = Starts(
                 client,
@@ -174,7 +174,7 @@ class KubernetesCluster:
             self._is_dirty = False
             self._report = self._compile()
         nodes = tuple(
-            replace(one, looked=self._confirmed.get(one.node.name)) for one in self._report.nodes
+            replace(node, looked=self._confirmed.get(node.node.name)) for node in self._report.nodes
         )
         return replace(self._report, nodes=nodes)
 
@@ -385,9 +385,9 @@ class KubernetesCluster:
             if is_failing and not failing_since:
                 failing_since = time.monotonic()
             if failing_since and time.monotonic() - failing_since > self._pull_seconds:
-                told = reasons.delay(now)
+                delay = reasons.delay(now)
                 raise ClusterRefused(
-                    f"{told.message if told else 'its container does not come'}; it was tried for "
+                    f"{delay.message if delay else 'its container does not come'}; it was tried for "
                     f"{self._settings.pull_minutes:g} minutes"
                 )
             return None
@@ -401,9 +401,9 @@ class KubernetesCluster:
     def _require_node_up(self, node: str) -> None:
         """Raise ClusterUnavailable if a Pod would wait for this node in vain."""
         assert self._nodes is not None
-        found = self._nodes.objects.get(node)
+        known = self._nodes.objects.get(node)
         state, cause = (
-            node_state(found)[:2] if found else (NodeState.GONE, "the cluster does not list it")
+            node_state(known)[:2] if known else (NodeState.GONE, "the cluster does not list it")
         )
         if state is not NodeState.UP:
             raise ClusterUnavailable(f"no Pod starts on node {node}: {cause}")
@@ -641,20 +641,20 @@ class KubernetesCluster:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _until(self, found: Callable[[], T | None]) -> T:
+    async def _until(self, look: Callable[[], T | None]) -> T:
         """Wait until `found` returns something, and return that."""
         while True:
             changed = self._changed
-            if (result := found()) is not None:
+            if (result := look()) is not None:
                 return result
             await changed.wait()
 
     def _compile(self) -> ClusterReport:
         assert self._nodes is not None
         report = compile_report(
-            min(one.listed for one in (self._nodes, *self._pods)),
+            min(followed.listed for followed in (self._nodes, *self._pods)),
             self._nodes.objects.values(),
-            (pod for one in self._pods for pod in one.objects.values()),
+            (pod for followed in self._pods for pod in followed.objects.values()),
             service=self._service,
             routes=self._routes,
             overcommit=self._settings.overcommit,
@@ -673,29 +673,29 @@ class KubernetesCluster:
         if self._admission is None:
             return {}
         waiting = ((name, self._mine.get(name)) for name in self._wanted)
-        found = {name: self._admission.delay(name, pod) for name, pod in waiting if pod}
-        return {name: delay for name, delay in found.items() if delay}
+        delays = {name: self._admission.delay(name, pod) for name, pod in waiting if pod}
+        return {name: delay for name, delay in delays.items() if delay}
 
     async def _tell_changes(self) -> None:
-        told: ClusterReport | None = None
+        last: ClusterReport | None = None
         while True:
             changed = self._changed
-            found = self.report()
-            if told is None or _told_of(told) != _told_of(found):
-                told = found
-                self._reader.put_nowait(found)
+            report = self.report()
+            if last is None or _told_of(last) != _told_of(report):
+                last = report
+                self._reader.put_nowait(report)
             await changed.wait()
             await asyncio.sleep(_TOLD_EVERY)
 
     async def _confirm(self, node: str) -> None:
         """Read a node, and this service's Pods on it, from the API, because a watch may not have reported
         their latest changes yet."""
-        asked = time.monotonic()
+        began = time.monotonic()
         assert self._nodes is not None
         try:
             await self._nodes.ask(node)
-            for one in self._pods:
-                await one.ask_some(
+            for followed in self._pods:
+                await followed.ask_some(
                     {
                         "labelSelector": manifests.selector(self._service),
                         "fieldSelector": f"spec.nodeName={node}",
@@ -705,7 +705,7 @@ class KubernetesCluster:
                         and manifests.hold_of(pod, self._service) is not None
                     ),
                 )
-            self._confirmed[node] = asked
+            self._confirmed[node] = began
         except (ApiFailure, ClusterUnavailable) as failure:
             log.info("kubernetes: nothing is told about node %s: %s", node, failure)
         finally:
@@ -724,4 +724,4 @@ def _path(pod: Pod) -> str:
 
 
 def _told_of(report: ClusterReport) -> tuple[object, ...]:
-    return tuple(replace(one, looked=None) for one in report.nodes), report.agents, report.delays
+    return tuple(replace(node, looked=None) for node in report.nodes), report.agents, report.delays

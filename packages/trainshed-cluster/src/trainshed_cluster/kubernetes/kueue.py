@@ -52,8 +52,8 @@ def is_managed(pod: Pod) -> bool:
 
 def eviction(pod: Pod) -> Condition | None:
     """Return the condition that says why Kueue evicted a Pod; None = it did not."""
-    found = _condition(pod.status.conditions, _EVICTED)
-    return found if found and found.status == "True" else None
+    condition = _condition(pod.status.conditions, _EVICTED)
+    return condition if condition and condition.status == "True" else None
 
 
 def crowded(hold: HoldName, need: NodeNeed, pods: Mapping[HoldName, Pod]) -> Delay | None:
@@ -83,9 +83,9 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
     queue = workload.spec.queue_name
     if _is(workload, _RESERVED):
         checks = [
-            f"{one.name}{': ' if one.message else ''}{_line(one.message)}"
-            for one in workload.status.admission_checks or ()
-            if one.state != _READY
+            f"{check.name}{': ' if check.message else ''}{_line(check.message)}"
+            for check in workload.status.admission_checks or ()
+            if check.state != _READY
         ]
         what = "; ".join(checks) or "Kueue does not say which"
         return Delay(
@@ -93,13 +93,14 @@ def delay(workload: Workload, others: Iterable[Workload]) -> Delay | None:
             f"Kueue has quota for the job in queue {queue}, and waits for its admission checks ({what})",
             word="AdmissionChecks",
         )
-    said = _condition(workload.status.conditions, _RESERVED)
-    if said is None:
+    condition = _condition(workload.status.conditions, _RESERVED)
+    if condition is None:
         return None
     return Delay(
         WaitReason.CLUSTER,
-        f"Kueue has not admitted the job to queue {queue} yet: {_line(said.message)} ({said.reason})",
-        word=said.reason,
+        f"Kueue has not admitted the job to queue {queue} yet: {_line(condition.message)} "
+        f"({condition.reason})",
+        word=condition.reason,
         position=_position(workload, others),
     )
 
@@ -108,13 +109,13 @@ def _position(workload: Workload, others: Iterable[Workload]) -> int:
     """Return how many workloads of its queue wait before it: higher priorities go first, then older ones."""
     own = _rank(workload)
     waiting = (
-        one
-        for one in others
-        if one.spec.queue_name == workload.spec.queue_name
-        and not _is(one, _RESERVED)
-        and not _is(one, _FINISHED)
+        other
+        for other in others
+        if other.spec.queue_name == workload.spec.queue_name
+        and not _is(other, _RESERVED)
+        and not _is(other, _FINISHED)
     )
-    return 1 + sum(_rank(one) < own for one in waiting)
+    return 1 + sum(_rank(other) < own for other in waiting)
 
 
 def _rank(workload: Workload) -> tuple[int, float, str]:
@@ -124,12 +125,12 @@ def _rank(workload: Workload) -> tuple[int, float, str]:
 
 
 def _is(workload: Workload, kind: str) -> bool:
-    found = _condition(workload.status.conditions, kind)
-    return found is not None and found.status == "True"
+    condition = _condition(workload.status.conditions, kind)
+    return condition is not None and condition.status == "True"
 
 
 def _condition(conditions: Iterable[Condition] | None, kind: str) -> Condition | None:
-    return next((one for one in conditions or () if one.type == kind), None)
+    return next((condition for condition in conditions or () if condition.type == kind), None)
 
 
 def _line(text: str) -> str:

@@ -59,7 +59,9 @@ def compile_report(
         for name in sorted(listed.keys() | used)
     ]
     return ClusterReport(
-        nodes=tuple(one for one in reports if one.node.accepts.open or one.node.name in used),
+        nodes=tuple(
+            report for report in reports if report.node.accepts.open or report.node.name in used
+        ),
         agents=MappingProxyType(agents),
         looked=looked,
         delays=MappingProxyType(delays),
@@ -131,10 +133,12 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
     silent node may only be cut off, and then its agents end by their lease."""
     if any(taint.key == OUT_OF_SERVICE for taint in node.taints):
         return NodeState.GONE, "an operator says that it is off (taint out-of-service)", False
-    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
+    ready = next(
+        (condition for condition in node.status.conditions or () if condition.type == "Ready"), None
+    )
     if ready is None or ready.status == "Unknown":
-        said = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
-        return NodeState.GONE, f"Kubernetes does not hear of it{said}", True
+        message = f": {ready.message.rstrip('.')}" if ready and ready.message else ""
+        return NodeState.GONE, f"Kubernetes does not hear of it{message}", True
     if ready.status != "True":
         # The kubelet reports, so that programs run on, but nothing new may start.
         return NodeState.DRAINING, f"it is not ready: {ready.message or ready.reason}", False
@@ -146,16 +150,16 @@ def node_state(node: ClusterNode) -> tuple[NodeState, str, bool]:
 def requests(pod: Pod) -> dict[str, float]:
     """Return the requests that the scheduler counts for a Pod: the sum over its containers, or the largest
     init container's if that is more."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for container in pod.spec.containers or ():
         for key, amount in _requests(container):
-            found[key] = found.get(key, 0.0) + amount
+            totals[key] = totals.get(key, 0.0) + amount
     for container in pod.spec.init_containers or ():
         for key, amount in _requests(container):
-            found[key] = max(found.get(key, 0.0), amount)
+            totals[key] = max(totals.get(key, 0.0), amount)
     for key, value in (pod.spec.overhead or {}).items():
-        found[key] = found.get(key, 0.0) + quantities.parse(value)
-    return found
+        totals[key] = totals.get(key, 0.0) + quantities.parse(value)
+    return totals
 
 
 def _requests(container: Container) -> Iterable[tuple[str, float]]:

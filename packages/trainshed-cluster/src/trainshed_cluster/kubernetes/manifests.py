@@ -216,7 +216,7 @@ def _not_on(nodes: Collection[str]) -> dict[str, Any]:
     if not nodes:
         return {}
     fields = [
-        {"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in sorted(nodes)
+        {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in sorted(nodes)
     ]
     terms = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
@@ -227,10 +227,14 @@ def _tolerations(route: KubernetesRoute) -> list[dict[str, Any]]:
     programs there may be well, and are only lost when their agent's lease ends, while Kubernetes would end
     them by the clock."""
     own = [
-        {key: value for key, value in (("key", one.key), ("operator", one.operator)) if value}
-        | ({"value": one.value} if one.operator == "Equal" else {})
-        | ({"effect": one.effect} if one.effect else {})
-        for one in route.tolerations
+        {
+            key: value
+            for key, value in (("key", toleration.key), ("operator", toleration.operator))
+            if value
+        }
+        | ({"value": toleration.value} if toleration.operator == "Equal" else {})
+        | ({"effect": toleration.effect} if toleration.effect else {})
+        for toleration in route.tolerations
     ]
     return own + [
         {"key": f"{NODES_OWN}{state}", "operator": "Exists", "effect": "NoExecute"}

@@ -119,41 +119,47 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        return not self.is_over and any(one.state.running for one in self._statuses)
+        return not self.is_over and any(status.state.running for status in self._statuses)
 
     @property
     def terminated(self) -> Terminated | None:
         """How its container ended, or an init container that failed; None = neither has."""
-        before = (one.state.terminated for one in self._before)
+        before = (status.state.terminated for status in self._before)
         failed = (ended for ended in before if ended and ended.exit_code)
-        own = (one.state.terminated for one in self._statuses if one.state.terminated)
+        own = (status.state.terminated for status in self._statuses if status.state.terminated)
         return next(iter((*failed, *own)), None)
 
     @property
     def waiting(self) -> Waiting | None:
         """Why its container, or an init container, does not run yet."""
-        found = self._waiting_one
-        return found.state.waiting if found else None
+        status = self._waiting_one
+        return status.state.waiting if status else None
 
     @property
     def waiting_image(self) -> str:
         """The image of the container that does not run yet."""
-        found = self._waiting_one
-        return found.image if found else ""
+        status = self._waiting_one
+        return status.image if status else ""
 
     @property
     def unscheduled(self) -> Condition | None:
         """The condition that says why the scheduler has found it no node; None = there is none."""
         conditions = self.status.conditions or ()
         return next(
-            (one for one in conditions if one.type == "PodScheduled" and one.status == "False"),
+            (
+                condition
+                for condition in conditions
+                if condition.type == "PodScheduled" and condition.status == "False"
+            ),
             None,
         )
 
     @property
     def _waiting_one(self) -> ContainerStatus | None:
         # Later containers only wait for the first that waits.
-        return next((one for one in (*self._before, *self._statuses) if one.state.waiting), None)
+        return next(
+            (status for status in (*self._before, *self._statuses) if status.state.waiting), None
+        )
 
     @property
     def _before(self) -> tuple[ContainerStatus, ...]:

@@ -17,10 +17,10 @@ _BINARY: Final = {f"{letter}i": 2 ** (10 * n) for n, letter in enumerate("KMGTPE
 
 def parse(quantity: str | int) -> float:
     """Raises ValueError."""
-    found = _QUANTITY.fullmatch(str(quantity))
-    if found is None:
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
         raise ValueError(f"{quantity!r} is not a quantity such as 500m or 2Gi")
-    number, suffix = float(found[1]), found[2] or ""
+    number, suffix = float(match[1]), match[2] or ""
     if suffix[:1] in ("e", "E") and suffix != "E" and not suffix.endswith("i"):
         return number * 10.0 ** int(suffix[1:])
     return number * (_BINARY.get(suffix) or _DECIMAL.get(suffix, 1.0))

@@ -56,10 +56,10 @@ def delay(pod: Pod) -> Delay | None:
         word = unscheduled.reason or "Unschedulable"
         if word == "SchedulingGated":
             return None  # The controller that put the gates there says why.
-        said = _shortened(unscheduled.message) or "the scheduler has not said why"
+        message = _shortened(unscheduled.message) or "the scheduler has not said why"
         return Delay(
             WaitReason.CLUSTER,
-            f"Kubernetes has not placed Pod {pod.metadata.name}: {said} ({word})",
+            f"Kubernetes has not placed Pod {pod.metadata.name}: {message} ({word})",
             word=word,
         )
     waiting = pod.waiting
@@ -68,10 +68,10 @@ def delay(pod: Pod) -> Delay | None:
     image = pod.waiting_image
     pulling = f"its image {image} does not come" if image else "its image does not come"
     words = pulling if waiting.reason in _PULLS else _why(waiting.reason)
-    said = f": {_shortened(waiting.message)}" if waiting.message else ""
+    message = f": {_shortened(waiting.message)}" if waiting.message else ""
     return Delay(
         WaitReason.CLUSTER,
-        f"Pod {pod.metadata.name} does not start on node {pod.spec.node_name}: {words}{said} "
+        f"Pod {pod.metadata.name} does not start on node {pod.spec.node_name}: {words}{message} "
         f"({waiting.reason})",
         word=waiting.reason,
     )
@@ -80,12 +80,14 @@ def delay(pod: Pod) -> Delay | None:
 def refusal(pod: Pod) -> str:
     """Return why a Pod will never run, however long it waits; "" = it may."""
     if (waiting := pod.waiting) and waiting.reason in (*_HOPELESS, "CreateContainerConfigError"):
-        image = pod.waiting_image or ", ".join(one.image for one in pod.spec.containers or ())
-        said = f" ({_shortened(waiting.message)})" if waiting.message else ""
+        image = pod.waiting_image or ", ".join(
+            container.image for container in pod.spec.containers or ()
+        )
+        message = f" ({_shortened(waiting.message)})" if waiting.message else ""
         what = f"image {image}" if waiting.reason in _HOPELESS else "the Pod"
         return (
-            f"{what} cannot be used on this cluster: {_why(waiting.reason)}{said} [{waiting.reason}]; mend "
-            "[engines.kubernetes], or what it names in the cluster"
+            f"{what} cannot be used on this cluster: {_why(waiting.reason)}{message} [{waiting.reason}]; "
+            "mend [engines.kubernetes], or what it names in the cluster"
         )
     return ""
 
@@ -105,13 +107,15 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
         )
     if status.reason in _ENDS:
         loss, words = _ENDS[status.reason]
-        said = f": {_shortened(status.message)}" if status.message else ""
-        return HoldEnd(loss, f"{words}{said} (Pod {name}: {status.reason})")
+        message = f": {_shortened(status.message)}" if status.message else ""
+        return HoldEnd(loss, f"{words}{message} (Pod {name}: {status.reason})")
     if disrupted := _disruption(pod):
         return disrupted
     if evicted := kueue.eviction(pod):
-        said = _shortened(evicted.message) or evicted.reason
-        return HoldEnd(Loss.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {said} ({evicted.reason})")
+        message = _shortened(evicted.message) or evicted.reason
+        return HoldEnd(
+            Loss.CLUSTER_PREEMPTED, f"Kueue ended Pod {name}: {message} ({evicted.reason})"
+        )
     if deleted:
         return HoldEnd(
             Loss.POD_EVICTED,
@@ -123,25 +127,32 @@ def end(pod: Pod, *, deleted: bool) -> HoldEnd:
 def _disruption(pod: Pod) -> HoldEnd | None:
     """Return the end that the condition DisruptionTarget tells, which names who ended a Pod; Kubernetes has
     it since 1.26."""
-    found = next(
-        (one for one in pod.status.conditions or () if one.type == "DisruptionTarget"), None
+    condition = next(
+        (
+            candidate
+            for candidate in pod.status.conditions or ()
+            if candidate.type == "DisruptionTarget"
+        ),
+        None,
     )
-    if found is None or found.status != "True":
+    if condition is None or condition.status != "True":
         return None
     losses = {
         "PreemptionByScheduler": Loss.CLUSTER_PREEMPTED,
         "DeletionByTaintManager": Loss.NODE_FAILED,
         "DeletionByPodGC": Loss.NODE_FAILED,
     }
-    said = _shortened(found.message) or found.reason
-    return HoldEnd(losses.get(found.reason, Loss.POD_EVICTED), f"{said} ({found.reason})")
+    message = _shortened(condition.message) or condition.reason
+    return HoldEnd(
+        losses.get(condition.reason, Loss.POD_EVICTED), f"{message} ({condition.reason})"
+    )
 
 
 def _exit(over: Terminated | None) -> str:
     if over is None:
         return ""
-    said = over.message.strip().splitlines()
-    return f" with exit code {over.exit_code}" + (f": {_shortened(said[-1])}" if said else "")
+    lines = over.message.strip().splitlines()
+    return f" with exit code {over.exit_code}" + (f": {_shortened(lines[-1])}" if lines else "")
 
 
 def _why(word: str) -> str:

@@ -35,7 +35,7 @@ class KubernetesRoute(Struct, frozen=True):
         return has_labels(node, self.node_selector) and not any(
             taint.effect in _KEEPS_AWAY
             and not taint.key.startswith(NODES_OWN)
-            and not any(tolerates(one, taint) for one in self.tolerations)
+            and not any(tolerates(toleration, taint) for toleration in self.tolerations)
             for taint in node.taints
         )
 
@@ -44,16 +44,18 @@ class Routes:
     """The routes of a cluster: the first match wins, and the last one is for every machine."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
-        self._all = tuple(_resolved(one, settings) for one in (*settings.machines, MachineRoute()))
-        self._routes = tuple(one.route for one in self._all)
+        self._all = tuple(
+            _resolved(route, settings) for route in (*settings.machines, MachineRoute())
+        )
+        self._routes = tuple(route.route for route in self._all)
         self._accelerators = settings.accelerators
 
     def of(self, machine: MachineWanted) -> KubernetesRoute:
-        return next(one for one in self._all if one.route.is_for(machine))
+        return next(resolved for resolved in self._all if resolved.route.is_for(machine))
 
     def acceptance(self, node: ClusterNode) -> Acceptance:
         """Return which routes lead to a node."""
-        way = frozenset(at for at, one in enumerate(self._all) if one.leads_to(node))
+        way = frozenset(at for at, route in enumerate(self._all) if route.leads_to(node))
         return Acceptance(self._routes, way)
 
     def accelerator(self, public: str) -> Accelerator | None:
@@ -68,9 +70,9 @@ class Routes:
     def on(self, node: ClusterNode) -> tuple[tuple[str, str], ...]:
         """Return (public type, resource) pairs of the devices that a node may have."""
         return tuple(
-            (public, one.resource)
-            for public, one in self._accelerators.items()
-            if has_labels(node, one.node_selector)
+            (public, accelerator.resource)
+            for public, accelerator in self._accelerators.items()
+            if has_labels(node, accelerator.node_selector)
         )
 
 
@@ -87,17 +89,17 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator == "Exists" or toleration.value == taint.value
 
 
-def _resolved(one: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
+def _resolved(machine: MachineRoute, settings: KubernetesSettings) -> KubernetesRoute:
     """Return a route, with the plain settings where its table sets none."""
-    selector = settings.node_selector if one.node_selector is None else one.node_selector
-    tolerations = settings.tolerations if one.tolerations is None else one.tolerations
-    named = f"nodes with {_in_words(selector.items())}" if selector else ""
+    selector = settings.node_selector if machine.node_selector is None else machine.node_selector
+    tolerations = settings.tolerations if machine.tolerations is None else machine.tolerations
+    kind = f"nodes with {_in_words(selector.items())}" if selector else ""
     return KubernetesRoute(
-        Route(tuple(one.types), tuple(one.accelerators), named),
+        Route(tuple(machine.types), tuple(machine.accelerators), kind),
         dict(selector),
         tuple(tolerations),
-        settings.runtime_class if one.runtime_class is None else one.runtime_class,
-        settings.priority_class if one.priority_class is None else one.priority_class,
+        settings.runtime_class if machine.runtime_class is None else machine.runtime_class,
+        settings.priority_class if machine.priority_class is None else machine.priority_class,
     )
 
 

@@ -170,12 +170,12 @@ def parse(table: Mapping[str, Any]) -> KubernetesSettings:
 
 def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
     """Return which settings Pod Security's level `restricted` does not admit; () = none."""
-    found: list[str] = []
+    reasons: list[str] = []
     if settings.run_as == 0:
-        found.append("run_as = 0: Pods run as root")
+        reasons.append("run_as = 0: Pods run as root")
     if settings.cache.startswith("/"):
-        found.append(f"cache = {settings.cache!r}: a directory of the nodes is mounted")
-    return tuple(found)
+        reasons.append(f"cache = {settings.cache!r}: a directory of the nodes is mounted")
+    return tuple(reasons)
 
 
 def _tables_inside(
@@ -184,13 +184,13 @@ def _tables_inside(
     """Yield the tables inside a setting, each with its name and its type."""
     lists: dict[str, type[msgspec.Struct]] = {"machines": MachineRoute, "tolerations": Toleration}
     if key in lists and isinstance(value, list):
-        for number, one in enumerate(cast("list[object]", value)):
-            if isinstance(one, Mapping):
-                yield f"{key}[{number}]", lists[key], cast("Mapping[str, Any]", one)
+        for number, inner in enumerate(cast("list[object]", value)):
+            if isinstance(inner, Mapping):
+                yield f"{key}[{number}]", lists[key], cast("Mapping[str, Any]", inner)
     elif key == "accelerators" and isinstance(value, Mapping):
-        for name, one in cast("Mapping[str, object]", value).items():
-            if isinstance(one, Mapping):
-                yield f"accelerators.{name}", Accelerator, cast("Mapping[str, Any]", one)
+        for name, inner in cast("Mapping[str, object]", value).items():
+            if isinstance(inner, Mapping):
+                yield f"accelerators.{name}", Accelerator, cast("Mapping[str, Any]", inner)
 
 
 def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
@@ -205,11 +205,11 @@ def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:
 def _wrong_accelerators(settings: KubernetesSettings) -> list[str]:
     wrong = [f"accelerators: {line}" for line in unknown_accelerators(settings.accelerators)]
     seen: dict[tuple[str, frozenset[tuple[str, str]]], str] = {}
-    for name, one in settings.accelerators.items():
-        key = one.resource, frozenset(one.node_selector.items())
+    for name, accelerator in settings.accelerators.items():
+        key = accelerator.resource, frozenset(accelerator.node_selector.items())
         if (other := seen.setdefault(key, name)) != name:
             wrong.append(
-                f"accelerators.{name}: {one.resource} on the same nodes stands for {other} already; tell "
-                "them apart by node_selector"
+                f"accelerators.{name}: {accelerator.resource} on the same nodes stands for {other} already; "
+                "tell them apart by node_selector"
             )
     return wrong

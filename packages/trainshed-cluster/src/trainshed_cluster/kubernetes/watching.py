@@ -28,12 +28,12 @@ class Starts:
     `told`: called with the Pod's uid."""
 
     def __init__(
-        self, client: ApiClient, path: str, container: str, told: Callable[[str], None]
+        self, client: ApiClient, path: str, container: str, tell: Callable[[str], None]
     ) -> None:
         self.path = path
         self._client = client
         self._part = f"spec.containers{{{container}}}"
-        self._told = told
+        self._tell = tell
 
     async def follow(self) -> None:
         """Watch events from now on. Returns if they may not be read."""
@@ -44,13 +44,13 @@ class Starts:
                     watching = self._client.watch(self.path, version, _STARTED)
                     async with contextlib.aclosing(watching) as events:
                         async for event in events:
-                            one = msgspec.json.decode(event.object, type=ClusterEvent)
-                            version = one.metadata.resource_version
+                            happening = msgspec.json.decode(event.object, type=ClusterEvent)
+                            version = happening.metadata.resource_version
                             if (
                                 event.type != "BOOKMARK"
-                                and one.involved_object.field_path == self._part
+                                and happening.involved_object.field_path == self._part
                             ):
-                                self._told(one.involved_object.uid)
+                                self._tell(happening.involved_object.uid)
             except ApiFailure as failure:
                 if failure.status == 403:
                     log.warning("kubernetes: Pods start up to a second later: %s", failure)
@@ -60,17 +60,17 @@ class Starts:
             await asyncio.sleep(_LONGEST_PAUSE)
 
 
-class Told(Protocol[T_contra]):
+class Listener(Protocol[T_contra]):
     """Callback for each change, with the object after it. `gone`: the object was deleted, and this is its
     last state."""
 
-    def __call__(self, one: T_contra, /, *, gone: bool) -> None: ...
+    def __call__(self, changed: T_contra, /, *, gone: bool) -> None: ...
 
 
 class Followed(Generic[T]):
     """The local copy. `path`: of the collection. `told`: called for each change, after `objects` has it."""
 
-    def __init__(self, client: ApiClient, path: str, kind: type[T], told: Told[T]) -> None:
+    def __init__(self, client: ApiClient, path: str, kind: type[T], tell: Listener[T]) -> None:
         self.path = path
         #: The objects, by `key`.
         self.objects: dict[str, T] = {}
@@ -78,7 +78,7 @@ class Followed(Generic[T]):
         self.listed = 0.0
         self._client = client
         self._kind = kind
-        self._told = told
+        self._tell = tell
         self._version = ""
         self._is_cut = False
 
@@ -86,9 +86,9 @@ class Followed(Generic[T]):
         """List all objects; known ones that are not listed are gone. Raises ApiFailure,
         ClusterUnavailable."""
         begun = time.monotonic()
-        found, version = await self._client.list(self.path, self._kind)
+        objects, version = await self._client.list(self.path, self._kind)
         self._version, self.listed = version, begun
-        self._replace({one.key: one for one in found}, lambda one: True)
+        self._replace({item.key: item for item in objects}, lambda item: True)
 
     async def follow(self) -> None:
         """Follow all changes from the last list on. Never returns."""
@@ -128,8 +128,8 @@ class Followed(Generic[T]):
     async def ask_some(self, params: Mapping[str, str], mine: Callable[[T], bool]) -> None:
         """Refresh the objects that `params` select, which are those for which `mine` holds. Raises
         ApiFailure, ClusterUnavailable."""
-        found, _ = await self._client.list(self.path, self._kind, params)
-        self._replace({one.key: one for one in found}, mine)
+        objects, _ = await self._client.list(self.path, self._kind, params)
+        self._replace({item.key: item for item in objects}, mine)
 
     def _reached(self) -> None:
         if self._is_cut:
@@ -137,29 +137,29 @@ class Followed(Generic[T]):
             self._is_cut = False
 
     def _learn(self, kind: str, raw: msgspec.Raw) -> None:
-        one = msgspec.json.decode(raw, type=self._kind)
-        self._version = one.metadata.resource_version
+        changed = msgspec.json.decode(raw, type=self._kind)
+        self._version = changed.metadata.resource_version
         if kind == "DELETED":
-            self._drop(one.key, one)
+            self._drop(changed.key, changed)
         elif kind != "BOOKMARK":
-            self._put(one)
+            self._put(changed)
 
-    def _replace(self, found: Mapping[str, T], mine: Callable[[T], bool]) -> None:
-        gone = [key for key, one in self.objects.items() if key not in found and mine(one)]
+    def _replace(self, listed: Mapping[str, T], mine: Callable[[T], bool]) -> None:
+        gone = [key for key, item in self.objects.items() if key not in listed and mine(item)]
         for key in gone:
             self._drop(key, None)
-        for one in found.values():
-            self._put(one)
+        for item in listed.values():
+            self._put(item)
 
-    def _put(self, one: T) -> None:
-        before = self.objects.get(one.key)
-        if before is not None and before.metadata.uid != one.metadata.uid:
-            self._drop(one.key, None)
-        if before != one:
-            self.objects[one.key] = one
-            self._told(one, gone=False)
+    def _put(self, changed: T) -> None:
+        before = self.objects.get(changed.key)
+        if before is not None and before.metadata.uid != changed.metadata.uid:
+            self._drop(changed.key, None)
+        if before != changed:
+            self.objects[changed.key] = changed
+            self._tell(changed, gone=False)
 
     def _drop(self, key: str, last: T | None) -> None:
         known = self.objects.pop(key, None)
-        if (one := last or known) is not None:
-            self._told(one, gone=True)
+        if (dropped := last or known) is not None:
+            self._tell(dropped, gone=True)

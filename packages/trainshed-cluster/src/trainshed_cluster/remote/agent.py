@@ -233,12 +233,12 @@ class Agent:
                 hello,
                 capabilities=self._engine.capabilities(),
             )
-        said = time.monotonic()
+        last_said = time.monotonic()
         await connection.send(hello)
         welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
-        self._lease.begin_anew(welcome.lease or self._lease.seconds, said)
+        self._lease.begin_anew(welcome.lease or self._lease.seconds, last_said)
         self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
@@ -408,7 +408,7 @@ class Agent:
         """Check that the node is fit for these requests. Raises PreflightFailed."""
         gpus = sum(request.accelerators for request in requests)
         try:
-            found = await asyncio.to_thread(
+            findings = await asyncio.to_thread(
                 preflight.look,
                 Path(self._document.directory),
                 skew=self._skew,
@@ -417,7 +417,7 @@ class Agent:
         except OSError as error:
             raise PreflightFailed(f"its disk cannot be looked at: {error}") from error
         memory = sum(request.memory_bytes for request in requests)
-        if wrong := preflight.failures(found, memory_bytes=memory, gpus=gpus):
+        if wrong := preflight.failures(findings, memory_bytes=memory, gpus=gpus):
             raise PreflightFailed("; ".join(wrong))
 
     async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
@@ -502,10 +502,10 @@ class Agent:
             case _:
                 assert_never(event)
 
-    def _is_own_doing(self, told: ReplicaEvent) -> bool:
+    def _is_own_doing(self, event: ReplicaEvent) -> bool:
         """Whether a replica was only reported as never started because this agent ends. That is not reported:
         the service itself counts it as lost, when the agent is gone."""
-        return self._is_over and isinstance(told, ReplicaLost) and told.cause == NEVER_STARTED
+        return self._is_over and isinstance(event, ReplicaLost) and event.cause == NEVER_STARTED
 
     def _note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         self._known.note(replica, news)

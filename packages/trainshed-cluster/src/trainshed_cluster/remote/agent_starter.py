@@ -97,7 +97,7 @@ class AgentStarter:
         try:
             if hold is None:
                 hold = await self.hold(gang, part)
-            await asyncio.gather(*(self._start(one, hold) for one in await making))
+            await asyncio.gather(*(self._start(started, hold) for started in await making))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
@@ -180,7 +180,9 @@ class AgentStarter:
 
     def _document(self, record: GangRecord, agent: AgentHandle) -> messages.AgentDocument:
         reports = self._cluster.report().nodes
-        report = next((one for one in reports if one.node.name == agent.node), None)
+        report = next(
+            (report_of for report_of in reports if report_of.node.name == agent.node), None
+        )
         if report is None:
             raise EngineUnavailable(f"the cluster does not list node {agent.node} any more")
         return self._options.agent(
@@ -197,13 +199,13 @@ class AgentStarter:
 async def all_or_none(some: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Wait until all are done. If one fails, cancel the others, wait for their ends, and raise its
     exception."""
-    tasks = [joined(one) for one in some]
+    tasks = [joined(item) for item in some]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    failures = [one for one in outcomes if isinstance(one, BaseException)]
-    for failure in sorted(failures, key=lambda one: isinstance(one, asyncio.CancelledError)):
+    failures = [item for item in outcomes if isinstance(item, BaseException)]
+    for failure in sorted(failures, key=lambda item: isinstance(item, asyncio.CancelledError)):
         raise failure

@@ -467,9 +467,11 @@ class Agents:
         if silent >= _SETTLED:  # Reports from before that tell nothing.
             self._cluster.suspect(agent.node)
         report = self._cluster.report()
-        node = next((one for one in report.nodes if one.node.name == agent.node), None)
+        node = next(
+            (reported for reported in report.nodes if reported.node.name == agent.node), None
+        )
         # If the cluster does not answer, nothing is known of its nodes.
-        known = not unreached([one.node for one in report.nodes], agent.node)
+        known = not unreached([reported.node for reported in report.nodes], agent.node)
         is_down = known and (node is None or node.state is NodeState.GONE)
         looked = report.looked if node is None or node.looked is None else node.looked
         is_settled = looked >= agent.silent_since + _SETTLED
@@ -535,7 +537,8 @@ class Agents:
         assert agent.silent_since is not None
         report = self._cluster.report()
         is_up = any(
-            one.node.name == agent.node and one.state is not NodeState.GONE for one in report.nodes
+            reported.node.name == agent.node and reported.state is not NodeState.GONE
+            for reported in report.nodes
         )
         never_came = agent.capabilities is None and now - agent.silent_since >= self._lease
         return is_up and (agent.is_unheard or never_came)

@@ -99,7 +99,7 @@ class AutopsyCollector:
             if (end := gang.ends.get(seat.replica)) and _has_failed(seat, end)
         ]
         turns = asyncio.Semaphore(_AT_ONCE)
-        await asyncio.gather(*(self._collect_one(gang, *one, turns) for one in failed))
+        await asyncio.gather(*(self._collect_one(gang, *failure, turns) for failure in failed))
 
     async def forget(self, job_uid: JobUid, attempt: int) -> None:
         """Delete what was written down of an attempt that was given back."""
@@ -113,7 +113,7 @@ class AutopsyCollector:
     ) -> None:
         uid, attempt = gang.key
         kept = self._keeper.autopsies(uid)
-        if any((one.attempt, one.replica) == (attempt, seat.replica) for one in kept):
+        if any((autopsy.attempt, autopsy.replica) == (attempt, seat.replica) for autopsy in kept):
             return  # An earlier service saw its end.
         subject = about(log, uid, attempt=attempt, replica=seat.replica)
         agent = gang.agent(seat)
@@ -178,13 +178,13 @@ class AutopsyCollector:
                     child.stdin.write(chunk)
                     await child.stdin.drain()
             child.stdin.close()
-            told = (await child.stdout.readline()).decode(errors="replace").strip()
+            answer = (await child.stdout.readline()).decode(errors="replace").strip()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await asyncio.shield(begin(child.wait(), "unpacking what a replica left"))
-        if told != "done":
-            raise NotKept(told.removeprefix("failed ") or "whatever unpacked it was killed")
+        if answer != "done":
+            raise NotKept(answer.removeprefix("failed ") or "whatever unpacked it was killed")
 
     def _checked(self, path: str) -> Path:
         """Check a path that a node gave for the files: it must be a place of programs' files. Raises

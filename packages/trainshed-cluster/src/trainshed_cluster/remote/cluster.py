@@ -154,10 +154,12 @@ class HoldEnd(Struct, frozen=True):
 def unreached(nodes: Sequence[Node], node: str) -> Node | None:
     """Return the entry that stands for a node's cluster, if that does not answer; None = it does. If there is
     only one cluster, all nodes belong to it."""
-    silent = [one for one in nodes if one.unreached]
+    silent = [node_state for node_state in nodes if node_state.unreached]
     if len(nodes) == 1 and silent:
         return silent[0]
-    return next((one for one in silent if node.startswith(f"{one.name}.")), None)
+    return next(
+        (node_state for node_state in silent if node.startswith(f"{node_state.name}.")), None
+    )
 
 
 class Cluster(Protocol):

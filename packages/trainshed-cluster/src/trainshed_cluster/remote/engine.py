@@ -417,7 +417,7 @@ class RemoteEngine:
         """Write down what may still be held, for `trainshed down`."""
         if not left:
             return
-        log.warning("not given back, or not certainly: %s", ", ".join(one.name for one in left))
+        log.warning("not given back, or not certainly: %s", ", ".join(hold.name for hold in left))
         try:
             durable.write(str(self._options.directory / HELD), held.text(left))
         except OSError as error:
@@ -460,10 +460,10 @@ class RemoteEngine:
         if self._autopsies is not None:
             await self._autopsies.note(starting)
         by_agent: dict[str, list[Revealed]] = {}
-        for one in shown:
-            seat = gang.record.seat(one[0].replica)
+        for shared in shown:
+            seat = gang.record.seat(shared[0].replica)
             assert seat is not None
-            by_agent.setdefault(place(seat.part, seat.request.node), []).append(one)
+            by_agent.setdefault(place(seat.part, seat.request.node), []).append(shared)
         # A launched program is lost with its agent, even if it never began.
         for where in by_agent:
             gang.agents[where].require_staying()

@@ -115,7 +115,7 @@ def new_record(
     at once. `anywhere`: the cluster chooses the nodes. `apart`: each replica is a part by itself."""
     parts: dict[int, tuple[NodeNeed, ...]] = {}
     places: dict[ReplicaId, int] = {}
-    found = needs(
+    wanted = needs(
         requests,
         nodes,
         owner=owner,
@@ -123,12 +123,14 @@ def new_record(
         attempt=(job_uid, attempt) if apart else None,
         gang_size=len(requests),
     )
-    for need, replicas in found:
+    for need, replicas in wanted:
         for number, others in parts.items():
             if apart:
                 continue
             # One node has two needs if their machine types reach it by different routes.
-            if _shape(others[0]) == _shape(need) and need.node not in {one.node for one in others}:
+            if _shape(others[0]) == _shape(need) and need.node not in {
+                other.node for other in others
+            }:
                 parts[number] = (*others, need)
                 break
         else:
@@ -226,7 +228,7 @@ def moved(
     parts = dict(record.parts)
     first = max(parts, default=-1) + 1
     places: dict[ReplicaId, int] = {}
-    found = needs(
+    wanted = needs(
         requests,
         nodes,
         owner=record.owner,
@@ -234,7 +236,7 @@ def moved(
         attempt=(record.job_uid, record.attempt) if apart else None,
         gang_size=len(record.seats),
     )
-    for number, (need, replicas) in enumerate(found, first):
+    for number, (need, replicas) in enumerate(wanted, first):
         parts[number] = (need,)
         places |= dict.fromkeys(replicas, number)
     for request in requests:
@@ -277,39 +279,39 @@ def needs(
         way = here.accepts.position(request.wanted) if here else -1
         own = request.replica if attempt else None
         by_way.setdefault((request.node, way, own), []).append(request)
-    found: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
+    wanted: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
     for some in by_way.values():
         node = some[0].node
         vcpus = sum(request.vcpus for request in some) or 1.0
-        asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
-        memory = asked + AGENT_MEMORY
+        memory_asked = sum(request.memory_bytes or UNSAID_MEMORY for request in some)
+        memory = memory_asked + AGENT_MEMORY
         if anywhere:
-            largest = max((one.memory_bytes for one in nodes.values()), default=memory)
-            memory = min(memory, max(asked, largest))
+            largest = max((node.memory_bytes for node in nodes.values()), default=memory)
+            memory = min(memory, max(memory_asked, largest))
         elif node in nodes:
             here = nodes[node]
             vcpus = min(vcpus, here.vcpus)
-            memory = min(memory, max(asked, here.memory_bytes - here.others.memory_bytes))
+            memory = min(memory, max(memory_asked, here.memory_bytes - here.others.memory_bytes))
             memory = min(memory, here.memory_bytes)
         devices = sum(request.accelerators for request in some)
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
         if attempt:
-            one = some[0]
+            first = some[0]
             need = replace(
                 need,
-                replica=str(one.replica),
-                hostname=one.hostname,
-                image=one.image,
+                replica=str(first.replica),
+                hostname=first.hostname,
+                image=first.image,
                 gang_size=gang_size,
                 job_uid=attempt[0],
                 attempt=attempt[1],
-                project=one.project,
-                service_account=one.service_account,
+                project=first.project,
+                service_account=first.service_account,
             )
-        found.append((need, tuple(request.replica for request in some)))
-    return found
+        wanted.append((need, tuple(request.replica for request in some)))
+    return wanted
 
 
 def _shape(need: NodeNeed) -> tuple[object, ...]:

@@ -74,7 +74,7 @@ def _lasting_ports() -> list[int]:
     while nothing listens there, even to an agent that keeps dialling that very port and so connects to itself
     (RFC 9293 3.5)."""
     try:
-        first, last = (int(each) for each in _LENT_PORTS.read_text().split())
+        first, last = (int(number) for number in _LENT_PORTS.read_text().split())
     except (OSError, ValueError):
         first, last = 32768, 60999  # Linux' default.
     return [port for port in _LASTING_PORTS if not first <= port <= last]
@@ -344,10 +344,10 @@ class Hub(Generic[Sent, Received]):
         outer = End(inner.join, set())
         try:
             if door == greeting.BUCKETS:
-                said = FirstLine()
-                tunnel = Tunnel(said)
+                first_line = FirstLine()
+                tunnel = Tunnel(first_line)
                 first.accept(tunnel)
-                await self._introduce(name, said, outer)
+                await self._introduce(name, first_line, outer)
             else:
                 tunnel = Tunnel(outer)
                 first.accept(tunnel)
@@ -357,15 +357,15 @@ class Hub(Generic[Sent, Received]):
             raise
         await tunnel.closed()
 
-    async def _introduce(self, name: str, said: FirstLine, outer: End) -> None:
+    async def _introduce(self, name: str, first_line: FirstLine, outer: End) -> None:
         """Have `outer` serve a tunnel once its first line has proved to be that of a program of the agent.
         Raises OSError."""
         async with asyncio.timeout(self._opening.limits.head_seconds):
-            line = await said.line()
+            line = await first_line.line()
         if self._introduction is None or not self._introduction(name, line):
             log.warning("agent %s: a program introduced itself as none of its own: %r", name, line)
             raise ConnectionRefusedError("no program of this agent introduces itself so")
-        said.hand_over(outer, line + b"\n")
+        first_line.hand_over(outer, line + b"\n")
 
 
 def _not_yet(end: End) -> None:

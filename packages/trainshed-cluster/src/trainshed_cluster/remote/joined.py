@@ -104,13 +104,15 @@ class JoinedClusters:
             if why := self._unreached.get(name):
                 nodes.append(self._stand_in(name, member, why))
                 continue
-            found = member.cluster.report()
-            is_short |= found.is_short
-            looked = max(looked, found.looked)
-            nodes += [self._named(name, member, one, found.looked) for one in found.nodes]
-            for hold, on in found.agents.items():
+            report = member.cluster.report()
+            is_short |= report.is_short
+            looked = max(looked, report.looked)
+            nodes += [
+                self._named(name, member, reported, report.looked) for reported in report.nodes
+            ]
+            for hold, on in report.agents.items():
                 agents[self._outer(hold)] = frozenset(_joined(name, node) for node in on)
-            delays |= {self._outer(hold): delay for hold, delay in found.delays.items()}
+            delays |= {self._outer(hold): delay for hold, delay in report.delays.items()}
         return ClusterReport(tuple(nodes), agents, looked, delays, is_short)
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
@@ -160,7 +162,7 @@ class JoinedClusters:
         where, own = self._split(node)
         self._require(where)
         member = self._members[where]
-        nodes = tuple(self._split(one)[1] for one in hold.nodes)
+        nodes = tuple(self._split(node_name)[1] for node_name in hold.nodes)
         inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
         await member.cluster.start_agent(inner, own, argv, stdin)
 
@@ -179,33 +181,33 @@ class JoinedClusters:
         return None
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
-        for one in self._candidates(name):
-            member = self._members[one]
+        for key in self._candidates(name):
+            member = self._members[key]
             inner = replace(name, service=member.service)
-            if one not in self._unreached and (end := await member.cluster.ending(inner)):
+            if key not in self._unreached and (end := await member.cluster.ending(inner)):
                 return end
         return None
 
     async def require_answer(self, name: HoldName) -> None:
-        for one in self._candidates(name):
-            self._require(one)
-            member = self._members[one]
+        for key in self._candidates(name):
+            self._require(key)
+            member = self._members[key]
             await member.cluster.require_answer(replace(name, service=member.service))
 
     async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
-        wanted: dict[str, list[HoldName]] = {one: [] for one in self._members}
+        wanted: dict[str, list[HoldName]] = {key: [] for key in self._members}
         for name in names:
-            for one in self._candidates(name):
-                wanted[one].append(replace(name, service=self._members[one].service))
+            for key in self._candidates(name):
+                wanted[key].append(replace(name, service=self._members[key].service))
         left = await asyncio.gather(
-            *(self._members[one].cluster.settle(some) for one, some in wanted.items())
+            *(self._members[key].cluster.settle(some) for key, some in wanted.items())
         )
-        return tuple(one for some in left for one in some)
+        return tuple(key for some in left for key in some)
 
     async def give_back(self, name: HoldName) -> None:
-        for one in self._candidates(name):
-            self._require(one)
-            member = self._members[one]
+        for key in self._candidates(name):
+            self._require(key)
+            member = self._members[key]
             await member.cluster.give_back(replace(name, service=member.service))
         self._asked.pop(name, None)
 
@@ -214,9 +216,9 @@ class JoinedClusters:
         one that reports it, and otherwise all."""
         where = self._asked.get(name) or next(
             (
-                one
-                for one, member in self._members.items()
-                if one not in self._unreached
+                key
+                for key, member in self._members.items()
+                if key not in self._unreached
                 and replace(name, service=member.service) in member.cluster.report().agents
             ),
             "",
@@ -226,15 +228,15 @@ class JoinedClusters:
     def _outer(self, name: HoldName) -> HoldName:
         return replace(name, service=self._service)
 
-    def _named(self, name: str, member: Member, one: NodeReport, looked: float) -> NodeReport:
-        node = one.node
+    def _named(self, name: str, member: Member, report: NodeReport, looked: float) -> NodeReport:
+        node = report.node
         accepts = replace(node.accepts, regions=member.regions)
         # Other nodes of its cluster reach it by its name there.
         return replace(
-            one,
+            report,
             node=replace(node, name=_joined(name, node.name), accepts=accepts),
-            address=one.address or node.name,
-            looked=looked if one.looked is None else one.looked,
+            address=report.address or node.name,
+            looked=looked if report.looked is None else report.looked,
         )
 
     def _require(self, name: str) -> None:

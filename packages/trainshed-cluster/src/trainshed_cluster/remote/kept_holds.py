@@ -85,7 +85,9 @@ class KeptHolds:
         del self._attempts.gangs[gang.key]
         # A job whose program failed may be retried at once.
         exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
-        failed = any(not one.stopped and one.exit_code != 0 for one in exits)
+        failed = any(
+            not exit_record.stopped and exit_record.exit_code != 0 for exit_record in exits
+        )
         seconds = max(self._options.keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
         for part, some in gang.record.parts.items():
             agents = tuple(gang.agents[place(part, need.node)] for need in some)
@@ -168,7 +170,7 @@ class KeptHolds:
         """Remove and return a kept hold of exactly these needs whose agents are all connected."""
         wanted = frozenset(needs)
         for hold in self._holds:
-            if frozenset(hold.needs) == wanted and all(one.is_connected for one in hold.agents):
+            if frozenset(hold.needs) == wanted and all(agent.is_connected for agent in hold.agents):
                 self._holds.remove(hold)
                 return hold
         return None
@@ -180,7 +182,7 @@ class KeptHolds:
     async def _settle(self, hold: KeptHold) -> None:
         """Note that a hold was adopted or given back: once no hold of its owner is left, the owner's record
         is deleted."""
-        if any(one.owner is hold.owner for one in (*self._holds, *self._leaving)):
+        if any(other.owner is hold.owner for other in (*self._holds, *self._leaving)):
             return
         try:
             await self._attempts.delete(hold.owner)

@@ -52,16 +52,16 @@ class Lease:
     def acknowledge(self, number: int) -> None:
         """Renew the lease, because the service has received that message and all before it. Does nothing for
         a number of another connection."""
-        said = self._said.get(number)
-        if said is None:
+        said_at = self._said.get(number)
+        if said_at is None:
             return
         self._said = {other: when for other, when in self._said.items() if other > number}
-        self.until = max(self.until, said + self.seconds)
+        self.until = max(self.until, said_at + self.seconds)
 
-    def begin_anew(self, seconds: float, said: float) -> None:
+    def begin_anew(self, seconds: float, said_at: float) -> None:
         """Begin a new lease on a new connection, whose first message was sent at `said`."""
         self.seconds = seconds
-        self.until = said + seconds
+        self.until = said_at + seconds
         self._said.clear()
 
     def be_left_alone(self, seconds: float, now: float) -> None:

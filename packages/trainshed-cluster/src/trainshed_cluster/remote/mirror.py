@@ -75,21 +75,21 @@ class StreamSender:
 
     def _of_file(self, replica: ReplicaId, path: Path) -> Iterator[Appended]:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            found = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             sent = self._sent.get((replica, path.name))
             # A file that is no segment may have been replaced while there was no connection.
             is_known = sent is not None and (
-                sent.inode == found.st_ino
+                sent.inode == status.st_ino
                 or (sent.inode == 0 and _SEGMENT.fullmatch(path.name) is not None)
             )
-            anew = not is_known or found.st_size < sent.size if sent else True
+            anew = not is_known or status.st_size < sent.size if sent else True
             if sent is None or anew:
-                sent = self._sent[replica, path.name] = _Sent(found.st_ino, 0)
-            sent.inode = found.st_ino
+                sent = self._sent[replica, path.name] = _Sent(status.st_ino, 0)
+            sent.inode = status.st_ino
             file.seek(sent.size)
             # No more than there was at the beginning: a program that prints without a pause must not delay
             # the news of its own end.
-            while data := _whole_lines(file, found.st_size - sent.size):
+            while data := _whole_lines(file, status.st_size - sent.size):
                 yield Appended(replica, path.name, sent.size, data, anew)
                 sent.size += len(data)
                 anew = False
@@ -119,15 +119,15 @@ class StreamCopies:
 
     def sizes(self, replicas: Iterable[ReplicaId]) -> dict[str, dict[str, int]]:
         """Return the size of every copy, by replica and file. Blocks briefly."""
-        found: dict[str, dict[str, int]] = {}
+        sizes: dict[str, dict[str, int]] = {}
         for replica in replicas:
             with contextlib.suppress(FileNotFoundError):
-                found[str(replica)] = {
+                sizes[str(replica)] = {
                     entry.name: entry.stat().st_size
                     for entry in os.scandir(self._directory(replica))
                     if _NAME.fullmatch(entry.name)
                 }
-        return found
+        return sizes
 
     def append(self, part: Appended) -> None:
         """Append bytes to a copy. Blocks for a write. Raises TornStream, OSError."""

@@ -17,9 +17,9 @@ class Known:
         self._latest: dict[tuple[ReplicaId, type], News] = {}
 
     def add(self, replica: ReplicaId, incarnation: int, news: News) -> None:
-        told = self._news.setdefault((replica, incarnation), [])
-        if news not in told:
-            told.append(news)
+        of_replica = self._news.setdefault((replica, incarnation), [])
+        if news not in of_replica:
+            of_replica.append(news)
 
     def note(self, replica: ReplicaId, news: messages.Lines | messages.Metrics) -> None:
         """Note a replica's number of lines or its measurement, replacing the last one."""
@@ -37,25 +37,27 @@ class Known:
         """Return the replicas that have started, and whose end was not seen."""
         ends = messages.Exited, messages.Lost
         last = {
-            replica: told
-            for (replica, _), told in sorted(self._news.items(), key=lambda each: each[0])
+            replica: of_replica
+            for (replica, _), of_replica in sorted(self._news.items(), key=lambda item: item[0])
         }
         return [
             replica
-            for replica, told in last.items()
-            if not any(isinstance(one, ends) for one in told)
+            for replica, of_replica in last.items()
+            if not any(isinstance(event, ends) for event in of_replica)
         ]
 
     def all(self) -> list[tuple[ReplicaId, News]]:
         """Return all news: each replica's in order, and the starts of all replicas first, because one that
         has ended may have waited for the others to start."""
-        found = [
+        events = [
             (incarnation, replica, news)
-            for (replica, incarnation), told in sorted(self._news.items(), key=lambda each: each[0])
-            for news in told
+            for (replica, incarnation), of_replica in sorted(
+                self._news.items(), key=lambda item: item[0]
+            )
+            for news in of_replica
         ]
-        found.sort(key=lambda each: (each[0], not isinstance(each[2], messages.Started)))
-        return [(replica, news) for _, replica, news in found]
+        events.sort(key=lambda item: (item[0], not isinstance(item[2], messages.Started)))
+        return [(replica, news) for _, replica, news in events]
 
 
 class Untold:

@@ -84,20 +84,20 @@ class Quarantine:
 
     def remove(self, node: str) -> bool:
         """Release a node; return whether it was quarantined."""
-        found = node in self._nodes
-        self._nodes = {name: one for name, one in self._nodes.items() if name != node}
-        return found
+        was_there = node in self._nodes
+        self._nodes = {name: stay for name, stay in self._nodes.items() if name != node}
+        return was_there
 
     def end(self, now: float) -> tuple[str, ...]:
         """Release the nodes whose time is over; return their names."""
-        over = tuple(name for name, one in self._nodes.items() if one.until <= now)
+        over = tuple(name for name, stay in self._nodes.items() if stay.until <= now)
         for name in over:
             self.remove(name)
         return over
 
     def soonest(self) -> float | None:
         """Return when the next node is released, in seconds since the epoch; None = none is quarantined."""
-        return min((one.until for one in self._nodes.values()), default=None)
+        return min((stay.until for stay in self._nodes.values()), default=None)
 
     def cause(self, node: str) -> str:
         """Return why a node is quarantined, and until when; "" = it is not."""
@@ -133,7 +133,7 @@ class ClusterNodes:
 
     def begin(self) -> None:
         """Called once the cluster has given its first report."""
-        self._take(self._cluster.report(), told=False)
+        self._take(self._cluster.report(), is_news=False)
         self._tasks.keep(self._follow, "following the cluster's reports")
         self._tasks.keep(self._end_quarantines, "ending quarantines")
 
@@ -195,8 +195,8 @@ class ClusterNodes:
         """Note what an agent says is wrong with its node, which nevertheless accepts replicas; "" = nothing
         any more."""
         before = self._trouble_of(node)
-        said = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
-        self._trouble[node] = said | ({agent: what} if what else {})
+        others = {name: text for name, text in self._trouble.get(node, {}).items() if name != agent}
+        self._trouble[node] = others | ({agent: what} if what else {})
         after = self._trouble_of(node)
         if after != before and self._states.get(node) is NodeState.UP:
             self._attempts.emit(NodeChanged(node, NodeState.UP, after))
@@ -206,23 +206,23 @@ class ClusterNodes:
 
     async def _follow(self) -> None:
         async for report in self._cluster.watch():
-            self._take(report, told=True)
+            self._take(report, is_news=True)
 
-    def _take(self, report: ClusterReport, *, told: bool) -> None:
-        capacity = tuple(one.node for one in report.nodes)
+    def _take(self, report: ClusterReport, *, is_news: bool) -> None:
+        capacity = tuple(node_report.node for node_report in report.nodes)
         if capacity != self.capacity:
             self.capacity = capacity
-            if told:
+            if is_news:
                 self._attempts.emit(CapacityChanged(capacity))
-        states = {one.node.name: self._judged(one) for one in report.nodes}
-        for name, one in states.items():
-            if self._states.get(name, NodeState.UP) is not one.state:
-                self._attempts.emit(NodeChanged(name, one.state, one.cause))
+        states = {node_report.node.name: self._judged(node_report) for node_report in report.nodes}
+        for name, node_report in states.items():
+            if self._states.get(name, NodeState.UP) is not node_report.state:
+                self._attempts.emit(NodeChanged(name, node_report.state, node_report.cause))
         for name in self._states.keys() - states.keys():
             self._attempts.emit(
                 NodeChanged(name, NodeState.GONE, "the cluster does not list it any more")
             )
-        self._states = {name: one.state for name, one in states.items()}
+        self._states = {name: node_report.state for name, node_report in states.items()}
         for gang in self._attempts.gangs.values():
             self._tell_delay(gang, report)
 
@@ -233,17 +233,19 @@ class ClusterNodes:
         if delay is not None or (gang.delay and gang.delay.cause is WaitReason.CLUSTER):
             self._attempts.report_delay(gang, delay)
 
-    def _judged(self, one: NodeReport) -> NodeReport:
+    def _judged(self, report: NodeReport) -> NodeReport:
         """Return the cluster's report of a node, changed to QUARANTINED if it is UP but quarantined here."""
-        if one.state is NodeState.GONE and one.is_awaited:
+        if report.state is NodeState.GONE and report.is_awaited:
             # Agents there may be well: each is only lost when its own lease ends.
-            return replace(one, state=NodeState.UNHEARD)
-        cause = self._quarantine.cause(one.node.name)
-        if one.state is NodeState.UP and cause:
-            return replace(one, state=NodeState.QUARANTINED, cause=f"{one.node.name} is {cause}")
-        if one.state is NodeState.UP:
-            return replace(one, cause=self._trouble_of(one.node.name))
-        return one
+            return replace(report, state=NodeState.UNHEARD)
+        cause = self._quarantine.cause(report.node.name)
+        if report.state is NodeState.UP and cause:
+            return replace(
+                report, state=NodeState.QUARANTINED, cause=f"{report.node.name} is {cause}"
+            )
+        if report.state is NodeState.UP:
+            return replace(report, cause=self._trouble_of(report.node.name))
+        return report
 
     async def _end_quarantines(self) -> None:
         while True:
@@ -262,7 +264,7 @@ class ClusterNodes:
 
     async def _save_quarantine(self) -> None:
         """Report the nodes' changed states, and write the quarantine down. Raises EngineUnavailable."""
-        self._take(self._cluster.report(), told=True)
+        self._take(self._cluster.report(), is_news=True)
         try:
             await asyncio.to_thread(self._quarantine.save)
         except OSError as error:

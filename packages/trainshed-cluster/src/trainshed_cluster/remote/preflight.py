@@ -43,18 +43,18 @@ def look(
     )
 
 
-def failures(found: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...]:
+def failures(findings: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...]:
     """Return everything that is wrong with a node for replicas that together need that much. Pure."""
     wrong: list[str] = []
-    if found.disk_bytes < LEAST_DISK:
-        wrong.append(f"{_gib(found.disk_bytes)} of disk are free, {_gib(LEAST_DISK)} are needed")
-    if found.memory_bytes is not None and found.memory_bytes < memory_bytes:
-        there, needed = _gib(found.memory_bytes), _gib(memory_bytes)
+    if findings.disk_bytes < LEAST_DISK:
+        wrong.append(f"{_gib(findings.disk_bytes)} of disk are free, {_gib(LEAST_DISK)} are needed")
+    if findings.memory_bytes is not None and findings.memory_bytes < memory_bytes:
+        there, needed = _gib(findings.memory_bytes), _gib(memory_bytes)
         wrong.append(f"{there} of memory are free, {needed} are needed")
-    if clock := told_skew(found.skew or 0.0):
+    if clock := told_skew(findings.skew or 0.0):
         wrong.append(clock)
-    if found.gpus is not None and found.gpus < gpus:
-        wrong.append(f"the driver names {found.gpus} GPUs, {gpus} are needed")
+    if findings.gpus is not None and findings.gpus < gpus:
+        wrong.append(f"the driver names {findings.gpus} GPUs, {gpus} are needed")
     return tuple(wrong)
 
 

@@ -36,13 +36,13 @@ class Promises:
         """Read the file. `has_agents`: there are agents of an earlier service. Raises OSError, ValueError
         (the file is damaged)."""
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=_Promise).seconds
+            seconds = msgspec.json.decode(self._path.read_bytes(), type=_Promise).seconds
         except FileNotFoundError:
-            found = _UNWRITTEN if has_agents else 0.0
+            seconds = _UNWRITTEN if has_agents else 0.0
         except msgspec.MsgspecError as error:
             raise ValueError(f"{self._path} cannot be read ({error}); remove it") from error
-        self.longest = max(found, self._lease)
-        if found != self.longest:
+        self.longest = max(seconds, self._lease)
+        if seconds != self.longest:
             self._write()
 
     def lengthen(self, seconds: float) -> None:

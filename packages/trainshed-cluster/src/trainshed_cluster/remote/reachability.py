@@ -35,13 +35,13 @@ class Judgement(Struct, frozen=True):
 def judge(nodes: Sequence[str], breaks: Iterable[Break]) -> Judgement:
     """Blame as few nodes as it takes for the rest to reach each other: the one with the most broken links
     first; of equals the one that fewer others reach, then the last by name. Pure."""
-    told = tuple(breaks)
-    left: set[frozenset[str]] = {frozenset((one.source, one.target)) for one in told}
+    known = tuple(breaks)
+    left: set[frozenset[str]] = {frozenset((link.source, link.target)) for link in known}
     if len(nodes) > 2 and 2 * len(left) == len(nodes) * (len(nodes) - 1):
         return Judgement(
             {},
-            f"none of {_names(nodes)} reaches another one ({told[0].why} from {told[0].source} to "
-            f"{told[0].target}); look at the nodes' firewalls",
+            f"none of {_names(nodes)} reaches another one ({known[0].why} from {known[0].source} to "
+            f"{known[0].target}); look at the nodes' firewalls",
         )
     unfit: dict[str, str] = {}
     while left:
@@ -49,21 +49,23 @@ def judge(nodes: Sequence[str], breaks: Iterable[Break]) -> Judgement:
             {node for pair in left for node in pair},
             key=lambda node: (
                 sum(node in pair for pair in left),
-                sum(one.target == node for one in told),
+                sum(link.target == node for link in known),
                 node,
             ),
         )
-        unfit[worst] = _cause(worst, told)
+        unfit[worst] = _cause(worst, known)
         left = {pair for pair in left if worst not in pair}
     return Judgement(unfit)
 
 
 def _cause(node: str, breaks: Sequence[Break]) -> str:
-    inward = [one for one in breaks if one.target == node]
-    outward = [one for one in breaks if one.source == node]
+    inward = [link for link in breaks if link.target == node]
+    outward = [link for link in breaks if link.source == node]
     if inward:
-        return f"it is not reached from {_names([one.source for one in inward])} ({inward[0].why})"
-    return f"it does not reach {_names([one.target for one in outward])} ({outward[0].why})"
+        return (
+            f"it is not reached from {_names([link.source for link in inward])} ({inward[0].why})"
+        )
+    return f"it does not reach {_names([link.target for link in outward])} ({outward[0].why})"
 
 
 def _names(nodes: Sequence[str]) -> str:
@@ -105,14 +107,14 @@ async def _reach(host: str, port: int, word: str) -> str:
         async with asyncio.timeout(_PATIENCE):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                said = await reader.read(len(word) + 1)
+                answer = await reader.read(len(word) + 1)
             finally:
                 writer.close()
     except TimeoutError:
         return f"no answer within {_PATIENCE:g} s"
     except OSError as error:
         return error.strerror or str(error)
-    return "" if said == word.encode() else "another one answers at its address"
+    return "" if answer == word.encode() else "another one answers at its address"
 
 
 def own_address(name: str, service: tuple[str, int]) -> str:

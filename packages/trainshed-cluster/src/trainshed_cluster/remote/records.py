@@ -71,7 +71,7 @@ class GangRecord(msgspec.Struct, frozen=True):
 
     def with_seat(self, seat: Seat) -> "GangRecord":
         """Return the record with this seat in place of the replica's former one."""
-        seats = tuple(seat if one.replica == seat.replica else one for one in self.seats)
+        seats = tuple(seat if other.replica == seat.replica else other for other in self.seats)
         return msgspec.structs.replace(self, seats=seats)
 
 

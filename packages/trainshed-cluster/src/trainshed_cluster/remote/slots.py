@@ -138,7 +138,9 @@ class SlotMaker:
     async def move(self, gang: Gang, requests: Sequence[SlotRequest]) -> None:
         """Move the replicas that are requested on another node there. Raises EngineUnavailable,
         LaunchRejected."""
-        await self._vacate(gang, [one.replica for one in requests if not one.is_placed])
+        await self._vacate(
+            gang, [asked_for.replica for asked_for in requests if not asked_for.is_placed]
+        )
         moving = [
             request
             for request in requests
@@ -486,9 +488,9 @@ class SlotMaker:
             )
         )
         places = [
-            (agent.node, (one.address, one.port))
-            for agent, one in zip(agents, listening, strict=True)
-            if isinstance(one, messages.Listening)
+            (agent.node, (listener.address, listener.port))
+            for agent, listener in zip(agents, listening, strict=True)
+            if isinstance(listener, messages.Listening)
         ]
         breaks = await asyncio.gather(*(_breaks(agent, places, word) for agent in agents))
         nodes = list(dict.fromkeys(node for node, _ in places))
@@ -507,12 +509,12 @@ class SlotMaker:
         answers = await asyncio.gather(
             *(self._asked_for_slots(gang, agent) for agent in agents), return_exceptions=True
         )
-        given = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
-        if given:
+        slots = {slot.replica: slot for some in answers if isinstance(some, list) for slot in some}
+        if slots:
             async with self._attempts.lock(gang.key):
                 record = gang.record
                 for seat in record.seats:
-                    slot = given.get(seat.replica)
+                    slot = slots.get(seat.replica)
                     if slot is not None and slot.node == seat.request.node:
                         _require_port(gang, seat, slot)
                         seated = msgspec.structs.replace(seat, slot=slot, port=slot.port)
@@ -556,7 +558,7 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
     find its new address by its hostname, but learn its port only once, at their start."""
     if seat.port in (0, slot.port):
         return
-    if any(gang.is_live(one) for one in gang.record.seats if one is not seat):
+    if any(gang.is_live(other) for other in gang.record.seats if other is not seat):
         raise StartFailed(
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
@@ -567,9 +569,11 @@ async def _breaks(
     agent: AgentHandle, places: Sequence[tuple[str, tuple[str, int]]], word: str
 ) -> list[Break]:
     """Return the failed links from an agent's node."""
-    others = [one for one in places if one[0] != agent.node]
-    asked = tuple(place for _, place in others)
-    answer = await agent.call(lambda number: messages.Reach(number=number, places=asked, word=word))
+    others = [place_of for place_of in places if place_of[0] != agent.node]
+    targets = tuple(place for _, place in others)
+    answer = await agent.call(
+        lambda number: messages.Reach(number=number, places=targets, word=word)
+    )
     if not isinstance(answer, messages.Reached):
         raise EngineUnavailable(f"the agent on node {agent.node} does not say whom it reaches")
     return [

@@ -120,7 +120,7 @@ def _each(settings: SlurmSettings) -> list[SlurmSettings]:
 
 def _has_users(settings: SlurmSettings) -> bool:
     """Whether some jobs run as other users than the service."""
-    return any(not is_own(name) for one in _each(settings) for name in one.users.values())
+    return any(not is_own(name) for cluster in _each(settings) for name in cluster.users.values())
 
 
 def _open_cache(cache: Path) -> None:
@@ -146,20 +146,20 @@ def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
 
 def _directories(settings: SlurmSettings) -> tuple[str, ...]:
     """Return the directories in which agents of all users write, on nodes of all clusters."""
-    found: list[str] = []
-    for one in _each(settings):
-        found.append(node_directory(one, None))
-        for name in one.users.values():
+    directories: list[str] = []
+    for cluster in _each(settings):
+        directories.append(node_directory(cluster, None))
+        for name in cluster.users.values():
             # A user who does not exist yet has no directory.
             with contextlib.suppress(KeyError):
-                found.append(node_directory(one, look_up(name)))
-    return tuple(dict.fromkeys(found))
+                directories.append(node_directory(cluster, look_up(name)))
+    return tuple(dict.fromkeys(directories))
 
 
 def _document(
     context: EngineContext,
     settings: SlurmSettings,
-    told: Callable[[], Mapping[str, Any]],
+    document: Callable[[], Mapping[str, Any]],
     shared_trust: SharedTrust,
     *,
     node: str,
@@ -182,7 +182,7 @@ def _document(
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # `RemoteOptions.agent` lists the agent's own values.
-        **{**told(), **trust, **own},
+        **{**document(), **trust, **own},
     )
 
 

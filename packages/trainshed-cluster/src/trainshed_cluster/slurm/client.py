@@ -74,8 +74,8 @@ class SlurmClient:
                 _kill(process)
                 await asyncio.shield(begin(_reap(process), f"slurm: {command[0]}"))
         if output.code:
-            told = commands.complaint(output.err) or f"exit code {output.code}"
-            raise ClusterUnavailable(f"{command[0]}: {told}")
+            complaint = commands.complaint(output.err) or f"exit code {output.code}"
+            raise ClusterUnavailable(f"{command[0]}: {complaint}")
         return output.out
 
     async def nodes(self, queries: Queries, partitions: str) -> tuple[NodeLine, ...]:
@@ -122,8 +122,8 @@ class SlurmClient:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 taken = await _feed(process, stdin)
                 if not taken:
-                    told = commands.complaint((await complaining).decode(errors="replace"))
-                    raise ClusterUnavailable(f"{what}: {told or 'its step ended at once'}")
+                    complaint = commands.complaint((await complaining).decode(errors="replace"))
+                    raise ClusterUnavailable(f"{what}: {complaint or 'its step ended at once'}")
         except TimeoutError:
             raise ClusterUnavailable(f"{what}: no step within {_HAND_OVER_SECONDS:g} s") from None
         finally:
@@ -199,10 +199,10 @@ async def _communicate(process: Child) -> Output:
 
 async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
     """Read a stream to its end and return its first `limit` bytes."""
-    told = b""
+    beginning = b""
     while part := await stream.read(1 << 14):
-        told += part[: limit - len(told)]
-    return told
+        beginning += part[: limit - len(beginning)]
+    return beginning
 
 
 async def _heard(process: Child, word: bytes) -> bool:

@@ -189,10 +189,10 @@ class SlurmCluster:
     async def ended(self, name: HoldName) -> HoldEnd | None:
         ask = self._queries.jobs([await self._user(name)], str(name), ended=True)
         try:
-            found = list(self._queries.read_jobs(await self._client.answer(ask)))
+            jobs = list(self._queries.read_jobs(await self._client.answer(ask)))
         except ValueError as e:
             raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
-        over = [job for job in found if not job.held and not job.pending]
+        over = [job for job in jobs if not job.held and not job.pending]
         if not over:
             return None
         last = max(over, key=lambda job: job.id)
@@ -329,8 +329,8 @@ class SlurmCluster:
                 output = await request.ended(looking)
                 if output and output.code == 0 and ask.avoid is not None:
                     # salloc does not say which nodes were granted.
-                    if found := await self._held(name):
-                        return self._hold(name, found.id, found.nodes, ask.gres)
+                    if existing := await self._held(name):
+                        return self._hold(name, existing.id, existing.nodes, ask.gres)
                     raise ClusterUnavailable(f"{name}: it was granted, and is gone")
                 if output:
                     return self._granted(name, ask, output)
@@ -360,10 +360,10 @@ class SlurmCluster:
                 return self._hold(name, commands.granted(output.err), ask.nodes, ask.gres)
             except ValueError as e:
                 raise ClusterUnavailable(f"{name}: salloc: {e}") from None
-        told = commands.complaint(output.err) or f"salloc ended with exit code {output.code}"
+        complaint = commands.complaint(output.err) or f"salloc ended with exit code {output.code}"
         if commands.refused(output.err):
-            raise ClusterRefused(f"Slurm refuses {_in_words(ask)}: {told}")
-        raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {told}")
+            raise ClusterRefused(f"Slurm refuses {_in_words(ask)}: {complaint}")
+        raise ClusterUnavailable(f"Slurm does not give {_in_words(ask)} now: {complaint}")
 
     def _judge(self, name: HoldName, job: Job, look: Look) -> None:
         """Raise ClusterRefused or ClusterUnavailable if a request waits in vain."""
@@ -409,10 +409,10 @@ class SlurmCluster:
         kind = self._queries
         answer = await self._client.answer(kind.jobs([user], str(name)))
         try:
-            found = self._own(kind, answer)
+            jobs = self._own(kind, answer)
         except ValueError as e:
             raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
-        held = (job for told, job in found if told == name and job.held)
+        held = (job for job_name, job in jobs if job_name == name and job.held)
         return next((job for job in held if number in ("", str(job.id))), None)
 
     def _own(self, kind: queries.Queries, answer: str) -> tuple[tuple[HoldName, Job], ...]:
@@ -529,9 +529,9 @@ class SlurmCluster:
         async with self._looked:
             self._look, self._failed = look, (-math.inf, "")
             self._looked.notify_all()
-        found = look.report
-        if not before or _told_of(before.report) != _told_of(found):
-            self._reader.put_nowait(found)
+        report = look.report
+        if not before or _told_of(before.report) != _told_of(report):
+            self._reader.put_nowait(report)
         await self._give_back_strays(look)
 
     async def _give_back_strays(self, look: Look) -> None:

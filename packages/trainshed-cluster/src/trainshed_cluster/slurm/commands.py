@@ -224,17 +224,17 @@ def refused(complaint: str) -> bool:
     return any(words in lowered for words in _NEVER_GRANTED)
 
 
-def granted(told: str) -> int:
+def granted(text: str) -> int:
     """The number of the Slurm job that salloc was granted. Raises ValueError if its output names none."""
-    found = re.search(r"Granted job allocation (\d{1,18})", told)
-    if not found:
-        raise ValueError(f"no allocation is told of: {told[:200]!r}")
-    return int(found[1])
+    match = re.search(r"Granted job allocation (\d{1,18})", text)
+    if not match:
+        raise ValueError(f"no allocation is told of: {text[:200]!r}")
+    return int(match[1])
 
 
-def complaint(told: str) -> str:
+def complaint(text: str) -> str:
     """A command's complaints in one line, without the command's own name."""
-    lines = [_SAYS.sub("", line) for line in told.splitlines()]
+    lines = [_SAYS.sub("", line) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(line.strip() for line in lines if line.strip()))[:500]
 
 

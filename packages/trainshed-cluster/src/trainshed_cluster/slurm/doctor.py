@@ -69,14 +69,14 @@ def examine_slurm(
     try:
         settings = parse(table)
     except ValueError as failure:
-        told = str(failure).replace("\n", "; ") + "."
-        yield bad("Slurm settings", told, cause=_IN_FILE, remedy=_SETTINGS)
+        reason = str(failure).replace("\n", "; ") + "."
+        yield bad("Slurm settings", reason, cause=_IN_FILE, remedy=_SETTINGS)
         return
     if not settings.clusters:
         yield from _examine(settings, cache, nodes=nodes)
     for name in settings.clusters:
-        for found in _examine(settings.of_cluster(name), cache, nodes=nodes):
-            yield replace(found, about=f"{found.about} ({name})")
+        for finding in _examine(settings.of_cluster(name), cache, nodes=nodes):
+            yield replace(finding, about=f"{finding.about} ({name})")
     yield _port(settings)
 
 
@@ -111,8 +111,8 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
         release = (await client.answer(ASK_RELEASE)).strip()
         kind = fitting(release)
-        asked = "JSON" if kind is JSON else "fields"
-        found = [good("Slurm controller", f"answers ({release}, asked for {asked}).")]
+        form = "JSON" if kind is JSON else "fields"
+        findings = [good("Slurm controller", f"answers ({release}, asked for {form}).")]
         wanted = [name for name in routes.named_partitions if name]
         unknown = [name for name in wanted if name not in partitions]
         if unknown:
@@ -121,7 +121,7 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
                 f"Set [engines.slurm] partition to one of {', '.join(sorted(set(partitions)))}."
             )
             cause = "sinfo lists no such one to this user."
-            return [*found, bad("Slurm partition", text, cause=cause, remedy=advice)]
+            return [*findings, bad("Slurm partition", text, cause=cause, remedy=advice)]
         lines = await client.nodes(kind, routes.partitions)
     except ClusterUnavailable as failure:
         return [
@@ -131,8 +131,8 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
         cause = f"Its answer is not understood: {failure}."
         return [bad("Slurm controller", "cannot be asked.", cause=cause, remedy=_VERSIONS)]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
-    found += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
-    return [*found, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
+    findings += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
+    return [*findings, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
 
 
 async def _what_holds(
@@ -149,8 +149,11 @@ async def _what_holds(
     except ValueError as failure:
         cause = f"scontrol's answer is not understood: {failure}."
         return [less("on nodes", _UNKNOWN, cause=cause, remedy=_VERSIONS)]
-    asked = [*settings.extra, *(one for route in settings.machines for one in route.extra or ())]
-    has_limit = any(argument.startswith("--time=") for argument in asked)
+    arguments = [
+        *settings.extra,
+        *(option for route in settings.machines for option in route.extra or ()),
+    ]
+    has_limit = any(argument.startswith("--time=") for argument in arguments)
     return [
         *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
         lost_nodes(settings.lease),
@@ -207,8 +210,8 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
     if not wrong:
         names = ", ".join(sorted({owner.user for owner in seen})) or "the service's own"
         return [good("users of projects", f"{names}: jobs of theirs would start.")]
-    told = f"{'; '.join(dict.fromkeys(wrong))}."
-    return [bad("users of projects", told, cause=_NOT_LET, remedy=_LET)]
+    problems = f"{'; '.join(dict.fromkeys(wrong))}."
+    return [bad("users of projects", problems, cause=_NOT_LET, remedy=_LET)]
 
 
 class _Place(Struct, frozen=True):
@@ -321,10 +324,10 @@ def time_limit(limits: Mapping[str, str]) -> Finding:
     )
 
 
-def _nodes(told: Sequence[NodeLine], routes: Routes) -> Finding:
-    has_default = any(line.in_default for line in told)
-    ways = {line: routes.acceptance(line, has_default=has_default) for line in told}
-    lines = sorted((line for line in told if ways[line].open), key=lambda line: line.name)
+def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
+    has_default = any(line.in_default for line in node_lines)
+    ways = {line: routes.acceptance(line, has_default=has_default) for line in node_lines}
+    lines = sorted((line for line in node_lines if ways[line].open), key=lambda line: line.name)
     states = [
         (line, *node_state(line, reservation=routes.enters_reservation(ways[line])))
         for line in lines
@@ -358,12 +361,12 @@ def _address(settings: SlurmSettings) -> Finding:
         "Set [engines.slurm] address to a name or an address at which nodes reach this machine."
     )
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError as failure:
         text = f"{name} is not resolved."
         return bad("address for nodes", text, cause=f"{failure}.", remedy=advice)
-    numbers = ", ".join(sorted(found))
-    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in found):
+    numbers = ", ".join(sorted(addresses))
+    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in addresses):
         text = f"{name} is this machine's own loopback ({numbers}): nodes would call themselves."
         cause = "It is what [engines.slurm] address says, or how this machine's own name is resolved here."
         return bad("address for nodes", text, cause=cause, remedy=advice)

@@ -65,31 +65,31 @@ class FieldQueries:
         return ["squeue", "--noheader", "--noconvert", *which, "-O", _format(_JOB_FIELDS)]
 
     def read_jobs(self, answer: str) -> Iterator[Job]:
-        for found in _rows(answer, _JOB_FIELDS):
+        for row in _rows(answer, _JOB_FIELDS):
             yield Job(
-                id=int(found["JobID"].partition("_")[0]),
-                name=found["Name"],
-                state=found["State"],
-                submitted=_moment(found["SubmitTime"]),
-                node_count=_count(found["NumNodes"]),
-                cpus=_count(found["NumCPUs"]),
-                memory_bytes=parse_memory(found["MinMemory"]),
-                gres=parse_gres(found["tres-per-node"]),
-                nodes=expand_hosts(found["NodeList"]),
-                starts=_moment(found["StartTime"]),
-                user=int(found["UserID"]),
-                reason=found["Reason"],
+                id=int(row["JobID"].partition("_")[0]),
+                name=row["Name"],
+                state=row["State"],
+                submitted=_moment(row["SubmitTime"]),
+                node_count=_count(row["NumNodes"]),
+                cpus=_count(row["NumCPUs"]),
+                memory_bytes=parse_memory(row["MinMemory"]),
+                gres=parse_gres(row["tres-per-node"]),
+                nodes=expand_hosts(row["NodeList"]),
+                starts=_moment(row["StartTime"]),
+                user=int(row["UserID"]),
+                reason=row["Reason"],
             )
 
     def steps(self, users: Sequence[int]) -> list[str]:
-        named = f"--user={joined(users)}"
-        return ["squeue", "--steps", "--noheader", named, "-O", _format(_STEP_FIELDS)]
+        option = f"--user={joined(users)}"
+        return ["squeue", "--steps", "--noheader", option, "-O", _format(_STEP_FIELDS)]
 
     def read_steps(self, answer: str) -> Iterator[Step]:
-        for found in _rows(answer, _STEP_FIELDS):
-            job, _, number = found["StepID"].partition(".")
-            if job.isdecimal() and number.isdecimal() and found["StepState"] == "RUNNING":
-                yield Step(int(job), found["StepName"], expand_hosts(found["Nodes"]))
+        for row in _rows(answer, _STEP_FIELDS):
+            job, _, number = row["StepID"].partition(".")
+            if job.isdecimal() and number.isdecimal() and row["StepState"] == "RUNNING":
+                yield Step(int(job), row["StepName"], expand_hosts(row["Nodes"]))
 
     def nodes(self, partitions: str) -> tuple[list[str], ...]:
         where = [f"--partition={partitions}"] if partitions else []
@@ -100,26 +100,26 @@ class FieldQueries:
         # sinfo prints a node once for each partition.
         rows: dict[str, dict[str, str]] = {}
         inside: dict[str, set[str]] = {}
-        for found in _rows(answer, _NODE_FIELDS):
-            rows.setdefault(found["NodeList"], found)
-            inside.setdefault(found["NodeList"], set()).add(found["Partition"])
-        for name, found in rows.items():
-            allocated, _, _, total = map(int, found["CPUsState"].split("/"))
-            reason = found["Reason"]
+        for row in _rows(answer, _NODE_FIELDS):
+            rows.setdefault(row["NodeList"], row)
+            inside.setdefault(row["NodeList"], set()).add(row["Partition"])
+        for name, row in rows.items():
+            allocated, _, _, total = map(int, row["CPUsState"].split("/"))
+            reason = row["Reason"]
             yield NodeLine(
                 name=name,
-                states=parse_states(found["StateComplete"]),
+                states=parse_states(row["StateComplete"]),
                 cpus=total,
                 cpus_allocated=allocated,
-                memory_bytes=_count(found["Memory"]) * _MIB,
-                memory_allocated=_count(found["AllocMem"]) * _MIB,
-                gres=parse_gres(found["Gres"]),
-                gres_used=parse_gres(found["GresUsed"]),
-                address=found["NodeAddr"],
+                memory_bytes=_count(row["Memory"]) * _MIB,
+                memory_allocated=_count(row["AllocMem"]) * _MIB,
+                gres=parse_gres(row["Gres"]),
+                gres_used=parse_gres(row["GresUsed"]),
+                address=row["NodeAddr"],
                 reason="" if reason == "none" else reason,
                 partitions=frozenset(partition.rstrip("*") for partition in inside[name]),
                 in_default=any(partition.endswith("*") for partition in inside[name]),
-                features=frozenset(found["Features"].split(",")) - {"(null)", ""},
+                features=frozenset(row["Features"].split(",")) - {"(null)", ""},
             )
 
 
@@ -130,11 +130,9 @@ def list_pending() -> list[str]:
 
 def parse_pending(answer: str) -> Iterator[Pending]:
     """Parse the answer to `list_pending`. Raises ValueError if it is none."""
-    for found in _rows(answer, _PENDING_FIELDS):
-        number = found["JobID"].partition("_")[0]
-        yield Pending(
-            int(number), _count(found["PriorityLong"]), tuple(found["Partition"].split(","))
-        )
+    for row in _rows(answer, _PENDING_FIELDS):
+        number = row["JobID"].partition("_")[0]
+        yield Pending(int(number), _count(row["PriorityLong"]), tuple(row["Partition"].split(",")))
 
 
 def list_groups() -> list[str]:
@@ -146,10 +144,10 @@ def parse_groups(answer: str) -> dict[str, frozenset[str]]:
     """Parse the answer to `list_groups`: the Unix groups whose members may use each partition, "" being the
     default one. Partitions that everybody may use are left out. Raises ValueError if it is no answer."""
     groups: dict[str, frozenset[str]] = {}
-    for found in _rows(answer, _GROUP_FIELDS):
-        if found["Groups"].lower() not in ("all", "n/a", "(null)", ""):
-            for called in _called(found["Partition"]):
-                groups[called] = frozenset(found["Groups"].split(","))
+    for row in _rows(answer, _GROUP_FIELDS):
+        if row["Groups"].lower() not in ("all", "n/a", "(null)", ""):
+            for called in _called(row["Partition"]):
+                groups[called] = frozenset(row["Groups"].split(","))
     return groups
 
 
@@ -172,10 +170,10 @@ def parse_limits(answer: str) -> dict[str, str]:
     """Parse the answer to `list_limits`: the time limit, by partition, of a job that sets none. The key "" is
     the default partition, the value "" means no limit. Raises ValueError if it is no answer."""
     limits: dict[str, str] = {}
-    for found in _rows(answer, _LIMIT_FIELDS):
-        most, usual = found["Time"], found["DefaultTime"]
+    for row in _rows(answer, _LIMIT_FIELDS):
+        most, usual = row["Time"], row["DefaultTime"]
         limit = most if usual in ("n/a", "NONE", "") else usual
-        for called in _called(found["Partition"]):
+        for called in _called(row["Partition"]):
             limits[called] = "" if limit == "infinite" else limit
     return limits
 
@@ -203,8 +201,8 @@ def _rows(answer: str, fields: Sequence[str]) -> Iterator[dict[str, str]]:
 
 def _count(text: str) -> int:
     """Parse "12", or "12-16" where the upper bound is not known yet."""
-    found = re.match(r"\d{1,15}", text)
-    return int(found[0]) if found else 0
+    match = re.match(r"\d{1,15}", text)
+    return int(match[0]) if match else 0
 
 
 def _moment(text: str) -> int:

@@ -96,31 +96,31 @@ class JsonQueries:
         return ["squeue", "--json", *which, *(["--states=all"] if ended else [])]
 
     def read_jobs(self, answer: str) -> Iterator[Job]:
-        for found in msgspec.json.decode(answer, type=_Jobs).jobs:
+        for job in msgspec.json.decode(answer, type=_Jobs).jobs:
             yield Job(
-                id=found.job_id,
-                name=found.name,
-                state=_state(found.job_state),
-                submitted=_whole(found.submit_time),
-                node_count=_whole(found.node_count),
-                cpus=_whole(found.cpus),
-                memory_bytes=_whole(found.memory_per_node) * _MIB,
-                gres=parse_gres(found.tres_per_node or ""),
-                nodes=expand_hosts(found.nodes),
-                starts=_whole(found.start_time),
-                user=found.user_id,
-                reason=found.state_reason,
-                description=found.state_description,
+                id=job.job_id,
+                name=job.name,
+                state=_state(job.job_state),
+                submitted=_whole(job.submit_time),
+                node_count=_whole(job.node_count),
+                cpus=_whole(job.cpus),
+                memory_bytes=_whole(job.memory_per_node) * _MIB,
+                gres=parse_gres(job.tres_per_node or ""),
+                nodes=expand_hosts(job.nodes),
+                starts=_whole(job.start_time),
+                user=job.user_id,
+                reason=job.state_reason,
+                description=job.state_description,
             )
 
     def steps(self, users: Sequence[int]) -> list[str]:
         return ["squeue", "--steps", "--json", f"--user={joined(users)}"]
 
     def read_steps(self, answer: str) -> Iterator[Step]:
-        for found in msgspec.json.decode(answer, type=_Steps).steps:
-            job, _, number = found.id.partition(".")
-            if job.isdecimal() and number.isdecimal() and "RUNNING" in found.state:
-                yield Step(int(job), found.name, expand_hosts(found.nodes))
+        for step in msgspec.json.decode(answer, type=_Steps).steps:
+            job, _, number = step.id.partition(".")
+            if job.isdecimal() and number.isdecimal() and "RUNNING" in step.state:
+                yield Step(int(job), step.name, expand_hosts(step.nodes))
 
     def nodes(self, partitions: str) -> tuple[list[str], ...]:
         # Only the second command fails for a partition that does not exist.
@@ -131,27 +131,27 @@ class JsonQueries:
         )
 
     def read_nodes(self, answers: Sequence[str], partitions: str) -> Iterator[NodeLine]:
-        told, named = answers
-        wanted = frozenset(name.rstrip("*") for name in named.split())
-        default = {name.rstrip("*") for name in named.split() if name.endswith("*")}
-        for found in msgspec.json.decode(told, type=_Nodes).nodes:
-            inside = wanted.intersection(found.partitions)
+        nodes_answer, partitions_answer = answers
+        wanted = frozenset(name.rstrip("*") for name in partitions_answer.split())
+        default = {name.rstrip("*") for name in partitions_answer.split() if name.endswith("*")}
+        for node in msgspec.json.decode(nodes_answer, type=_Nodes).nodes:
+            inside = wanted.intersection(node.partitions)
             if not inside:
                 continue
             yield NodeLine(
-                name=found.name,
-                states=node_flags(found.state),
-                cpus=found.effective_cpus or found.cpus,
-                cpus_allocated=found.alloc_cpus,
-                memory_bytes=found.real_memory * _MIB,
-                memory_allocated=found.alloc_memory * _MIB,
-                gres=parse_gres(found.gres),
-                gres_used=parse_gres(found.gres_used),
-                address=found.address,
-                reason=found.reason,
+                name=node.name,
+                states=node_flags(node.state),
+                cpus=node.effective_cpus or node.cpus,
+                cpus_allocated=node.alloc_cpus,
+                memory_bytes=node.real_memory * _MIB,
+                memory_allocated=node.alloc_memory * _MIB,
+                gres=parse_gres(node.gres),
+                gres_used=parse_gres(node.gres_used),
+                address=node.address,
+                reason=node.reason,
                 partitions=inside,
                 in_default=not inside.isdisjoint(default),
-                features=frozenset(found.features),
+                features=frozenset(node.features),
             )
 
 

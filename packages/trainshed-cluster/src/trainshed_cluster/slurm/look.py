@@ -37,13 +37,13 @@ def own_jobs(
 ) -> tuple[tuple[HoldName, Job], ...]:
     """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in hold
     names; None = a user who has no jobs of this service. Raises ValueError if this is no answer of squeue."""
-    found: list[tuple[HoldName, Job]] = []
+    own: list[tuple[HoldName, Job]] = []
     for job in queries.read_jobs(answer):
         # Any user may give a job such a name, so that its user has to match.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.held or job.pending):
-            found.append((replace(name, user=user), job))
-    return tuple(found)
+            own.append((replace(name, user=user), job))
+    return tuple(own)
 
 
 def compile_look(
@@ -68,7 +68,7 @@ def compile_look(
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
-        jobs, key=lambda found: (not found[1].held, known.get(found[0]) != found[1].id, found[1].id)
+        jobs, key=lambda item: (not item[1].held, known.get(item[0]) != item[1].id, item[1].id)
     ):
         if name in first:
             doubles.append((name, job))
@@ -93,7 +93,7 @@ def compile_look(
         tuple(doubles),
         ClusterReport(
             nodes=reports,
-            agents=MappingProxyType({name: frozenset(found) for name, found in agents.items()}),
+            agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
         ),
@@ -102,12 +102,12 @@ def compile_look(
 
 def _delays(jobs: Mapping[HoldName, Job], pending: str | None, now: float) -> dict[HoldName, Delay]:
     queue = tuple(parse_pending(pending)) if pending is not None else ()
-    found = {
+    delays = {
         name: reasons.delay(job, reasons.count_before(job, queue), now)
         for name, job in jobs.items()
         if job.pending
     }
-    return {name: delay for name, delay in found.items() if delay is not None}
+    return {name: delay for name, delay in delays.items() if delay is not None}
 
 
 def _name(text: str, service: str) -> HoldName | None:
@@ -150,13 +150,13 @@ def _nodes(
     """Return the nodes that jobs of this service may get, or have. Others' use is what is allocated there,
     but not to this service. `shares`: this service's jobs on each node."""
     has_default = any(line.in_default for line in lines)
-    found = [
+    nodes = [
         (line, routes.acceptance(line, has_default=has_default))
         for line in sorted(lines, key=lambda line: line.name)
     ]
     return tuple(
         _node(line, tuple(shares.get(line.name, {}).values()), routes, accepts)
-        for line, accepts in found
+        for line, accepts in nodes
         if accepts.open or line.name in shares
     )
 
@@ -206,9 +206,9 @@ def _accelerators(
 
 def _devices(all_gres: Iterable[Gres], names: Container[str]) -> dict[tuple[str, str], int]:
     """Count generic resources by (name, type)."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for gres in all_gres:
         if gres.name in names:
             kind = gres.name, gres.type
-            found[kind] = found.get(kind, 0) + gres.count
-    return found
+            counts[kind] = counts.get(kind, 0) + gres.count
+    return counts

@@ -52,5 +52,5 @@ ASK_RELEASE: Final = ("sinfo", "--version")
 def fitting(release: str) -> Queries:
     """Return the queries to use. `release`: the answer to `ASK_RELEASE`, such as "slurm-wlm 24.11.5" or
     "slurm 23.11.4"."""
-    found = re.search(r"\b(\d{1,4})\.(\d{1,4})", release)
-    return JSON if found and (int(found[1]), int(found[2])) >= _JSON_SINCE else FIELDS
+    match = re.search(r"\b(\d{1,4})\.(\d{1,4})", release)
+    return JSON if match and (int(match[1]), int(match[2])) >= _JSON_SINCE else FIELDS

@@ -87,16 +87,16 @@ def in_words(reason: str, description: str = "") -> str:
     has no reason yet."""
     if reason in _NOT_LOOKED_AT:
         return ""
-    for told in (description, reason):
-        if told in _WORDS:
-            return _WORDS[told]
+    for text in (description, reason):
+        if text in _WORDS:
+            return _WORDS[text]
         # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
-        first, _, rest = (part.strip() for part in told.partition(","))
+        first, _, rest = (part.strip() for part in text.partition(","))
         if first in _WORDS:
             nodes = rest.removeprefix("UnavailableNodes:")
             return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
-        if found := _LIMIT.fullmatch(told):
-            return _limit(found)
+        if match := _LIMIT.fullmatch(text):
+            return _limit(match)
     return description or "for a reason of its own"
 
 
@@ -126,24 +126,24 @@ def delay(job: Job, before: int | None, now: float) -> Delay | None:
 def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
     """Return how many jobs wait before this one in its partitions: Slurm considers higher priorities first,
     then older jobs. None = it is not among `pending`."""
-    own = next((one for one in pending if one.id == job.id), None)
+    own = next((other for other in pending if other.id == job.id), None)
     if own is None:
         return None
     partitions = set(own.partitions)
     return sum(
-        (-one.priority, one.id) < (-own.priority, own.id)
-        and not partitions.isdisjoint(one.partitions)
-        for one in pending
+        (-other.priority, other.id) < (-own.priority, own.id)
+        and not partitions.isdisjoint(other.partitions)
+        for other in pending
     )
 
 
-def _limit(found: re.Match[str]) -> str:
-    of = "the QOS" if found["of"] == "QOS" else "the account"
-    what, rest = _WHAT[found["what"].lower()], found["rest"]
-    if found["kind"] == "Min":
+def _limit(match: re.Match[str]) -> str:
+    of = "the QOS" if match["of"] == "QOS" else "the account"
+    what, rest = _WHAT[match["what"].lower()], match["rest"]
+    if match["kind"] == "Min":
         return f"{of} gives nothing so small: {what}"
     whom = next((words for per, words in _PER.items() if per in rest), "")
-    if found["kind"] == "Grp":
+    if match["kind"] == "Grp":
         whom = "all its jobs together"
     minutes = "Minutes" in rest
     if minutes:

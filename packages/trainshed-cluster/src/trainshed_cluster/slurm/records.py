@@ -153,8 +153,8 @@ def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState,
     why = line.reason or " and ".join(line.states)
     if base in _DEAD:
         return NodeState.GONE, why
-    if found := flags & _UNREACHABLE:
-        return NodeState.GONE, line.reason or " and ".join(sorted(found)).replace("_", " ")
+    if reasons := flags & _UNREACHABLE:
+        return NodeState.GONE, line.reason or " and ".join(sorted(reasons)).replace("_", " ")
     if flags & _LEAVING:
         return NodeState.DRAINING, why
     for flag, words in _ENDED.items():
@@ -173,16 +173,16 @@ def is_awaited(line: NodeLine) -> bool:
 
 def parse_memory(text: str) -> int:
     """Parse an amount of memory to bytes: "500M", "4G", "1.5G", "2000" (MiB), "0"; "" and "N/A" are 0."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[BCNcn]?", text.strip())
+    if not match:
         return 0
-    return int(float(found[1]) * _UNITS[found[2] or "M"])
+    return int(float(match[1]) * _UNITS[match[2] or "M"])
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
     """Parse "gpu:a100:4(S:0-1),gpu:2", or the form of jobs: "gres:gpu:t4:1", "gres/gpu:t4=1", "(null)",
     "N/A"."""
-    found: list[Gres] = []
+    devices: list[Gres] = []
     for part in re.sub(r"\([^()]*\)", "", text).split(","):
         words = re.split("[:=]", part.strip().removeprefix("gres:").removeprefix("gres/"))
         if not words[0] or words[0] == "N/A":
@@ -190,8 +190,8 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         number = re.fullmatch(r"(\d{1,12})([KMG]?)", words[-1]) if len(words) > 1 else None
         count = int(number[1]) * _UNITS.get(number[2], 1) if number else 1
         kinds = words[1:-1] if number else words[1:]
-        found.append(Gres(words[0], ":".join(kinds), count))
-    return tuple(found)
+        devices.append(Gres(words[0], ":".join(kinds), count))
+    return tuple(devices)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:

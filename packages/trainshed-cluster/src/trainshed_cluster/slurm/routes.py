@@ -49,18 +49,18 @@ class Routes:
 
     def __init__(self, settings: SlurmSettings) -> None:
         plain = MachineRoute()
-        self._all = tuple(_resolved(one, settings) for one in (*settings.machines, plain))
-        self._routes = tuple(one.route for one in self._all)
+        self._all = tuple(_resolved(route, settings) for route in (*settings.machines, plain))
+        self._routes = tuple(route.route for route in self._all)
         #: Public type of each GRES (name, type).
         self.public = {("gpu", kind): name for name, kind in settings.accelerators.items()}
-        for one in self._all:
-            if one.gres:
-                self.public[one.gres.name, one.gres.type] = one.route.accelerators[0]
+        for route in self._all:
+            if route.gres:
+                self.public[route.gres.name, route.gres.type] = route.route.accelerators[0]
 
     @property
     def named_partitions(self) -> tuple[str, ...]:
         """The partitions of all routes, each once; "" = Slurm's default one."""
-        names = (name for one in self._all for name in one.partition.split(","))
+        names = (name for route in self._all for name in route.partition.split(","))
         return tuple(dict.fromkeys(names))
 
     @property
@@ -70,12 +70,14 @@ class Routes:
         return ",".join(self.named_partitions) if all(self.named_partitions) else ""
 
     def of(self, machine: MachineWanted) -> SlurmRoute:
-        return next(one for one in self._all if one.route.is_for(machine))
+        return next(route for route in self._all if route.route.is_for(machine))
 
     def acceptance(self, line: NodeLine, *, has_default: bool) -> Acceptance:
         """Return which routes lead to a node."""
         way = [
-            at for at, one in enumerate(self._all) if one.leads_to(line, has_default=has_default)
+            at
+            for at, route in enumerate(self._all)
+            if route.leads_to(line, has_default=has_default)
         ]
         reserved = [at for at in way if self._all[at].in_reservation]
         return Acceptance(self._routes, frozenset(reserved if reserved and line.reserved else way))
@@ -95,22 +97,26 @@ def has_features(constraint: str, features: Iterable[str]) -> bool:
     return True
 
 
-def _resolved(one: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
+def _resolved(machine: MachineRoute, settings: SlurmSettings) -> SlurmRoute:
     """Return a route, with the plain settings where its table sets none."""
-    partition = settings.partition if one.partition is None else one.partition
-    constraint = settings.constraint if one.constraint is None else one.constraint
-    name, _, kind = one.gres.partition(":")
+    partition = settings.partition if machine.partition is None else machine.partition
+    constraint = settings.constraint if machine.constraint is None else machine.constraint
+    name, _, kind = machine.gres.partition(":")
     many = "s" if "," in partition else ""
-    named = [
+    partitions = [
         f"partition{many} {partition.replace(',', ', ')}" if partition else "",
         f"features {constraint}" if constraint else "",
     ]
     return SlurmRoute(
-        Route(tuple(one.types), tuple(one.accelerators), " with ".join(filter(None, named))),
+        Route(
+            tuple(machine.types),
+            tuple(machine.accelerators),
+            " with ".join(filter(None, partitions)),
+        ),
         partition,
-        settings.any_account if one.account is None else one.account,
-        settings.qos if one.qos is None else one.qos,
+        settings.any_account if machine.account is None else machine.account,
+        settings.qos if machine.qos is None else machine.qos,
         constraint,
-        Gres(name, kind, 1) if one.gres else None,
-        tuple(settings.extra if one.extra is None else one.extra),
+        Gres(name, kind, 1) if machine.gres else None,
+        tuple(settings.extra if machine.extra is None else machine.extra),
     )

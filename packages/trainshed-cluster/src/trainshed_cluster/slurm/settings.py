@@ -171,15 +171,17 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of_cluster(self, name: str) -> "SlurmSettings":
         """Return the settings of one of several clusters."""
         own = msgspec.structs.asdict(self.clusters[name])
-        given = {key: value for key, value in own.items() if value is not None and key != "regions"}
-        return msgspec.structs.replace(self, **given, clusters={})
+        changed = {
+            key: value for key, value in own.items() if value is not None and key != "regions"
+        }
+        return msgspec.structs.replace(self, **changed, clusters={})
 
     def regions_of(self, name: str) -> tuple[str, ...]:
         """Return the regions whose jobs run on that cluster; () = all."""
         if own := self.clusters[name].regions:
             return tuple(own)
-        named = {region for one in self.clusters.values() for region in one.regions}
-        return tuple(sorted(_all_regions() - named)) if named else ()
+        regions = {region for cluster in self.clusters.values() for region in cluster.regions}
+        return tuple(sorted(_all_regions() - regions)) if regions else ()
 
     @property
     def service_address(self) -> str:
@@ -198,14 +200,14 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def command(self, name: str) -> str:
         """Return the path of one of Slurm's commands. Raises FileNotFoundError."""
-        found = shutil.which(name, path=self.commands or None)
-        if not found:
+        path = shutil.which(name, path=self.commands or None)
+        if not path:
             where = self.commands or f"the PATH ({os.environ.get('PATH', os.defpath)})"
             raise FileNotFoundError(
                 f"there is no command {name} in {where}: install Slurm's client commands (Debian: "
                 "slurm-client), or say where they are in [engines.slurm] commands"
             )
-        return found
+        return path
 
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
@@ -242,25 +244,26 @@ def _wrong_users(settings: SlurmSettings) -> list[str]:
     wrong: list[str] = []
     strange = sorted({*re.findall(r"\{[^{}]{0,100}\}?", settings.directory)} - {"{user}", "{uid}"})
     wrong += [
-        f"directory: {each} stands for nothing; there are {{user}} and {{uid}}" for each in strange
+        f"directory: {field} stands for nothing; there are {{user}} and {{uid}}"
+        for field in strange
     ]
     others = sorted({name for name in settings.users.values() if not is_own(name)})
     if not others:
         return wrong
-    named = ", ".join(others[:5])
+    names = ", ".join(others[:5])
     if os.geteuid():
         wrong.append(
-            f"users: only a service of root can run jobs as others ({named}); run it as root, or a service "
+            f"users: only a service of root can run jobs as others ({names}); run it as root, or a service "
             "for each user"
         )
     if not settings.shared:
         wrong.append(
-            f"users: what jobs of others ({named}) run in has to lie where they may read it and not write, "
+            f"users: what jobs of others ({names}) run in has to lie where they may read it and not write, "
             "at the same path on nodes: on a shared file system (shared = true)"
         )
     if settings.directory and "{" not in settings.directory:
         wrong.append(
-            f"directory: {settings.directory} cannot be that of several users ({named}) and safe from each "
+            f"directory: {settings.directory} cannot be that of several users ({names}) and safe from each "
             "other; put {user} or {uid} into it"
         )
     return wrong
@@ -277,14 +280,14 @@ def is_own(name: str) -> bool:
 def _wrong_regions(settings: SlurmSettings) -> list[str]:
     wrong: list[str] = []
     known, served = sorted(_all_regions()), dict[str, str]()
-    rest = [name for name, one in settings.clusters.items() if not one.regions]
+    rest = [name for name, cluster in settings.clusters.items() if not cluster.regions]
     if len(rest) > 1:
         wrong.append(
             f"clusters: {' and '.join(rest)} name no regions; one cluster at most may have the others' rest"
         )
-    for name, one in settings.clusters.items():
+    for name, cluster in settings.clusters.items():
         at = f"clusters.{name}.regions"
-        for region in one.regions:
+        for region in cluster.regions:
             if region not in known:
                 hint = closest(region, known) or " Such as us-central1."
                 wrong.append(f"{at}: there is no region {region!r}.{hint}")
@@ -298,21 +301,25 @@ def _tables_inside(
 ) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
     """Yield the tables inside a setting, each with its name and its type."""
     if key == "machines" and isinstance(value, list):
-        for number, one in enumerate(cast("list[object]", value)):
-            if isinstance(one, Mapping):
-                yield f"machines[{number}]", MachineRoute, cast("Mapping[str, Any]", one)
+        for number, inner in enumerate(cast("list[object]", value)):
+            if isinstance(inner, Mapping):
+                yield f"machines[{number}]", MachineRoute, cast("Mapping[str, Any]", inner)
     elif key == "clusters" and isinstance(value, Mapping):
-        for name, one in cast("Mapping[str, object]", value).items():
-            if isinstance(one, Mapping):
-                yield f"clusters.{name}", ClusterSettings, cast("Mapping[str, Any]", one)
+        for name, inner in cast("Mapping[str, object]", value).items():
+            if isinstance(inner, Mapping):
+                yield f"clusters.{name}", ClusterSettings, cast("Mapping[str, Any]", inner)
 
 
 def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:
-    named = [re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in extra]
+    options = [re.split("=", argument.removeprefix("--"), maxsplit=1)[0] for argument in extra]
     own = {"partition", "account", "qos", "constraint"}
     return [
-        *(f"{at}extra: --{name} is the engine's own to give" for name in named if name in _OURS),
-        *(f"{at}extra: --{name} has a setting of its own, {name}" for name in named if name in own),
+        *(f"{at}extra: --{name} is the engine's own to give" for name in options if name in _OURS),
+        *(
+            f"{at}extra: --{name} has a setting of its own, {name}"
+            for name in options
+            if name in own
+        ),
     ]
 
 
@@ -327,18 +334,19 @@ def _wrong_accelerators(settings: SlurmSettings) -> list[str]:
 def _wrong_machines(settings: SlurmSettings) -> list[str]:
     wrong = wrong_machines(settings.machines, "slurm")
     kinds = {("gpu", kind): name for name, kind in settings.accelerators.items()}
-    for number, one in enumerate(settings.machines):
+    for number, machine in enumerate(settings.machines):
         at = f"machines[{number}]."
-        wrong += _wrong_extra(one.extra or (), at)
-        if not one.gres:
+        wrong += _wrong_extra(machine.extra or (), at)
+        if not machine.gres:
             continue
-        if len(one.accelerators) != 1:
+        if len(machine.accelerators) != 1:
             wrong.append(
-                f"{at}gres: {one.gres!r} stands for one accelerator type; accelerators must name it, alone"
+                f"{at}gres: {machine.gres!r} stands for one accelerator type; accelerators must name "
+                "it, alone"
             )
             continue
-        name, _, kind = one.gres.partition(":")
-        public = kinds.setdefault((name, kind), one.accelerators[0])
-        if public != one.accelerators[0]:
-            wrong.append(f"{at}gres: {one.gres!r} stands for {public} already")
+        name, _, kind = machine.gres.partition(":")
+        public = kinds.setdefault((name, kind), machine.accelerators[0])
+        if public != machine.accelerators[0]:
+            wrong.append(f"{at}gres: {machine.gres!r} stands for {public} already")
     return wrong

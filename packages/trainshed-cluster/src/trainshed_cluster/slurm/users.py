@@ -44,29 +44,29 @@ class UnixUser(Struct, frozen=True):
 
     def groups(self) -> frozenset[str]:
         """Names of all its groups. Blocks: it may ask a directory service."""
-        found = set[str]()
+        groups = set[str]()
         for number in os.getgrouplist(self.name, self.gid):
             with contextlib.suppress(KeyError):
-                found.add(grp.getgrgid(number).gr_name)
-        return frozenset(found)
+                groups.add(grp.getgrgid(number).gr_name)
+        return frozenset(groups)
 
 
 @functools.cache
 def look_up(name: str) -> UnixUser:
     """Look up a user by name. Raises KeyError if this machine knows no such user. Blocks: it may ask a
     directory service."""
-    found = pwd.getpwnam(name)
-    return UnixUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir)
+    entry = pwd.getpwnam(name)
+    return UnixUser(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 
 
 def setpriv() -> str:
     """Return the path of the command setpriv. Raises FileNotFoundError."""
-    found = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
-    if not found:
+    path = shutil.which("setpriv", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin")
+    if not path:
         raise FileNotFoundError(
             "there is no command setpriv (Debian: util-linux), by which jobs are run as other users"
         )
-    return found
+    return path
 
 
 def for_project(table: Mapping[str, str], project: str) -> str | None:
@@ -137,7 +137,7 @@ class Users:
         """Return a user's name as in `Owner.user`; None = not one of these users."""
         if uid == self._own:
             return ""
-        return next((one.name for one in self._known.values() if one.uid == uid), None)
+        return next((user.name for user in self._known.values() if user.uid == uid), None)
 
     async def _find(self, name: str) -> UnixUser | None:
         if name not in self._known:

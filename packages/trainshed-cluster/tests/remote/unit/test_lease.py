@@ -26,7 +26,7 @@ def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -
 def test_a_word_of_an_earlier_connection_renews_nothing() -> None:
     lease = Lease(90, now=0)
     word = lease.say(10)
-    lease.begin_anew(60, said=12)
+    lease.begin_anew(60, said_at=12)
     lease.acknowledge(word)
     assert (lease.seconds, lease.until) == (60, 72)
 
@@ -35,7 +35,7 @@ def test_what_was_promised_for_an_absence_ends_with_the_next_connection() -> Non
     lease = Lease(90, now=0)
     lease.be_left_alone(600, now=5)
     assert lease.until == 605
-    lease.begin_anew(90, said=30)
+    lease.begin_anew(90, said_at=30)
     assert lease.until == 120
     lease.be_left_alone(10, now=40)
     assert lease.until == 120

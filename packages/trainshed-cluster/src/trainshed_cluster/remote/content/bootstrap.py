@@ -108,21 +108,21 @@ def _sized(content: bytes) -> bytes:
 def _files() -> Iterator[tuple[str, Path]]:
     """Yield (name in the archive, path) of each file, in order of names."""
     root = Path(trainshed.__file__).parent
-    found = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
+    files = [(f"trainshed/{path.name}", path) for path in root.glob("*.py")]
     for package in PACKAGES:
-        found += _below(root / package, f"trainshed/{package}")
+        files += _below(root / package, f"trainshed/{package}")
     for library in LIBRARIES:
         spec = importlib.util.find_spec(library)
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(f"the package {library} is not installed as a directory")
-        found += _below(Path(spec.submodule_search_locations[0]), library)
-    yield from sorted(found)
+        files += _below(Path(spec.submodule_search_locations[0]), library)
+    yield from sorted(files)
 
 
 def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
     for directory, names, files in os.walk(root):
-        names[:] = [each for each in names if each not in _LEFT_OUT]
-        for each in files:
-            if not each.endswith(_KINDS):
-                path = Path(directory, each)
+        names[:] = [file_name for file_name in names if file_name not in _LEFT_OUT]
+        for file_name in files:
+            if not file_name.endswith(_KINDS):
+                path = Path(directory, file_name)
                 yield f"{name}/{path.relative_to(root)}", path

@@ -114,7 +114,7 @@ class NodeCache:
         path: str,
         fetch: Fetch,
         into: asyncio.StreamWriter,
-        told: asyncio.StreamReader,
+        answers: asyncio.StreamReader,
     ) -> tuple[str, str]:
         """Pass what the service sends to the helper, until that has reported a result."""
         try:
@@ -122,7 +122,7 @@ class NodeCache:
         except OSError as failure:
             return "failed", f"the service is not reached: {failure}"
         pouring = joined(_pour(reader, into))
-        telling = joined(_line(told))
+        telling = joined(_line(answers))
         try:
             await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
             if not telling.done():
@@ -160,7 +160,7 @@ async def _pour(reader: asyncio.StreamReader, into: asyncio.StreamWriter) -> Non
         await into.drain()
 
 
-async def _line(told: asyncio.StreamReader) -> tuple[str, str]:
+async def _line(answers: asyncio.StreamReader) -> tuple[str, str]:
     """Read a line of the helper: its first word, and the rest; "" if the helper was killed."""
-    word, _, rest = (await told.readline()).decode(errors="replace").strip().partition(" ")
+    word, _, rest = (await answers.readline()).decode(errors="replace").strip().partition(" ")
     return word, rest

@@ -27,15 +27,15 @@ EVERYBODYS = ("/", "/usr", "/usr/local")
 
 def named_by(plans: Iterable[LaunchPlan]) -> tuple[str, ...]:
     """Return the directories of the service's machine that plans name."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for plan in plans:
         software = plan.software
         image = (software.image.directory,) if software.image else ()
         packages = plan.reduction.packages
         for path in (software.template, *software.path, *software.read_only, *image, packages):
             if path:
-                found[path] = None
-    return tuple(found)
+                paths[path] = None
+    return tuple(paths)
 
 
 class Refused(Exception):
@@ -115,11 +115,11 @@ class Library:
             units[unit.path] = unit
             for other in mentioned:
                 try:
-                    found = self._place(other, prefixes)
+                    placed = self._place(other, prefixes)
                 except Refused:
                     continue  # A path that a package mentions is not needed by a plan.
-                if found is not None:
-                    waiting.append(str(found.path))
+                if placed is not None:
+                    waiting.append(str(placed.path))
                 elif (Path(other) / "os.py").is_file():
                     outside.add(other)  # The machine's own standard library.
         return Manifest(tuple(units.values()), tuple(sorted(outside)))
@@ -139,16 +139,16 @@ class Library:
 
     def _place(self, path: str, prefixes: Sequence[Path]) -> _Place | None:
         """Return the unit of a directory; None = it is the machine's own. Raises Refused."""
-        asked = Path(os.path.normpath(path))
-        if not asked.is_absolute():
+        wanted = Path(os.path.normpath(path))
+        if not wanted.is_absolute():
             raise Refused(f"{path!r} is no absolute path")
         for root in self._roots:
-            if is_below(asked, root):
-                return _Place(_finished(asked, root), root)
+            if is_below(wanted, root):
+                return _Place(_finished(wanted, root), root)
         for prefix in prefixes:
-            if is_below(asked, prefix):
+            if is_below(wanted, prefix):
                 return _Place(prefix, prefix.parent, is_interpreter=True)
-        real = Path(os.path.realpath(asked))
+        real = Path(os.path.realpath(wanted))
         if any(is_below(real, Path(os.path.realpath(root))) for root in self._roots):
             # A node would not find it under another path.
             raise Refused(
@@ -177,10 +177,10 @@ class Library:
         return unit, mentioned
 
 
-def _finished(asked: Path, root: Path) -> Path:
+def _finished(wanted: Path, root: Path) -> Path:
     """Return the unit that contains a path below a root. Raises Refused."""
     place = root
-    for part in asked.relative_to(root).parts[:_DEEPEST]:
+    for part in wanted.relative_to(root).parts[:_DEEPEST]:
         place = place / part
         try:
             if not stat.S_ISDIR(place.lstat().st_mode):
@@ -189,7 +189,7 @@ def _finished(asked: Path, root: Path) -> Path:
                 return place
         except FileNotFoundError:
             continue
-    raise Refused(f"{asked} is no finished directory of the service's cache {root}")
+    raise Refused(f"{wanted} is no finished directory of the service's cache {root}")
 
 
 def _key(place: Path) -> tuple[int, ...]:

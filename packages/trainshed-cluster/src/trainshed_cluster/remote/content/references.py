@@ -18,8 +18,8 @@ _SITES = ("lib/python*/site-packages", "template/lib/python*/site-packages")
 
 def references(unit: Path) -> tuple[str, ...]:
     """Return the absolute directories outside of `unit` that it refers to, sorted. Raises OSError."""
-    found = {os.path.normpath(path) for path in _mentioned(unit)}
-    return tuple(sorted(path for path in found if not Path(path).is_relative_to(unit)))
+    mentioned = {os.path.normpath(path) for path in _mentioned(unit)}
+    return tuple(sorted(path for path in mentioned if not Path(path).is_relative_to(unit)))
 
 
 def _mentioned(unit: Path) -> Iterator[str]:
@@ -43,11 +43,11 @@ def _mentioned(unit: Path) -> Iterator[str]:
 
 def _directories(unit: Path, pattern: str) -> Iterator[Path]:
     """Yield the existing directories of a pattern that are reached through no link."""
-    found = [unit]
+    directories = [unit]
     for part in Path(pattern).parts:
-        below = [path for directory in found for path in directory.glob(part)]
-        found = [path for path in below if not path.is_symlink() and path.is_dir()]
-    yield from found
+        below = [path for directory in directories for path in directory.glob(part)]
+        directories = [path for path in below if not path.is_symlink() and path.is_dir()]
+    yield from directories
 
 
 def _lines(path: Path) -> list[str]:

@@ -174,7 +174,7 @@ class NodeShelf:
     def make_room(self, needed: int, limit: int, free: int) -> None:
         """Remove the least recently used units until `needed` more bytes keep to `limit` (0 = none) and to
         the bytes `free` on the disk; never those in use. Blocks. Raises OSError."""
-        records = sorted(self._records(), key=lambda found: found[0])
+        records = sorted(self._records(), key=lambda entry: entry[0])
         total = sum(record.bytes for _, record in records)
         excess = max(total + needed - limit if limit else 0, needed - free)
         for _, record in records:

@@ -29,8 +29,8 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
         directory = waiting.pop()
         if without_sites and os.path.basename(directory) in _SITES:
             continue
-        with os.scandir(root / directory) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        with os.scandir(root / directory) as scan:
+            entries = sorted(scan, key=lambda entry: entry.name)
         below: list[str] = []
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name

@@ -146,13 +146,13 @@ def next_member(stream: ByteSource) -> tarfile.TarInfo | None:
 
 def _records(content: bytes) -> dict[str, str]:
     """Parse an extended header: lines `LENGTH NAME=VALUE`. Raises ValueError."""
-    found: dict[str, str] = {}
+    records: dict[str, str] = {}
     while content:
         length = int(content[: content.index(b" ")])
         name, _, value = content[:length].partition(b" ")[2].partition(b"=")
-        found[name.decode()] = value.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+        records[name.decode()] = value.removesuffix(b"\n").decode("utf-8", "surrogateescape")
         content = content[length:] if length > 0 else b""
-    return found
+    return records
 
 
 def _exactly(stream: ByteSource, size: int) -> bytes:
@@ -214,9 +214,9 @@ def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
 def main() -> None:
     """Run the process. Its arguments are the cache, its limit in bytes, and the unit as JSON."""
     shelf, limit = NodeShelf(Path(sys.argv[1])), int(sys.argv[2])
-    given = json.loads(sys.argv[3])
-    given["parents"] = tuple((path, mode) for path, mode in given["parents"])
-    unit = Unit(**given)
+    fields = json.loads(sys.argv[3])
+    fields["parents"] = tuple((path, mode) for path, mode in fields["parents"])
+    unit = Unit(**fields)
     os.umask(0o022)
     stream = sys.stdin.buffer
     try:
@@ -228,10 +228,10 @@ def main() -> None:
         if word == "done":
             shelf.settle(unit.path)
     except (Torn, OSError) as failure:
-        told = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
-        named = getattr(failure, "filename", None)
+        reason = failure.strerror if isinstance(failure, OSError) and failure.strerror else failure
+        path_of_failure = getattr(failure, "filename", None)
         advice = _WHERE if isinstance(failure, PermissionError) else ""
-        tell(f"failed {told}{f': {named}' if named else ''}{advice}")
+        tell(f"failed {reason}{f': {path_of_failure}' if path_of_failure else ''}{advice}")
     except Exception as failure:  # The process has no other way to report a failure.
         tell(f"failed {failure!r}")
         raise
