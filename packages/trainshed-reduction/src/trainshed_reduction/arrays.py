@@ -39,10 +39,10 @@ def allreduce(
     (a rank or the reducers are missing, or ranks disagree; the message says which).
     """
     # Untyped programs may pass anything.
-    given = str(getattr(array, "dtype", type(array).__name__))
-    dtype = _DTYPES.get(given)
+    kind = str(getattr(array, "dtype", type(array).__name__))
+    dtype = _DTYPES.get(kind)
     if dtype is None:
-        raise TypeError("{} is not summed; only arrays of {}".format(given, ", ".join(_DTYPES)))
+        raise TypeError("{} is not summed; only arrays of {}".format(kind, ", ".join(_DTYPES)))
     if not array.flags.c_contiguous or not array.flags.writeable:
         raise ValueError("the array must be writable and contiguous (numpy.ascontiguousarray)")
     if average and dtype.is_integer:
@@ -94,10 +94,10 @@ def _new_group(name: str) -> Communicator:
 
 def _place() -> Tuple[int, int]:
     """Return the rank and the number of ranks. Raises ReductionFailed."""
-    said = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
-    rank, world = (int(each) if each.isdecimal() else -1 for each in said)
+    texts = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    rank, world = (int(text) if text.isdecimal() else -1 for text in texts)
     if not 0 <= rank < world:
         raise ReductionFailed(
-            f"RANK={said[0]!r} and WORLD_SIZE={said[1]!r} do not say which rank of how many this is"
+            f"RANK={texts[0]!r} and WORLD_SIZE={texts[1]!r} do not say which rank of how many this is"
         )
     return rank, world

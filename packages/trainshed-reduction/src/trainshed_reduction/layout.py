@@ -91,7 +91,7 @@ def dealing(weights: Sequence[float]) -> Tuple[int, ...]:
     for _ in range(_PATTERN * len(used)):
         for lane in used:
             credit[lane] += weights[lane] / whole
-        lane = max(used, key=lambda each: (round(credit[each], 9), -each))
+        lane = max(used, key=lambda index: (round(credit[index], 9), -index))
         credit[lane] -= 1
         cycle.append(lane)
     return tuple(cycle)

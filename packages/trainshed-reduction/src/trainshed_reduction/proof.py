@@ -48,15 +48,15 @@ def group_digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=wire.GROUP).digest()
 
 
-def signed(token: bytes, message: "Hello | Accept", said: bytes) -> bytes:
+def signed(token: bytes, message: "Hello | Accept", before: bytes) -> bytes:
     """Return the payload of a HELLO or ACCEPT: version, proof, nonce and message. `said`: the payloads sent
     before it on the connection; the proof covers them too, so it is good for this answer alone."""
     body = nonce() + wire.pack_message(message)
-    return _VERSION + _mac(token, type(message).__name__.encode() + said + body) + body
+    return _VERSION + _mac(token, type(message).__name__.encode() + before + body) + body
 
 
 def read_signed(
-    token: bytes, kind: "Type[Signed]", payload: bytes, said: bytes
+    token: bytes, kind: "Type[Signed]", payload: bytes, before: bytes
 ) -> Optional[Signed]:
     """Return the message of a HELLO or ACCEPT; None if its sender does not know the token. Raises Malformed,
     also for another version of the protocol."""
@@ -67,7 +67,7 @@ def read_signed(
             "install the same trainshed_reduction on both"
         )
     proof, body = payload[len(_VERSION) : _BODY], payload[_BODY:]
-    if not hmac.compare_digest(proof, _mac(token, kind.__name__.encode() + said + body)):
+    if not hmac.compare_digest(proof, _mac(token, kind.__name__.encode() + before + body)):
         return None
     return wire.unpack_message(kind, body[wire.NONCE :])
 
@@ -158,10 +158,10 @@ def _shown(text: str) -> Generator[str, None, None]:
             opened.flush()
             yield path
         return
-    with tempfile.NamedTemporaryFile("w") as named:
-        named.write(text)
-        named.flush()
-        yield named.name
+    with tempfile.NamedTemporaryFile("w") as temporary:
+        temporary.write(text)
+        temporary.flush()
+        yield temporary.name
 
 
 def connect(
@@ -194,11 +194,11 @@ def greet(connection: socket.socket, token: bytes, hello: Hello, deadline: float
     challenge = _expect(connection, Kind.CHALLENGE, deadline)
     if len(challenge) != wire.NONCE:
         raise wire.Malformed("the challenge has {} bytes".format(len(challenge)))
-    said = signed(token, hello, challenge)
+    greeting = signed(token, hello, challenge)
     connection.settimeout(_left(deadline))
-    connection.sendall(frame(Kind.HELLO, said))
+    connection.sendall(frame(Kind.HELLO, greeting))
     answer = _expect(connection, Kind.ACCEPT, deadline)
-    accept = read_signed(token, Accept, answer, challenge + said)
+    accept = read_signed(token, Accept, answer, challenge + greeting)
     if accept is None:
         raise Untrusted(
             "what listens there does not know the job's token: it is no reducer of this job"

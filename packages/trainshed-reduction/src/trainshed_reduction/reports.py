@@ -44,10 +44,10 @@ class Reports:
         """Return this process's notes and those in the file, which other processes of the program wrote."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                found = {note["id"]: note for note in json.load(file)["notes"]}
+                notes = {note["id"]: note for note in json.load(file)["notes"]}
         except (OSError, ValueError, KeyError, TypeError):
-            found = {}
-        return list({**found, **self._notes}.values())
+            notes = {}
+        return list({**notes, **self._notes}.values())
 
     def _write(self) -> bool:
         if not self._path:

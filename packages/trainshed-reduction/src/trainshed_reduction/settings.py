@@ -80,14 +80,14 @@ def from_environ(environ: "Mapping[str, str]" = os.environ) -> Optional[Settings
         faults.append(f"neither {TOKEN} nor {TOKEN_FILE} is set")
     if any(faults):
         raise Unusable("; ".join(filter(None, faults)))
-    places = (variables.place(each) for each in environ[REDUCERS].split(","))
+    places = (variables.place(text) for text in environ[REDUCERS].split(","))
     reducers = tuple(place for place in places if place is not None)
-    given: Dict[str, Any] = {}
+    fields: Dict[str, Any] = {}
     for field, default in Settings._field_defaults.items():
-        said = environ.get(_FIELDS[field])
-        if said:
-            given[field] = said if isinstance(default, str) else type(default)(float(said))
-    return Settings(reducers, token, **given)
+        value = environ.get(_FIELDS[field])
+        if value:
+            fields[field] = value if isinstance(default, str) else type(default)(float(value))
+    return Settings(reducers, token, **fields)
 
 
 def token_of(environ: "Mapping[str, str]") -> bytes:

@@ -145,5 +145,5 @@ def _wait(
         # POLLHUP is reported whatever is asked for.
         if events or (side is far and not inward.is_over):
             poll.register(side, events)
-    told = dict(poll.poll(1000 * _LAST_WORDS if inward.is_over else None))
-    return bool(told.get(far.fileno(), 0) & select.POLLHUP)
+    ready = dict(poll.poll(1000 * _LAST_WORDS if inward.is_over else None))
+    return bool(ready.get(far.fileno(), 0) & select.POLLHUP)

@@ -94,17 +94,17 @@ def fault(name: str, value: str) -> str:
     elif name == LISTEN:
         if place(value) is None:
             wanted = "not HOST:PORT"
-    elif name == REDUCERS and not all(_is_reached_at(each) for each in value.split(",")):
+    elif name == REDUCERS and not all(_is_reached_at(text) for text in value.split(",")):
         wanted = "no list of HOST:PORT"
     return f"{name}={value!r} is {wanted}" if wanted else ""
 
 
-def alone(given: "Mapping[str, str]") -> "List[Tuple[str, str]]":
+def alone(environ: "Mapping[str, str]") -> "List[Tuple[str, str]]":
     """Return (name, fault) of each variable that is set without another one that it needs."""
     return [
         (name, f"{name} is set without {other}")
         for name, other in _ONLY_WITH.items()
-        if given.get(name) and not given.get(other)
+        if environ.get(name) and not environ.get(other)
     ]
 
 
@@ -126,5 +126,5 @@ def place(text: str) -> Optional[Tuple[str, int]]:
 
 
 def _is_reached_at(text: str) -> bool:
-    found = place(text)
-    return found is not None and found[1] > 0
+    address = place(text)
+    return address is not None and address[1] > 0

@@ -55,7 +55,7 @@ class Agreement:
     def places(self, own: OwnReducerAddress, seconds: float) -> List[OwnReducerAddress]:
         """Return the addresses of all ranks' own reducers, by rank. Raises ReductionFailed."""
         complaint = "rank {} has not said within {:g} s where its own reducer listens"
-        return [OwnReducerAddress(*one) for one in self._all("beside", own, seconds, complaint)]
+        return [OwnReducerAddress(*place) for place in self._all("beside", own, seconds, complaint)]
 
     def is_called_for(self, generation: int) -> bool:
         """Whether some rank wants to begin this generation; False if the board cannot be read, which is no
@@ -76,7 +76,7 @@ class Agreement:
         complaint = (
             "a reducer was lost, and rank {} has not said within {:g} s what it has received"
         )
-        return [Share(*one) for one in self._all(key, own, seconds, complaint)]
+        return [Share(*share) for share in self._all(key, own, seconds, complaint)]
 
     def _all(self, key: str, own: object, seconds: float, complaint: str) -> List[Any]:
         """Post this rank's value, and return all ranks' values, by rank. Raises ReductionFailed."""
@@ -100,11 +100,11 @@ class Agreement:
         while True:
             left = deadline - time.monotonic()
             try:
-                told = self._board.read(f"{self._prefix}/{key}", max(0.0, min(_SLICE, left)))
+                value = self._board.read(f"{self._prefix}/{key}", max(0.0, min(_SLICE, left)))
             except Exception as error:
                 raise _unusable(error) from error
-            if told is not None:
-                return json.loads(told)
+            if value is not None:
+                return json.loads(value)
             if left <= 0 or self._closing():
                 raise ReductionFailed(complaint)
 

@@ -147,24 +147,24 @@ class Choice:
     def compare(self, reports: Sequence[Sequence[Measured]]) -> Optional[Outcome]:
         """Take what every rank has measured of each of `ways`, by rank, the same on all ranks. Returns the
         outcome if that ends a trial, else None."""
-        found: Dict[Way, int] = {}
+        counts: Dict[Way, int] = {}
         for index, way in enumerate(self.ways):
             known = [report[index].cost for report in reports if report[index].samples]
             if known:
-                found[way] = min(known)
+                counts[way] = min(known)
         if not self._is_trial:
-            self._look(found.get(self.way, 0))
+            self._look(counts.get(self.way, 0))
             return None
-        if len(found) < len(self.ways):
+        if len(counts) < len(self.ways):
             self._try_longer()
             return None
         self._doublings = 0
         if not self._pace.rate:
-            self._pace = Pace(_rate(found[self.way]))
+            self._pace = Pace(_rate(counts[self.way]))
             self.way = Way(self._pace)
             self._try_all()
             return None
-        self._costs.update(found)
+        self._costs.update(counts)
         if self._is_first_turn and not self._is_clear():
             self._is_first_turn = False
             self._begin(self.ways, TURNS)

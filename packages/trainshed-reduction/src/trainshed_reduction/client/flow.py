@@ -60,10 +60,10 @@ _NEVER = 10.0
 def round_trip(connection: socket.socket) -> float:
     """Return the shortest round trip that the system has seen, in seconds; 0 = it does not say."""
     try:
-        said = connection.getsockopt(
+        info = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT.size
         )
-        seconds = _MIN_RTT.unpack_from(said, _MIN_RTT_AT)[0] / 1e6
+        seconds = _MIN_RTT.unpack_from(info, _MIN_RTT_AT)[0] / 1e6
     except (OSError, AttributeError, struct.error):
         return 0.0
     return seconds if seconds < _NEVER else 0.0

@@ -26,10 +26,10 @@ class Formation:
 
     def __init__(self, membership: Membership) -> None:
         """Raises ReductionFailed: the C library is missing, or the settings' authority cannot be used."""
-        found = library.load()
-        if found is None:
+        native = library.load()
+        if native is None:
             raise ReductionFailed("reducers need the package's part in C: " + library.reason())
-        self.library = found
+        self.library = native
         self._membership = membership
         self._settings = settings = membership.settings
         #: Has the generation as soon as that is known.
@@ -95,7 +95,7 @@ class Formation:
         if agreement is None:
             return (0 if self.hello.rank else new_generation(settings.attempt)), ()
         given_up = lost_reducers(settings.lost_file)
-        lost = [index for index, each in enumerate(settings.reducers) if each in given_up]
+        lost = [index for index, reducer in enumerate(settings.reducers) if reducer in given_up]
         return agreement.begin(settings.attempt, lost, settings.start_seconds)
 
     def _wanted_shares(self, reducers: int) -> layout.Shares:
@@ -118,9 +118,9 @@ class Formation:
             place = OwnReducerAddress(*self.beside.address)
         left = self._deadline - time.monotonic()
         places = self._membership.agreement.places(place, left)
-        lacks = [f"rank {rank} has {each.lack}" for rank, each in enumerate(places) if each.lack]
+        lacks = [f"rank {rank} has {shown.lack}" for rank, shown in enumerate(places) if shown.lack]
         if not lacks:
-            return [(each.host, each.port) for each in places]
+            return [(shown.host, shown.port) for shown in places]
         self._lack = lacks[0]
         if self.beside is not None:
             self.beside.close()
@@ -135,10 +135,10 @@ class Formation:
             self._news.clear()
             now = time.monotonic()
             due = connect_due(lanes, self.dial, lambda _: self.hello, now)
-            found = [wanted(lane) for lane in lanes]
-            missing = [lane for lane, each in zip(lanes, found) if each is None]
+            results = [wanted(lane) for lane in lanes]
+            missing = [lane for lane, result in zip(lanes, results) if result is None]
             if not missing:
-                return [each for each in found if each is not None]
+                return [result for result in results if result is not None]
             if self._membership.operations.closing:
                 raise ReductionFailed("the group was closed while it was being made")
             given_up = lost_reducers(self._settings.lost_file)
@@ -195,8 +195,8 @@ def describe(
     return text
 
 
-def _count(number: int, one: str) -> str:
-    return f"{number} {one}{'' if number == 1 else 's'}"
+def _count(number: int, singular: str) -> str:
+    return f"{number} {singular}{'' if number == 1 else 's'}"
 
 
 def _pure(reducers: int) -> layout.Shares:

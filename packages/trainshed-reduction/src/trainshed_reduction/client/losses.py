@@ -75,16 +75,19 @@ class Patience:
         reducers alike, unlike one that is slow or cannot reach one of them, and does not come back into its
         group."""
         # A worker's own reducer is gone with it, and says nothing then.
-        asked = [
+        candidates = [
             lane
             for lane in lanes
             if not lane.dropped and (lane.owner is None or lane.accept is not None)
         ]
-        if not ledger.open or any(lane.running or lane.accept is None for lane in asked):
+        if not ledger.open or any(lane.running or lane.accept is None for lane in candidates):
             return
-        since = max((each.connection.greeted for each in asked if each.connection), default=now)
+        since = max(
+            (candidate.connection.greeted for candidate in candidates if candidate.connection),
+            default=now,
+        )
         if now - since > self._absence:
-            telling = next((lane for lane in asked if lane.status), asked[0])
+            telling = next((lane for lane in candidates if lane.status), candidates[0])
             raise ReductionFailed(
                 f"a rank is gone: no reducer has heard of it for {now - since:.0f} s "
                 f"({telling.complaint()}). Its program has ended or its host is lost; the other ranks have "

@@ -161,7 +161,7 @@ class OperationQueue:
         failure stays."""
         with self._changed:
             self._failure = self._failure or failure
-            pending = [*taken, *(each.operation for each in self._handed)]
+            pending = [*taken, *(handed.operation for handed in self._handed)]
             self._handed.clear()
             self._changed.notify_all()
         for operation in pending:

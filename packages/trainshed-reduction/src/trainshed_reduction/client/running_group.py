@@ -155,7 +155,10 @@ class RunningGroup:
         sockets = [
             lane.connection.socket for lane in self._lanes if lane.connection and lane.owner is None
         ]
-        delay = max((round_trip(each) for each in sockets if each is not None), default=0.0)
+        delay = max(
+            (round_trip(connection) for connection in sockets if connection is not None),
+            default=0.0,
+        )
         return flow_for(self._settings, len(self._lanes), pace=self._pace, delay=delay)
 
     def _handle(self, events: Sequence[Event]) -> None:

@@ -53,13 +53,13 @@ def build(directory: Path, flags: Sequence[str] = ()) -> Tuple[Optional[Path], s
 
 def _compiler() -> List[str]:
     try:
-        told = shlex.split(os.environ.get("CC", ""))
+        named_compiler = shlex.split(os.environ.get("CC", ""))
     except ValueError:  # A quote is not closed.
-        told = [os.environ["CC"]]
-    for command in [told] if told else [["cc"], ["gcc"], ["clang"]]:
+        named_compiler = [os.environ["CC"]]
+    for command in [named_compiler] if named_compiler else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
-    if not told and importlib.util.find_spec("ziglang") is not None:
+    if not named_compiler and importlib.util.find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "cc"]
     return []
 
@@ -70,8 +70,8 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
     # Built beside its place, so that it gets there by one rename, though others may build it as well.
     with tempfile.TemporaryDirectory(prefix=".building-", dir=str(path.parent)) as workspace:
         made = Path(workspace) / path.name
-        said = Path(workspace) / "said"
-        with said.open("wb") as output:
+        complaints = Path(workspace) / "said"
+        with complaints.open("wb") as output:
             compiler = subprocess.Popen(
                 [*command, "-o", str(made), *sources],
                 stdin=subprocess.DEVNULL,
@@ -93,7 +93,7 @@ def _compiled(command: Sequence[str], path: Path) -> Tuple[Optional[Path], str]:
                 compiler.wait()
                 return None, f"{command[0]} took longer than {LIMIT:g} seconds"
         if status or not made.exists():
-            lines = said.read_text(errors="replace").strip().splitlines()
+            lines = complaints.read_text(errors="replace").strip().splitlines()
             errors = [line for line in lines if "error" in line] or lines
             return None, f"{command[0]} failed: {errors[0] if errors else status}"
         os.replace(str(made), str(path))

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from trainshed_reduction.variables import NATIVE
 
 DIRECTORY = Path(__file__).resolve().parent
-SOURCES = tuple(sorted(each.name for each in DIRECTORY.glob("*.[ch]")))
+SOURCES = tuple(sorted(path.name for path in DIRECTORY.glob("*.[ch]")))
 
 _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "sums_widen": (None, [c_int, c_void_p, c_void_p, c_size_t]),
@@ -93,9 +93,9 @@ def name() -> str:
 
 
 def _find() -> Tuple[Optional[Library], str]:
-    told = os.environ.get(NATIVE, "")
+    wanted = os.environ.get(NATIVE, "")
     file = name()
-    places = [Path(told)] if told else []
+    places = [Path(wanted)] if wanted else []
     places.append(DIRECTORY)
     for place in places:
         path = place / file

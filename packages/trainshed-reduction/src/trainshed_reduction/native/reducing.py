@@ -120,18 +120,18 @@ class NativeReducer:
         """Serve until there are events, the caller has something else to do, or `seconds` are over (None: no
         limit), but only a second once data has moved. After a `Message` nothing more is read of its
         connection until `resume`."""
-        found: List[Event] = []
+        seen: List[Event] = []
         patience = -1.0 if seconds is None else seconds
         for kind, slot, _, _, text in self._report.of(self._run, self.handle, patience):
             if kind == events.LOST:
-                found.append(Lost(slot))
+                seen.append(Lost(slot))
             elif kind == events.MESSAGE:
-                found.append(events.message(slot, text))
+                seen.append(events.message(slot, text))
             elif kind == events.ODD:
-                found.append(Odd(slot, wire.unpack(text)))
+                seen.append(Odd(slot, wire.unpack(text)))
             else:
-                found.append(Strange(slot))
-        return found
+                seen.append(Strange(slot))
+        return seen
 
     def numbers(self) -> Numbers:
         numbers = (ctypes.c_uint64 * len(Numbers._fields))()

@@ -28,7 +28,7 @@ def add_up(
     functions = library.functions
     size = memoryview(result).nbytes
     count = size // dtype.itemsize
-    if any(memoryview(each).nbytes != count * dtype.itemsize for each in (result, *payloads)):
+    if any(memoryview(buffer).nbytes != count * dtype.itemsize for buffer in (result, *payloads)):
         raise ValueError(f"payloads and result must be equally long, of whole {dtype.name}")
     target = _bytes(result)
     total = target

@@ -89,7 +89,7 @@ class NativeTransfer:
         if frames is None:
             return
         header, payload, target, row = frame
-        if any(each.nbytes != header.nbytes for each in (payload, target or payload)):
+        if any(buffer.nbytes != header.nbytes for buffer in (payload, target or payload)):
             raise ValueError("a frame's payload and target are not as long as its header says")
         error = self._functions.transfer_push(
             self._transfer,
@@ -105,16 +105,16 @@ class NativeTransfer:
 
     def run(self, seconds: float) -> List[Event]:
         """Move bytes until there are events, `wake` was called, or the time is over."""
-        found: List[Event] = []
-        told: Set[int] = set()
+        seen: List[Event] = []
+        lanes_seen: Set[int] = set()
         records = self._report.of(self._run, self._open(), seconds)
         for kind, lane, position, acknowledged, text in records:
-            told.add(lane)
+            lanes_seen.add(lane)
             if kind == events.RESULT:
                 self.acknowledged[lane] = max(self.acknowledged[lane], acknowledged)
-                found.append(Result(lane, position))
+                seen.append(Result(lane, position))
             elif kind == events.MESSAGE:
-                found.append(events.message(lane, text))
+                seen.append(events.message(lane, text))
             else:
                 cause = "the connection was closed by the other side"
                 if kind == events.STRANGE:
@@ -122,10 +122,10 @@ class NativeTransfer:
                 elif position:
                     cause = os.strerror(position)
                 self._lanes[lane].frames = None
-                found.append(Lost(lane, cause))
-        for lane in told:
+                seen.append(Lost(lane, cause))
+        for lane in lanes_seen:
             self._release(lane)
-        return found
+        return seen
 
     def _release(self, lane: int) -> None:
         state = self._lanes[lane]

@@ -22,23 +22,25 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
 
 
-def _make(given: Any, options: Any) -> ReducingGroup:
+def _make(parameters: Any, options: Any) -> ReducingGroup:
     """`given`: store, group_rank, group_size, timeout, group_id, global_ranks_in_group."""
-    rank, size = given.group_rank, given.group_size
-    group = ReducingGroup(given.store, rank, size)
+    rank, size = parameters.group_rank, parameters.group_size
+    group = ReducingGroup(parameters.store, rank, size)
     kinds = dist.ProcessGroup.BackendType
     group._set_default_backend(kinds.GLOO)
-    store = dist.PrefixStore("gloo", given.store)
-    gloo = dist.ProcessGroupGloo(store, rank, size, given.timeout)
+    store = dist.PrefixStore("gloo", parameters.store)
+    gloo = dist.ProcessGroupGloo(store, rank, size, parameters.timeout)
     group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
     if torch.cuda.is_available() and dist.is_nccl_available():
         own = options if options is not None else dist.ProcessGroupNCCL.Options()
-        own._timeout = given.timeout
-        store = dist.PrefixStore("nccl", given.store)
+        own._timeout = parameters.timeout
+        store = dist.PrefixStore("nccl", parameters.store)
         nccl = dist.ProcessGroupNCCL(store, rank, size, own)
         group._set_default_backend(kinds.NCCL)
         group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
     settings = configured()
     if settings is not None and size > 1:
-        group.begin(settings, str(given.group_id), is_world=not given.global_ranks_in_group)
+        group.begin(
+            settings, str(parameters.group_id), is_world=not parameters.global_ranks_in_group
+        )
     return group

@@ -71,8 +71,8 @@ class StoreBoard:
         if rank == 0:
             until = time.monotonic() + seconds
             answers = [
-                self.read("{}/{}".format(question, each), max(0.0, until - time.monotonic()))
-                for each in range(world)
+                self.read("{}/{}".format(question, member), max(0.0, until - time.monotonic()))
+                for member in range(world)
             ]
             self._settle(question, judge(answers))
         decision = self.read(question, rounds * seconds + _GRACE)

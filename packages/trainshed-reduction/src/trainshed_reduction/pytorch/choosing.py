@@ -108,7 +108,7 @@ class Chooser:
 def said(outcome: Outcome) -> str:
     """Describe the outcome in a line, for people."""
     way, native = outcome.way, outcome.costs[NATIVE]
-    reducers = min(cost for each, cost in outcome.costs.items() if not each.is_native)
+    reducers = min(cost for known, cost in outcome.costs.items() if not known.is_native)
     text = "measured: {} by the reducers".format(_speed(reducers))
     if way.pace is not None and way.pace.factor > 1:
         text += ", with {} times as much under way as on a short link".format(way.pace.factor)

@@ -27,8 +27,8 @@ class Fallback:
     def finish(self, pieces: Sequence[Piece]) -> None:
         """Sum each piece, to the same bits as the reducers would have made of it. Raises RuntimeError
         (another rank is gone)."""
-        found = library.load()
-        assert found is not None, "there were reducers"
+        native = library.load()
+        assert native is not None, "there were reducers"
         for piece in pieces:
             raw = torch.frombuffer(piece.data, dtype=torch.uint8)
             if piece.owner >= 0:
@@ -37,11 +37,11 @@ class Fallback:
                 self._gloo.broadcast([raw], options).wait()
             else:
                 parts = [memoryview(part.numpy()) for part in self._gather(raw)]
-                sums.add_up(found, piece.dtype, piece.reduction, parts, piece.data)
+                sums.add_up(native, piece.dtype, piece.reduction, parts, piece.data)
 
     def largest(self, number: int) -> int:
         """Return the largest of the numbers that the ranks give."""
-        return max(int(each.item()) for each in self._gather(torch.tensor([number])))
+        return max(int(value.item()) for value in self._gather(torch.tensor([number])))
 
     def _gather(self, own: torch.Tensor) -> "list[torch.Tensor]":
         parts = [torch.empty_like(own) for _ in range(self._world)]

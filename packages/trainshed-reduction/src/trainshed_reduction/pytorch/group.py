@@ -84,14 +84,14 @@ class ReducingGroup(dist.ProcessGroup):
             return None
 
         def natively() -> dist.Work:
-            told = dist.AllreduceOptions()
+            native_options = dist.AllreduceOptions()
             for name in ("timeout", "asyncOp"):
                 if hasattr(options, name):
-                    setattr(told, name, getattr(options, name))
-            told.reduceOp = dist.ReduceOp.SUM
+                    setattr(native_options, name, getattr(options, name))
+            native_options.reduceOp = dist.ReduceOp.SUM
             if reduction is Reduction.AVERAGE:
                 tensor.div_(self.size())  # As DDP does: gloo itself has no averages.
-            return self._native.allreduce([tensor], told)
+            return self._native.allreduce([tensor], native_options)
 
         return sessions.of(tensor.device.type).allreduce(tensor, reduction, natively)
 
@@ -152,7 +152,7 @@ def _call(
     tensors: Any = None, opts: Any = None, *_: Any, **kwargs: Any
 ) -> Tuple[Tuple[torch.Tensor, ...], Any]:
     """Return the tensors of a call of any of all-reduce's three forms, and its options or its operation."""
-    given = kwargs.get("tensor", tensors)
+    value = kwargs.get("tensor", tensors)
     options = kwargs.get("op", opts)
-    several = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    several = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     return several, dist.ReduceOp.SUM if options is None else options

@@ -54,8 +54,14 @@ class OperationOrder:
         native = self._natives[ordinal % _REMEMBERED]
         if native is not None and native.ordinal == ordinal:
             return native.text if native.hangs else ""
-        natives = [each for each in self._natives if each is not None and each.ordinal < ordinal]
-        oldest = min((each for each in natives if is_passed and each.is_open), default=None)
+        natives = [
+            operation
+            for operation in self._natives
+            if operation is not None and operation.ordinal < ordinal
+        ]
+        oldest = min(
+            (operation for operation in natives if is_passed and operation.is_open), default=None
+        )
         return "" if oldest is None else "{} as operation {}".format(oldest.text, oldest.ordinal)
 
 

@@ -61,7 +61,7 @@ class Sessions:
         # A group that is made again, with the same name in the same store, must find nothing of the old one.
         count = store.add("trainshed/{}/{}/made/{}".format(Sessions._world, name, rank), 1)
         own = dist.PrefixStore("trainshed/{}/{}.{}".format(name, Sessions._world, count), store)
-        backends = {each.type: type(group._get_backend(each)) for each in group._device_types}
+        backends = {device.type: type(group._get_backend(device)) for device in group._device_types}
         self.settings = settings
         self._group = Group(name, rank, group.size(), own, backends)
         self._is_world = is_world
@@ -180,7 +180,7 @@ class Session:
         # What must be the same, lest ranks disagree on an operation's way or its chunks.
         alike = {
             "version": wire.VERSION,
-            "reducers": ["{}:{}".format(*each) for each in settings.reducers],
+            "reducers": ["{}:{}".format(*reducer) for reducer in settings.reducers],
             "smallest": settings.min_bytes,
             "chunk": settings.chunk_bytes,
             "mode": settings.mode,
@@ -208,17 +208,17 @@ class Session:
             return "rank {} did not say in time that it has reducers (is trainshed_reduction there?)".format(
                 ", ".join(missing)
             ).encode()
-        said = [json.loads(answer) for answer in answers if answer is not None]
-        ours = said[0]["alike"]
-        for rank, each in enumerate(said):
-            theirs = each["alike"]
+        plans = [json.loads(answer) for answer in answers if answer is not None]
+        ours = plans[0]["alike"]
+        for rank, plan in enumerate(plans):
+            theirs = plan["alike"]
             names = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
             if names:
                 return "rank 0 and rank {} have different settings: {}".format(
                     rank, ", ".join(names)
                 ).encode()
         try:
-            nodes = nodes_of([each["node"] for each in said]) if self._local else None
+            nodes = nodes_of([plan["node"] for plan in plans]) if self._local else None
         except UnevenNodes as uneven:
             return str(uneven).encode()
         if nodes is not None and len(nodes) == 1:

@@ -68,22 +68,22 @@ def _fail(text: str) -> int:
 def main() -> int:
     """Run a reducer. Returns 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not begin."""
     try:
-        told = options(os.environ)
+        settings = options(os.environ)
         tls = proof.tls_of(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))
-    found = library.load()
-    if found is None:
+    native = library.load()
+    if native is None:
         text = f"reducers need the package's part in C: {library.reason()}"
         reports.note("no part in C", text, "WARNING")
         return _fail(text)
     try:
-        listener = listen(told.address)
+        listener = listen(settings.address)
     except OSError as error:
-        return _fail("cannot listen on {}:{}: {}".format(*told.address, error))
+        return _fail("cannot listen on {}:{}: {}".format(*settings.address, error))
     _allow_handles()
-    return Process(told, listener, tls, found, reports).run()
+    return Process(settings, listener, tls, native, reports).run()
 
 
 class Process:
@@ -91,36 +91,36 @@ class Process:
 
     def __init__(
         self,
-        told: Options,
+        settings: Options,
         listener: socket.socket,
         tls: Optional[ssl.SSLContext],
-        found: library.Library,
+        native: library.Library,
         reports: Reports,
     ) -> None:
         """Raises OSError."""
         #: The thread, what it reports, and the value (`Outlet`); also "end" with the exit status.
         self._news: queue.SimpleQueue[Tuple[int, str, Any]] = queue.SimpleQueue()
-        self._overview = Overview(told.threads, reports, _write, time.monotonic())
+        self._overview = Overview(settings.threads, reports, _write, time.monotonic())
         self._servers = [
             Server(
                 None if number else listener,
-                told.token,
-                library=found,
+                settings.token,
+                library=native,
                 outlet=functools.partial(self._tell, number),
                 tls=tls,
             )
-            for number in range(told.threads)
+            for number in range(settings.threads)
         ]
         for server in self._servers:
             server.all = self._servers
         host, port = listener.getsockname()[:2]
-        count = f"{told.threads} thread{'' if told.threads == 1 else 's'}"
+        count = f"{settings.threads} thread{'' if settings.threads == 1 else 's'}"
         self._greeting = f"listening on {host}:{port} ({count}){' with TLS' if tls else ''}"
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda _number, _frame: self._tell(0, "end", 0))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: self._tell(0, "end", 0))
         threads = [
             threading.Thread(target=self._serve, args=pair, daemon=True)
             for pair in enumerate(self._servers)

@@ -39,18 +39,20 @@ class Counters:
             "chunks": done.chunks,
             **vars(self),
             "pending_bytes": done.pending,
-            _WAIT: [round(each, 3) for each in waited],
+            _WAIT: [round(seconds, 3) for seconds in waited],
         }
 
 
 def total(snapshots: Iterable[Metrics]) -> Metrics:
     """Return the numbers of all threads: counts are added up; what all threads see is counted once."""
-    told = [each for each in snapshots if each]
+    known = [snapshot for snapshot in snapshots if snapshot]
     numbers: Metrics = {}
-    for name in told[0] if told else ():
-        values = [each[name] for each in told]
+    for name in known[0] if known else ():
+        values = [snapshot[name] for snapshot in known]
         if name == _WAIT:
-            numbers[name] = [round(sum(each), 3) for each in zip_longest(*values, fillvalue=0.0)]
+            numbers[name] = [
+                round(sum(snapshot), 3) for snapshot in zip_longest(*values, fillvalue=0.0)
+            ]
         else:
             numbers[name] = max(values) if name in _SAME_EVERYWHERE else sum(values)
     return numbers
@@ -91,7 +93,7 @@ class Overview:
     @property
     def moment(self) -> Optional[float]:
         """When `keep_time` has something to do."""
-        return min((each for each in (self._idle_at, self._report_at) if each), default=None)
+        return min((at for at in (self._idle_at, self._report_at) if at), default=None)
 
     def hear(self, thread: int, what: str, value: Any, now: float) -> None:
         """Handle what a thread reports (`Outlet`)."""

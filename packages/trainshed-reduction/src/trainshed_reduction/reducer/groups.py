@@ -98,7 +98,7 @@ class Group:
     @property
     def departed(self) -> List[int]:
         """The positions from which on ranks that have left in good order have sent nothing."""
-        return [each.position for each in self._parted.values()]
+        return [member.position for member in self._parted.values()]
 
     def run(self, rows: RunningRows) -> None:
         """Let `rows` add up chunks until the group gathers again; `odd` takes those that do not match."""
@@ -141,16 +141,16 @@ class Group:
         """Start if all ranks that have not left are here."""
         if self._running or len(self.members) + len(self._parted) < self.world:
             return []
-        head = min([each.hello.received for each in self.members.values()] + self.departed)
+        head = min([member.hello.received for member in self.members.values()] + self.departed)
         self._reached = self._reached._replace(head=head)
         self._running = True
         frame = proof.frame(Kind.START, wire.pack_message(Start(head, self.generation)))
         is_first, self._completed = not self._completed, True
-        return [*(Tell(each, frame) for each in self.members.values()), Started(self, is_first)]
+        return [*(Tell(member, frame) for member in self.members.values()), Started(self, is_first)]
 
     def _reset(self, now: float) -> List[Effect]:
         """Drop all members, so that they connect again."""
-        effects: List[Effect] = [Dismiss(each, b"") for each in self.members.values()]
+        effects: List[Effect] = [Dismiss(member, b"") for member in self.members.values()]
         self._stop()
         self._since = now
         self._counters.resets += 1
@@ -161,8 +161,8 @@ class Group:
         if header.kind is Kind.BYE:
             return self._leave(member, now)
         if header.kind is Kind.ERROR:
-            said = payload.decode(errors="replace")
-            text = "".join(each if each.isprintable() else " " for each in said)
+            reason = payload.decode(errors="replace")
+            text = "".join(character if character.isprintable() else " " for character in reason)
             return self.fail(f"rank {member.rank} cannot go on: {text}")
         raise Malformed(f"{header.kind.name} is no frame that a worker sends here")
 
@@ -182,7 +182,7 @@ class Group:
         if seen is not None and not rows.are_alike(seen.shape, shape):
             return rows.disagreement(member.rank, shape, seen.arrived, seen.shape)
         # Only a rank that has left could have sent what is missing.
-        return next((_has_left(rank, each) for rank, each in self._parted.items()), "")
+        return next((_has_left(rank, parted) for rank, parted in self._parted.items()), "")
 
     def _leave(self, member: Member, now: float) -> List[Effect]:
         effects: List[Effect] = [Dismiss(member, b"")]
@@ -197,7 +197,7 @@ class Group:
             return effects
         parted = MemberState(position, ordinal or self.progress.ordinal)
         self._parted[member.rank] = parted
-        if any(self._state(each).position > position for each in self.members.values()):
+        if any(self._state(other).position > position for other in self.members.values()):
             return effects + self.fail(_has_left(member.rank, parted))
         return effects + self._start(now)
 
@@ -222,16 +222,16 @@ class Group:
         """Remove and return the ranks that wait for a generation, whichever it is."""
         unsure = [*self.parked.values()]
         if not self._running:
-            unsure += [each for each in self.members.values() if not each.hello.generation]
-        for each in unsure:
-            self._forget(each)
+            unsure += [member for member in self.members.values() if not member.hello.generation]
+        for member in unsure:
+            self._forget(member)
         return unsure
 
     def fail(self, text: str) -> List[Effect]:
         """End this generation: tell all members why, and remember it."""
         self.failure = text
         farewell = proof.text_frame(Kind.ERROR, text)
-        effects: List[Effect] = [Dismiss(each, farewell) for each in self.members.values()]
+        effects: List[Effect] = [Dismiss(member, farewell) for member in self.members.values()]
         self._stop()
         return [Log(text), *effects]
 
@@ -243,7 +243,7 @@ class Group:
             row = self._rows.seen(head)
             since = since if row is None else row.since
             missing = [rank for rank in self.members if self._rows.state(rank).position <= head]
-            waiting = [each for rank, each in self.members.items() if rank not in missing]
+            waiting = [member for rank, member in self.members.items() if rank not in missing]
         else:
             present = {*self.members, *self._parted}
             missing = [rank for rank in range(self.world) if rank not in present]
@@ -257,13 +257,13 @@ class Group:
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)
-        effects: List[Effect] = [Tell(each, frame, True) for each in waiting]
+        effects: List[Effect] = [Tell(member, frame, True) for member in waiting]
         if row is not None and row.shape.ordinal:
             # Missing ranks are told which operation it is: they may have given it to their native backend.
             text = f"{rows.have(row.arrived)} {rows.text(row.shape)}"
             frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
-            asked = [self.members[rank] for rank in missing if rank in self.members]
-            effects += [Tell(each, frame, True) for each in asked]
+            missing_members = [self.members[rank] for rank in missing if rank in self.members]
+            effects += [Tell(member, frame, True) for member in missing_members]
         return effects
 
 

@@ -80,8 +80,7 @@ def disagreement(rank: int, shape: Header, others: List[int], theirs: Header) ->
         )
     if mine == other:
         mine, other = (
-            f"{text(each)}, chunk {each.chunk} of {each.step} elements each"
-            for each in (shape, theirs)
+            f"{text(row)}, chunk {row.chunk} of {row.step} elements each" for row in (shape, theirs)
         )
     return f"operation {shape.ordinal}: {have([rank])} {mine}, {have(others)} {other}"
 
@@ -92,6 +91,6 @@ def have(numbers: List[int]) -> str:
 
 def ranks(numbers: List[int]) -> str:
     """Name the ranks; of many only the first few."""
-    shown = ", ".join(str(each) for each in sorted(numbers)[:8])
+    shown = ", ".join(str(rank) for rank in sorted(numbers)[:8])
     more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
     return f"rank{'' if len(numbers) == 1 else 's'} {shown}{more}"

@@ -161,7 +161,7 @@ class Server:
         moments = [self._listen_at, self._status_at]
         moments += [peer.came + self._time_limit() for peer in [*self._strangers][:1]]
         moments += [peer.until for peer in [*self._leaving][:1]]
-        first = min((each for each in moments if each), default=None)
+        first = min((moment for moment in moments if moment), default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
     def _time_limit(self) -> float:
@@ -170,8 +170,10 @@ class Server:
 
     def _keep_time(self) -> None:
         now = self._now = time.monotonic()
-        late = [each for each in self._strangers if now >= each.came + self._time_limit()]
-        for peer in [*late, *(each for each in self._leaving if now >= each.until)]:
+        late = [
+            peer_left for peer_left in self._strangers if now >= peer_left.came + self._time_limit()
+        ]
+        for peer in [*late, *(peer_left for peer_left in self._leaving if now >= peer_left.until)]:
             self._carry_out(self._drop(peer))
         if self._status_at and now >= self._status_at:
             self._status_at = 0.0
