@@ -2,13 +2,10 @@
 
 import re
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainshed.cli.jobs.log_text import line_text
-from trainshed.cli.jobs.views import LogLine
 from trainshed.cli.text.colours import cleaned, coloured, one_line, plain
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
@@ -62,12 +59,6 @@ def test_a_name_stands_in_one_line() -> None:
 def test_values_of_json_are_made_plain_with_their_names() -> None:
     value = {"a\x1b": ["\x07", 1, None, {"b": "\u202e"}]}
     assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
-
-
-def test_further_lines_of_a_message_stand_below_its_first() -> None:
-    line = LogLine(0, "workerpool0-0", "INFO", "a\nservice  Job completed")
-    shown = click.unstyle(line_text(line, "worker")).split("\n")
-    assert shown == ["worker  a", "        service  Job completed"]
 
 
 @given(ANY_TEXT)

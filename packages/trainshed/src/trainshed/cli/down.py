@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import click
 
@@ -25,7 +24,7 @@ from trainshed.replica.system import durable
 
 _SECOND = 10**9
 _AT_ONCE = 32
-"""Requests to the service at a time. Of more jobs than this, some are watched only when others have ended."""
+"""Requests to the service at a time."""
 _NAMED = 20
 """Maximum jobs, or allocations, that are named one by one."""
 _RELEASE = 60.0
@@ -185,18 +184,10 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
     # Jobs that had not started are over by now. One list tells that of all of them.
     live = _still_live(client, jobs)
     over: set[str] = set()
-    todo: SimpleQueue[JobView] = SimpleQueue()
-    for job in live:
-        todo.put(job)
-    # Daemon threads, not a pool's, so that a thread that still watches a job does not keep the command alive.
-    watchers = [
-        threading.Thread(target=_watch_each, args=(client, todo, over), daemon=True)
-        for _ in range(min(_AT_ONCE, len(live)))
-    ]
-    for watcher in watchers:
-        watcher.start()
-    for watcher in watchers:
-        watcher.join(left())
+    # A daemon thread, which does not keep the command alive if a job is not over in time.
+    watcher = threading.Thread(target=_watch_all, args=(client, live, over), daemon=True)
+    watcher.start()
+    watcher.join(left())
     late = [job for job in live if job.uid not in over]
     # Some jobs may not have been watched at all.
     if late and (late := _still_live(client, late)):
@@ -214,12 +205,8 @@ def _still_live(client: Client, jobs: Sequence[JobView]) -> list[JobView]:
     return [job for job in jobs if job.uid in live]
 
 
-def _watch_each(client: Client, jobs: SimpleQueue[JobView], over: set[str]) -> None:
-    while True:
-        try:
-            job = jobs.get_nowait()
-        except Empty:
-            return
+def _watch_all(client: Client, jobs: Sequence[JobView], over: set[str]) -> None:
+    for job in jobs:
         _watch(client, job, over)
 
 

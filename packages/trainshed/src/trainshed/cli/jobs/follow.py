@@ -18,12 +18,12 @@ import msgspec
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.jobs.references import job_path
-from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.wire.trainshed_v1 import record
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
-Update = JobView | LogLine | TimelineView
+Update = JobView | Line | TimelineView
 
 _AHEAD = 10_000
 """Maximum updates that wait to be shown. If a program is faster than the terminal, further lines stay in the
@@ -307,7 +307,7 @@ def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Upda
         return log_stream(client, job_path(uid, "/logs"), follow="true", **seen.query(False))
 
     def read(lines: Sequence[Line]) -> Iterator[Update]:
-        return map(LogLine.of, seen.fresh(lines))
+        return iter(seen.fresh(lines))
 
     return _told(opened, read, patience)
 

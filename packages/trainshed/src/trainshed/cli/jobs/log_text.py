@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.text.colours import (
     coloured,
     entry_colour,
@@ -26,7 +26,7 @@ class LineTexts:
     """Formats the lines of one job, each after the label of its writer. Labels and colours are cached, since
     a log may have millions of lines."""
 
-    def __init__(self, job: JobView, *, timestamps: bool) -> None:
+    def __init__(self, job: JobView, *, timestamps: bool = False) -> None:
         self._job = job
         self._timestamps = timestamps
         self._tasks = {replica.id: replica.task for replica in job.program.replicas}
@@ -80,15 +80,6 @@ def _second(text: str) -> str:
     return exact_moment(parse_moment(f"{text}Z")).partition(".")[0]
 
 
-def labelled(line: LogLine, job: JobView) -> str:
-    """Return a line after the label of its writer: the replica; for a tuning job the trial, and its replica
-    if there are several."""
-    tasks = {replica.id: replica.task for replica in job.program.replicas}
-    task = tasks.get(line.replica, line.replica)
-    prefix, width = label(line.trial, line.replica, task, line.task, job)
-    return f"{prefix}  {_message(line, width)}"
-
-
 def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) -> tuple[str, int]:
     """Return the label of a line's writer, and its width in characters. `task`: the replica's name in the
     job; `trial_task`: its name in the trial's job."""
@@ -105,21 +96,6 @@ def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) ->
 def prefix_width(job: JobView) -> int:
     """Return the width of the longest name of a job's replicas, by which lines are aligned."""
     return max((len(replica.task) for replica in job.replicas), default=0)
-
-
-def line_text(line: LogLine, label: str) -> str:
-    """Return a line after the name of its replica. `click.echo` removes the colours if the output is no
-    terminal."""
-    prefix = click.style(label, fg=replica_colour(line.replica))
-    return f"{prefix}  {_message(line, len(label))}"
-
-
-def _message(line: LogLine, width: int) -> str:
-    """Return a message in the colour of its severity. Its further lines are indented to stand below the
-    first, so that they do not look like lines of other writers."""
-    lines = line.message.split("\n")
-    colour = severity_colour(line.severity)
-    return ("\n" + " " * (width + 2)).join(click.style(text, fg=colour) for text in lines)
 
 
 def event_text(entry: TimelineView, width: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainshed.cli.text.colours import coloured, one_line, plain
+from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.moments import duration, parse_moment
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api
@@ -194,39 +194,6 @@ def progress_text(progress: records.Progress) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of a job's log."""
-
-    at: Nanos
-    replica: str
-    severity: str
-    message: str
-    #: The trial whose job wrote it; 0 = none.
-    trial: int = 0
-    #: The replica's name as people know it.
-    task: str = ""
-    attempt: int = 0
-
-    @staticmethod
-    def parse(answer: Mapping[str, Any]) -> "LogLine":
-        """Read one line of a log stream. Raises ValueError for something else."""
-        return LogLine.of(read(answer, timeline.LogLine))
-
-    @staticmethod
-    def of(line: timeline.LogLine) -> "LogLine":
-        """Return the view of one line, whose texts can be printed on a terminal."""
-        return LogLine(
-            parse_moment(line.at),
-            plain(line.replica),
-            line.severity,
-            coloured(line.message),
-            line.trial or 0,
-            plain(line.task),
-            line.attempt,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class TimelineView:
     """One entry of a job's timeline."""
 
@@ -240,11 +207,6 @@ class TimelineView:
     effect: str = ""
     #: The replica that it is about; "" = not given.
     replica: str = ""
-
-    @staticmethod
-    def parse(answer: Mapping[str, Any]) -> "TimelineView":
-        """Read one of the `entries`. Raises ValueError for something else."""
-        return TimelineView.of(read(answer, timeline.TimelineEntry))
 
     @staticmethod
     def of(entry: timeline.TimelineEntry) -> "TimelineView":

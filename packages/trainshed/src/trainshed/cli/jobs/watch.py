@@ -11,37 +11,33 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.describe import best_lines
 from trainshed.cli.jobs.follow import Patience, Update, ViewChanges, follow
-from trainshed.cli.jobs.log_text import labelled, line_text
+from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, LogLine, TimelineView
+from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output import output_format, print_data, until_reader_leaves
 from trainshed.cli.text.colours import entry_colour, faint, state_colour
 from trainshed.cli.text.moments import local_clock
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
+from trainshed.wire.trainshed_v1.timeline import LogLine
 
 
-def show(
-    updates: Iterable[Update],
-    *,
-    lines: bool,
-    job: JobView | None = None,
-    known: Iterable[str] = (),
-) -> None:
-    """Print updates until they end. `lines`: with every line of the replicas. `job`: its view before the
-    first update, None = not known. `known`: lines of the service that the user was shown already."""
+def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None:
+    """Print updates until they end. `job`: its view before the first update. `known`: lines of the service
+    that the user was shown already."""
     left_out = frozenset(known)
+    texts = LineTexts(job)
     for update in updates:
         match update:
             case JobView():
-                job = update
+                texts = LineTexts(update)
             case TimelineView():
                 click.echo(timeline_line(update))
             case LogLine():
-                if lines and not (update.replica == SERVICE_TASK and update.message in left_out):
-                    click.echo(labelled(update, job) if job else line_text(update, update.replica))
+                if not (update.replica == SERVICE_TASK and update.message in left_out):
+                    click.echo("".join(texts.of([update])), nl=False)
             case _:
                 assert_never(update)
 
@@ -86,10 +82,12 @@ def follow_to_end(
     known: Iterable[str] = (),
     results: Iterable[str] = (),
 ) -> None:
-    """Tell what happens to a job until it is over, and how it ended. `lines`: with every line of its
-    replicas. `goes_on`: the job does after Ctrl-C; otherwise KeyboardInterrupt is raised. `known`: as in
-    `show`. `results`: lines that are printed at the end of a job that has succeeded. Raises SystemExit unless
-    it succeeded; Refused, Unreachable."""
+    """Tell what happens to a job until it is over, and how it ended.
+
+    `lines`: with every line of its replicas. `goes_on`: the job does after Ctrl-C; otherwise KeyboardInterrupt
+    is raised. `known`: lines of the service that the user was shown already. `results`: lines that are printed
+    at the end of a job that has succeeded. Raises SystemExit unless it succeeded; Refused, Unreachable.
+    """
     with _going_on(job) if goes_on else until_reader_leaves():
         over = watched(client, job, lines=lines, known=known)
     succeeded = over.state is JobState.SUCCEEDED
@@ -118,12 +116,12 @@ def _going_on(job: JobView) -> Generator[None]:
 def watched(
     client: Client, job: JobView, *, lines: bool = False, known: Iterable[str] = ()
 ) -> JobView:
-    """Tell what happens to a job until it is over, and return its last view. `lines`, `known`: as in `show`.
-    Raises Refused, Unreachable."""
+    """Tell what happens to a job until it is over, and return its last view. Parameters as in
+    `follow_to_end`. Raises Refused, Unreachable."""
     # Nobody can read what hundreds of trials write.
     lines = lines and job.program.tuning is None
     patience = _patience(client, job)
-    show(follow(client, job.uid, lines=lines, patience=patience), lines=lines, job=job, known=known)
+    _show(follow(client, job.uid, lines=lines, patience=patience), job, known)
     return require_over(client, job.uid)
 
 
