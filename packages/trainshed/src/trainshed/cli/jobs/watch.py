@@ -84,9 +84,10 @@ def follow_to_end(
 ) -> None:
     """Tell what happens to a job until it is over, and how it ended.
 
-    `lines`: with every line of its replicas. `goes_on`: the job does after Ctrl-C; otherwise KeyboardInterrupt
-    is raised. `known`: lines of the service that the user was shown already. `results`: lines that are printed
-    at the end of a job that has succeeded. Raises SystemExit unless it succeeded; Refused, Unreachable.
+    `lines`: with every line of its replicas. `goes_on`: the job does after Ctrl-C; otherwise
+    KeyboardInterrupt is raised. `known`: lines of the service that the user was shown already. `results`:
+    lines that are printed at the end of a job that has succeeded. Raises SystemExit unless it succeeded;
+    Refused, Unreachable.
     """
     with _going_on(job) if goes_on else until_reader_leaves():
         over = watched(client, job, lines=lines, known=known)
