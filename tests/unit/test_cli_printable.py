@@ -2,11 +2,15 @@
 
 import re
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainshed.cli.jobs.log_text import LineTexts
+from trainshed.cli.jobs.views import JobView
 from trainshed.cli.text.colours import cleaned, coloured, one_line, plain
+from trainshed.wire.trainshed_v1.timeline import LogLine
 
 RED, NONE = "\x1b[31m", "\x1b[0m"
 ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30) | st.lists(
@@ -59,6 +63,14 @@ def test_a_name_stands_in_one_line() -> None:
 def test_values_of_json_are_made_plain_with_their_names() -> None:
     value = {"a\x1b": ["\x07", 1, None, {"b": "\u202e"}]}
     assert cleaned(value) == {"a\\x1b": ["\\x07", 1, None, {"b": "\\u202e"}]}
+
+
+def test_further_lines_of_a_message_stand_below_its_first() -> None:
+    replicas = [{"id": "r", "task": "worker", "state": "RUNNING"}]
+    job = JobView.parse({"api": "vertex", "state": "RUNNING", "replicas": replicas})
+    line = LogLine(replica="r", severity="INFO", message="a\nservice  Job completed")
+    shown = click.unstyle(LineTexts(job).of([line])[0]).splitlines()
+    assert shown == ["worker  a", "        service  Job completed"]
 
 
 @given(ANY_TEXT)
