@@ -1,4 +1,4 @@
-"""Writes the pages that are made from tables, docs/lifecycle.md and docs/failure-table.md, and tables within
+"""Writes docs/failure-table.md, the diagrams of docs/lifecycle.md for the site, and tables within
 others: of frameworks in docs/reduction-server.md, of what programs may do in docs/clients-in-jobs.md, of
 versions in docs/coming-from-vertex.md.
 
@@ -55,7 +55,6 @@ def main() -> None:
 def pages() -> Mapping[str, str]:
     """Every page by its name in docs/."""
     return {
-        "lifecycle.md": lifecycle(),
         "failure-table.md": failure_table(),
         "reduction-server.md": reduction_server(),
         "clients-in-jobs.md": clients_in_jobs(),
@@ -64,7 +63,8 @@ def pages() -> Mapping[str, str]:
 
 
 def lifecycle() -> str:
-    parts = [(TEXTS / "lifecycle.md").read_text()]
+    """Return the page of a job's states, for the site."""
+    parts = [(DOCS / "lifecycle.md").read_text()]
     for table, about in _ABOUT:
         parts.append(f"\n## {table.name.capitalize()}\n{about}\n\n{diagram(table)}")
         parts.append(_reasons(table, Ignore, "Nothing happens"))

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tools import api_reference, command_reference
+from tools import api_reference, command_reference, diagrams
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "build/site"
@@ -77,7 +77,8 @@ def stage(pages: Path) -> None:
     shutil.copytree(ROOT / "docs", pages / "docs", ignore=shutil.ignore_patterns(CONFIG.name))
     shutil.copy(ROOT / "README.md", pages)
     for page in sorted(pages.rglob("*.md")):
-        text = with_tables(page.name, page.read_text())
+        name = page.relative_to(pages).as_posix().removeprefix("docs/")
+        text = with_tables(name, page.read_text())
         for linked in _linked(page.relative_to(pages), text):
             (pages / linked).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / linked, pages / linked)
@@ -90,6 +91,8 @@ def with_tables(name: str, text: str) -> str:
     match name:
         case "commands.md":
             return command_reference.page(text)
+        case "lifecycle.md":
+            return diagrams.lifecycle()
         case "api.md":
             return api_reference.page(text)
         case "benchmarks.md":
