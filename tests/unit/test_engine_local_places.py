@@ -16,7 +16,7 @@ def asked(index: int, count: int, node: str = "a") -> SlotRequest:
 
 
 def gang(*requests: SlotRequest, taken: tuple[Slot, ...] = ()) -> tuple[Slot, ...]:
-    return new_slots("id", JobUid(1), requests, taken, {"a": TWO, "b": TWO[:1]}, named=True)
+    return new_slots("id", JobUid(1), requests, taken, {"a": TWO, "b": TWO[:1]}, resolves=True)
 
 
 def test_each_replica_has_gpus_of_its_own_as_long_as_there_are_any() -> None:
@@ -47,7 +47,7 @@ def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had() -> None:
             return free is None or (port, again) in free
 
         [slot] = new_slots(
-            "id", JobUid(1), [request], (), {}, named=True, shared="10.0.0.7", is_free=is_free
+            "id", JobUid(1), [request], (), {}, resolves=True, shared="10.0.0.7", is_free=is_free
         )
         return slot.port
 

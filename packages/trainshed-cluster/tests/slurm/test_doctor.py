@@ -21,17 +21,17 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
     found = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in found.values()} == {"good"}
     assert {"isolation on nodes", "memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
-    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].told
+    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].text
     slurm_lab.drain("node2", "its disk is full")
     try:
         nodes = findings(slurm_lab)["Slurm nodes"]
-        assert (nodes.verdict, nodes.told[:6]) == ("less", "2 of 3")
+        assert (nodes.verdict, nodes.text[:6]) == ("less", "2 of 3")
         assert "node2: its disk is full" in nodes.cause
         short = findings(slurm_lab, partition="short")["time limit"]
-        assert short.verdict == "less" and "short after 10:00" in short.told
+        assert short.verdict == "less" and "short after 10:00" in short.text
         assert "time limit" not in findings(slurm_lab, partition="short", extra=["--time=5"])
         alone = findings(slurm_lab, partition="tiny")
-        assert "1 of 1" in alone["Slurm nodes"].told
+        assert "1 of 1" in alone["Slurm nodes"].text
     finally:
         slurm_lab.resume("node2")
     unknown = findings(slurm_lab, partition="mian")["Slurm partition"]
@@ -48,28 +48,28 @@ def test_nodes_are_looked_at_from_inside_if_that_is_asked_for(slurm_lab: SlurmLa
 
     slurm_lab.await_states(dict.fromkeys(slurm_lab.nodes, ("idle",)))
     found = inside(directory="/tmp/doctor/agents")
-    assert found.verdict == "good" and found.told.startswith("3 of 3 "), found
+    assert found.verdict == "good" and found.text.startswith("3 of 3 "), found
     assert not slurm_lab.on_disk("node1", "/tmp/doctor/agents").exists()
     refused = slurm_lab.on_disk("node2", "/tmp/doctor/agents")
     refused.mkdir()
     refused.chmod(0o777)
     found = inside(directory="/tmp/doctor/agents")
-    assert found.verdict == "bad" and found.told.startswith("node2: /tmp/doctor/agents "), found
-    assert "can be written to by others; remove it" in found.told and "node1" not in found.told
+    assert found.verdict == "bad" and found.text.startswith("node2: /tmp/doctor/agents "), found
+    assert "can be written to by others; remove it" in found.text and "node1" not in found.text
     # Of /tmp each node has its own, wherever TMPDIR is.
     unseen = Path(tempfile.mkdtemp(dir="/tmp"))
     try:
         found = inside(unseen, partition="tiny")
     finally:
         unseen.rmdir()
-    assert found.told == f"node1: {unseen} is not seen there (shared = true)."
-    assert "no-such-python" in inside(python="/no-such-python").told
+    assert found.text == f"node1: {unseen} is not seen there (shared = true)."
+    assert "no-such-python" in inside(python="/no-such-python").text
     slurm_lab.run("hub", ["salloc", "--no-shell", "-p", "main", "-w", "node3", f"-c{CPUS}"])
     try:
         found = inside()
     finally:
         slurm_lab.clear()
-    assert found.verdict == "less" and "No room on node3." in found.told, found
+    assert found.verdict == "less" and "No room on node3." in found.text, found
 
 
 def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
@@ -98,7 +98,7 @@ def about(name: str, **table: Any) -> Finding:
 )
 def test_where_nodes_call_is_no_loopback(address: str, verdict: str, told: str) -> None:
     found = about("address for nodes", address=address)
-    assert found.verdict == verdict and told in found.told
+    assert found.verdict == verdict and told in found.text
 
 
 def test_a_port_that_somebody_has_is_told() -> None:
@@ -111,5 +111,5 @@ def test_a_port_that_somebody_has_is_told() -> None:
 
 
 def test_commands_and_settings_that_are_wrong_are_named() -> None:
-    assert "there is no command salloc in /none" in about("Slurm commands").told
-    assert "did you mean partition?" in about("Slurm settings", partitoin="x").told
+    assert "there is no command salloc in /none" in about("Slurm commands").text
+    assert "did you mean partition?" in about("Slurm settings", partitoin="x").text

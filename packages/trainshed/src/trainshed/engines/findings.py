@@ -21,7 +21,8 @@ class Finding(Struct, frozen=True):
 
     about: str
     verdict: Verdict
-    told: str
+    #: What was found, as a text for people.
+    text: str
     #: Why it is so; "" only in good findings.
     cause: str = ""
     #: What to do: a command, a setting, a file to change. In good findings: what could be gained beyond, or
@@ -30,7 +31,7 @@ class Finding(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         """Raise ValueError for a fault without a cause or a remedy."""
-        if self.verdict is not Verdict.GOOD and not (self.told and self.cause and self.remedy):
+        if self.verdict is not Verdict.GOOD and not (self.text and self.cause and self.remedy):
             raise ValueError(f"{self.about}: a fault without its cause and its remedy")
 
 

@@ -21,13 +21,13 @@ class LogInventory:
 
     def jobs(self) -> set[JobUid]:
         """Return every job that has a log, and finish deletions that were cut short."""
-        found: set[JobUid] = set()
+        jobs: set[JobUid] = set()
         for name in self._names():
             if name.startswith(DELETED):
                 shutil.rmtree(self._root / name, ignore_errors=True)
             elif name.isdecimal():
-                found.add(JobUid(int(name)))
-        return found
+                jobs.add(JobUid(int(name)))
+        return jobs
 
     def size(self, uid: JobUid) -> int:
         """Return how many bytes a job's log takes with the files beside it; 0 = it has none."""

@@ -43,15 +43,17 @@ def wrong_fields(
             wrong.append(f"{at}{key}: there is no such setting; {hint}")
             continue
         deeper: list[str] = []
-        for where, kind_inside, one in inside(key, value):
-            deeper += wrong_fields(kind_inside, one, inside, f"{at}{where}.")
+        for where, kind_inside, table_inside in inside(key, value):
+            deeper += wrong_fields(kind_inside, table_inside, inside, f"{at}{where}.")
         wrong += deeper
         try:
             msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as e:
             if not deeper:
-                said = list(_in_words(value, inspect.type_info(fields[key].type)))
-                wrong += [f"{at}{key}{where}: {text}" for where, text in said or [("", str(e))]]
+                wrong_places = list(_in_words(value, inspect.type_info(fields[key].type)))
+                wrong += [
+                    f"{at}{key}{where}: {text}" for where, text in wrong_places or [("", str(e))]
+                ]
     return wrong
 
 
@@ -59,10 +61,10 @@ def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterato
     """Yield what is wrong with a value as (place in it, message). `meaning`: the description of its type."""
     match wanted:
         case inspect.Metadata(type=inner):
-            told: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
-            yield from _in_words(value, inner, str(told.get("description", meaning)))
+            schema: Mapping[str, object] = cast("Any", wanted).extra_json_schema or {}
+            yield from _in_words(value, inner, str(schema.get("description", meaning)))
         case inspect.UnionType(types=types):
-            [inner] = [one for one in types if not isinstance(one, inspect.NoneType)]
+            [inner] = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
             yield from _in_words(value, inner, meaning)
         case inspect.BoolType() if not isinstance(value, bool):
             yield "", f"{value!r} is neither true nor false; write one of them, without quotes"
@@ -103,17 +105,17 @@ def _in_words_of_many(
         items = cast("list[object]", value)
         if wanted.max_length is not None and len(items) > wanted.max_length:
             yield "", f"has {len(items)} entries; write {wanted.max_length} at most"
-        for number, one in enumerate(items):
-            for where, text in _in_words(one, wanted.item_type):
+        for number, item in enumerate(items):
+            for where, text in _in_words(item, wanted.item_type):
                 yield f"[{number}]{where}", text
         return
     if not isinstance(value, Mapping):
         yield "", f"{value!r} is no table; write NAME = VALUE below its heading"
         return
-    for name, one in cast("Mapping[str, object]", value).items():
+    for name, item in cast("Mapping[str, object]", value).items():
         for _, text in _in_words(name, wanted.key_type):
             yield "", f"as a name {text}"
-        for where, text in _in_words(one, wanted.value_type):
+        for where, text in _in_words(item, wanted.value_type):
             yield f".{name}{where}", text
 
 
@@ -129,9 +131,9 @@ def unknown_accelerators(names: Iterable[str]) -> Iterator[str]:
     known = sorted(_accelerators())
     for public in names:
         if public not in known:
-            asked = re.sub("-", "_", public.upper())
-            near = [one for one in known if asked in one.split("_")]
-            near = near or difflib.get_close_matches(asked, known, 1)
+            wanted = re.sub("-", "_", public.upper())
+            near = [name for name in known if wanted in name.split("_")]
+            near = near or difflib.get_close_matches(wanted, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             yield f"there is no accelerator type {public!r}; {hint}"
 
@@ -142,20 +144,20 @@ def wrong_machines(tables: Sequence[ForMachines], engine: str) -> list[str]:
     wrong: list[str] = []
     types, devices = machine_types(), _accelerators()
     left = {MachineWanted(name, device) for name in types for device in ("", *devices)}
-    for number, one in enumerate(tables):
+    for number, table in enumerate(tables):
         at = f"machines[{number}]"
-        unknown = list(unknown_accelerators(one.accelerators))
+        unknown = list(unknown_accelerators(table.accelerators))
         wrong += [f"{at}.accelerators: {line}" for line in unknown]
-        strange = [name for name in one.types if not any(fnmatchcase(t, name) for t in types)]
+        strange = [name for name in table.types if not any(fnmatchcase(t, name) for t in types)]
         for name in strange:
             hint = closest(name, types) or " Such as n1-standard-4, or n1-* for all of a series."
             wrong.append(f"{at}.types: no machine type is called {name!r}.{hint}")
-        mine = {m for m in left if Route(tuple(one.types), tuple(one.accelerators)).is_for(m)}
+        mine = {m for m in left if Route(tuple(table.types), tuple(table.accelerators)).is_for(m)}
         if not mine and not strange and not unknown:
             wrong.append(
                 f"{at}: those before it are for all of its machines already; put it before them"
             )
-        if not one.types and not one.accelerators:
+        if not table.types and not table.accelerators:
             wrong.append(
                 f"{at}: it names neither types nor accelerators; what is for all machines is said in "
                 f"[engines.{engine}] itself"

@@ -87,8 +87,8 @@ def _isolation_alone(findings: list[Finding]) -> Iterator[Finding]:
 
 
 def _of_builds(finding: Finding) -> Finding:
-    text = f"of builds and of shells in what failed, on this machine: {finding.told}"
-    return replace(finding, about="isolation here", told=text)
+    text = f"of builds and of shells in what failed, on this machine: {finding.text}"
+    return replace(finding, about="isolation here", text=text)
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:
@@ -321,7 +321,7 @@ def _print(findings: list[Finding]) -> None:
     for finding in findings:
         mark, colour = _MARKS[finding.verdict]
         click.echo(
-            f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.told)}"
+            f"{click.style(mark, fg=colour)}  {finding.about:<{wide}}  {plain(finding.text)}"
         )
         for text in filter(None, (finding.cause, finding.remedy)):
             click.echo(f"    {'':<{wide}}  {plain(text)}")

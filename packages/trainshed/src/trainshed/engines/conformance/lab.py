@@ -118,7 +118,7 @@ class Lab(abc.ABC):
 
     def leftovers(self, mark: str) -> Sequence[str]:
         """Describe the processes that are left of a program's child with that mark (`Program.child`)."""
-        found: list[str] = []
+        left: list[str] = []
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
                 try:
@@ -126,8 +126,8 @@ class Lab(abc.ABC):
                 except OSError:
                     continue
                 if mark.encode() in command.split(b"\0"):
-                    found.append(f"process {entry.name}")
-        return found
+                    left.append(f"process {entry.name}")
+        return left
 
 
 class LabWithNodes(Lab):

@@ -207,9 +207,9 @@ class Conformance:
         await stage.exited(uid)
         await stage.engine.launch([stage.plan(uid, Program(code=4))])
         await stage.until(lambda: len(stage.ends(uid)) > 1, "the end, told again")
-        told = len(stage.ends(uid))
+        before = len(stage.ends(uid))
         await stage.engine.stop(uid, 1, SECOND)
-        await stage.until(lambda: len(stage.ends(uid)) > told, "the end, told after a stop")
+        await stage.until(lambda: len(stage.ends(uid)) > before, "the end, told after a stop")
         assert len(set(stage.ends(uid))) == 1
 
     @staged
@@ -276,11 +276,11 @@ class Conformance:
             plan = stage.plan(uid, Program(code=incarnation), again, incarnation=incarnation)
             await stage.launch(plan)
             await stage.exited(uid, again, incarnation=incarnation)
-        told = len(stage.seen(uid))
+        before = len(stage.seen(uid))
         await stage.engine.stop(uid, 1, 0)
         await stage.end(uid)
         await stage.until(lambda: len(stage.ends(uid, again, incarnation=2)) > 1, "the end, again")
-        ends = {e for e in stage.seen(uid)[told:] if isinstance(e, ReplicaExited | ReplicaLost)}
+        ends = {e for e in stage.seen(uid)[before:] if isinstance(e, ReplicaExited | ReplicaLost)}
         assert {(e.replica, e.incarnation) for e in ends} == {(PRIMARY, 1), (again, 2)}
 
     @staged

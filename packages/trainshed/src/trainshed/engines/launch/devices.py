@@ -174,8 +174,8 @@ def accelerator_type(product: str, memory_bytes: int) -> str:
     words = set(product.replace("-", " ").split())
     if "MIG" in words:
         return ""  # A part of one.
-    for named, least, accelerator in _TYPES:
-        if words.issuperset(named.split()) and memory_bytes >= least:
+    for words_of_it, least, accelerator in _TYPES:
+        if words.issuperset(words_of_it.split()) and memory_bytes >= least:
             return accelerator
     return ""
 
@@ -187,10 +187,10 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[Device, .
         return devices
     left: list[Device] = []
     for word in filter(None, (part.strip() for part in setting.split(","))):
-        named = [d for d in devices if word in (d.word, str(d.index)) or d.uuid.startswith(word)]
-        if not named:
+        matching = [d for d in devices if word in (d.word, str(d.index)) or d.uuid.startswith(word)]
+        if not matching:
             break
-        left += [device for device in named if device not in left]
+        left += [device for device in matching if device not in left]
     return tuple(left)
 
 

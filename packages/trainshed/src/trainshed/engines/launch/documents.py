@@ -205,18 +205,18 @@ def hosts_text(
     """Return the gang's hosts file: the (name, address) pairs of `hosts`, the gang's slots that are not among
     them, and the names of Google's hosts that are `intercepted`."""
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    named = dict(hosts) | {slot.hostname: slot.address for slot in gang}
-    named |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
+    address_of = dict(hosts) | {slot.hostname: slot.address for slot in gang}
+    address_of |= dict.fromkeys(intercepted, socket_calls.GOOGLE)
     # One name per line: some resolvers ignore long lines.
-    lines += [f"{address}\t{name}" for name, address in named.items()]
+    lines += [f"{address}\t{name}" for name, address in address_of.items()]
     return "\n".join(lines) + "\n"
 
 
 def outermost(directories: Iterable[Path | str]) -> tuple[str, ...]:
     """Return those directories that do not lie in another of them."""
-    found: list[str] = []
+    outer: list[str] = []
     # Sorted so that those inside a directory follow it directly.
     for path in sorted({f"{directory}".rstrip("/") + "/" for directory in directories}):
-        if not found or not path.startswith(found[-1]):
-            found.append(path)
-    return tuple(path.rstrip("/") or "/" for path in found)
+        if not outer or not path.startswith(outer[-1]):
+            outer.append(path)
+    return tuple(path.rstrip("/") or "/" for path in outer)

@@ -95,19 +95,19 @@ def find_driver(root: Path = Path("/"), cache: str | None = None) -> Driver:
 
 def device_edits(
     words: str | None,
-    found: Sequence[Device],
+    devices: Sequence[Device],
     driver: Driver,
     *,
     private: bool,
     image: bool,
 ) -> DeviceEdits:
-    """Return what a replica gets. `words`: its slot's `devices`. `found`: all GPUs of the machine. `private`:
-    its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`: its root
-    file system is not the machine's. Reads the file system, changes nothing."""
-    if words is None and not found:
+    """Return what a replica gets. `words`: its slot's `devices`. `devices`: all GPUs of the machine.
+    `private`: its /dev shows only what is named here, so that it cannot open other replicas' GPUs. `image`:
+    its root file system is not the machine's. Reads the file system, changes nothing."""
+    if words is None and not devices:
         return DeviceEdits()
-    named = {device.word: device for device in found}
-    own = [named[word] for word in (words or "").split(",") if word in named]
+    by_word = {device.word: device for device in devices}
+    own = [by_word[word] for word in (words or "").split(",") if word in by_word]
     if not own:
         return DeviceEdits(environ={"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": ""})
     gpus = tuple(device.uuid for device in own)
@@ -163,8 +163,8 @@ def _files(own: Sequence[Device], driver: Driver) -> Iterator[str]:
 
 
 def _all_files(root: Path) -> tuple[str, ...]:
-    found = [*(root / "dev").glob("nvidia*"), *(root / "dev").glob("dxg")]
-    return tuple(sorted(f"/dev/{file.name}" for file in found if not file.is_dir()))
+    nodes = [*(root / "dev").glob("nvidia*"), *(root / "dev").glob("dxg")]
+    return tuple(sorted(f"/dev/{file.name}" for file in nodes if not file.is_dir()))
 
 
 def _mounts(driver: Driver) -> Iterator[Mount]:
@@ -191,10 +191,10 @@ def _lying_in(root: Path, places: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield file.name, f"{place}/{file.name}"
 
 
-def _of_one_driver(root: Path, found: Mapping[str, str]) -> list[tuple[str, str]]:
+def _of_one_driver(root: Path, libraries: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return those libraries, by name and real file, whose version is libcuda's. Others only have a similar
     name."""
-    files = {name: _real(root, path) for name, path in sorted(found.items())}
+    files = {name: _real(root, path) for name, path in sorted(libraries.items())}
     version = files.get("libcuda.so.1", "").partition(".so.")[2]
     return [
         (name, file) for name, file in files.items() if version and file.endswith(f".{version}")

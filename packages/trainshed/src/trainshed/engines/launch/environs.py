@@ -85,8 +85,8 @@ _PLACES = (
 def places(ours: Mapping[str, str]) -> tuple[str, ...]:
     """Return the absolute paths in the variables that are passed on, which programs have to find where the
     service does."""
-    found = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
-    return tuple(dict.fromkeys(part for part in found if part.startswith("/")))
+    parts = (part for name in _PLACES for part in ours.get(name, "").replace(",", " ").split())
+    return tuple(dict.fromkeys(part for part in parts if part.startswith("/")))
 
 
 def of_program(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, str]:
@@ -174,8 +174,8 @@ def past_proxies(ours: Mapping[str, str], hosts: Sequence[str]) -> dict[str, str
     endpoint."""
     if not any(name.lower() in ("http_proxy", "https_proxy") for name in ours):
         return {}
-    said = ours.get("no_proxy") or ours.get("NO_PROXY") or ""
-    text = ",".join([*filter(None, said.split(",")), *hosts])
+    without = ours.get("no_proxy") or ours.get("NO_PROXY") or ""
+    text = ",".join([*filter(None, without.split(",")), *hosts])
     return {"NO_PROXY": text, "no_proxy": text}
 
 
@@ -200,16 +200,16 @@ def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
 def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:
     """Return the variables that only the slot knows. They win over the plan's own, except where the job may
     choose."""
-    asked = dict(plan.environ)
-    unbuffered = asked.get("PYTHONUNBUFFERED", "1")
+    chosen = dict(plan.environ)
+    unbuffered = chosen.get("PYTHONUNBUFFERED", "1")
     if plan.software.image is not None:
         # The image sets everything else.
         own = {
-            "PATH": asked.get("PATH", SANE_PATH),
+            "PATH": chosen.get("PATH", SANE_PATH),
             "PYTHONUNBUFFERED": unbuffered,
             "HOSTNAME": slot.hostname,
         }
-        return own | ({} if namespaced else _own_reports(files, asked))
+        return own | ({} if namespaced else _own_reports(files, chosen))
     # Where mounts can protect the environment it is used in place; what a program installs goes to the user
     # base.
     home, user_base = str(files), f"{files}/{program.PYTHON_USER}"
@@ -218,24 +218,24 @@ def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> d
     path = [
         *(f"{place}/bin" for place in own),
         *plan.software.path,
-        asked.get("PATH", SANE_PATH),
+        chosen.get("PATH", SANE_PATH),
     ]
     # A short path where there is a private /tmp: paths of Unix sockets are limited to about 100 characters.
     environ = {
-        "HOME": asked.get("HOME", home),
-        "TMPDIR": asked.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
+        "HOME": chosen.get("HOME", home),
+        "TMPDIR": chosen.get("TMPDIR", "/tmp" if namespaced else f"{files}/{program.TEMPORARY}"),
         "PATH": ":".join(path),
         "PYTHONUNBUFFERED": unbuffered,
         "PYTHONUSERBASE": user_base,
         "HOSTNAME": slot.hostname,
     }
-    return environ if namespaced else environ | _own_reports(files, asked)
+    return environ if namespaced else environ | _own_reports(files, chosen)
 
 
-def _own_reports(files: Path, asked: Mapping[str, str]) -> dict[str, str]:
+def _own_reports(files: Path, chosen: Mapping[str, str]) -> dict[str, str]:
     """Return where cloudml-hypertune writes, if /var/hypertune cannot be mounted for one replica alone."""
     own = {
         METRIC_FILE: metrics.PROGRAM_FILE,
         REDUCTION_REPORT_FILE: reduction_reports.PROGRAM_FILE,
     }
-    return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & asked.keys()}
+    return {name: str(files / program.HYPERTUNE / own[name]) for name in own.keys() & chosen.keys()}

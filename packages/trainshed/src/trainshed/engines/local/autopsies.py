@@ -164,25 +164,25 @@ class Autopsies:
                     self._keep(JobUid(job_uid), attempt, replica, slot)
         self._tidy()
 
-    async def take_in(self, found: Foundling, document: protocol.Message) -> None:
+    async def take_in(self, foundling: Foundling, document: protocol.Message) -> None:
         """Keep the files of a replica that failed on another machine. `document`: the launch document that it
         would have had here. Replaces whatever was kept under the same key. Raises OSError."""
-        plan = found.plan
+        plan = foundling.plan
         key = (plan.job_uid, plan.attempt, plan.replica)
         directory = self._directory(key)
-        capture = {"files": str(found.place), "plan": _without_secrets(document)}
+        capture = {"files": str(foundling.place), "plan": _without_secrets(document)}
         report = {
             "kept": self._now(),
             "size": -1,
             "incarnation": plan.incarnation,
-            "record": found.record,
+            "record": foundling.record,
         }
 
         def move() -> None:
-            durable.write(str(found.draft / PLAN), json.dumps(capture), sync=False)
-            durable.write(str(found.draft / REPORT), json.dumps(report), sync=False)
+            durable.write(str(foundling.draft / PLAN), json.dumps(capture), sync=False)
+            durable.write(str(foundling.draft / REPORT), json.dumps(report), sync=False)
             directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found.draft.rename(directory)
+            foundling.draft.rename(directory)
 
         self.discard(key)
         await asyncio.to_thread(move)
@@ -194,8 +194,8 @@ class Autopsies:
         return tuple(self._kept[key] for key in sorted(self._kept) if key[0] == job_uid)
 
     def get(self, key: Key) -> tuple[Autopsy, Path] | None:
-        found = self._kept.get(key)
-        return (found, self._directory(key)) if found else None
+        autopsy = self._kept.get(key)
+        return (autopsy, self._directory(key)) if autopsy else None
 
     def opened(self, key: Key) -> None:
         """Note that a shell is open in it, so that it does not expire."""
@@ -263,8 +263,8 @@ class Autopsies:
         with contextlib.suppress(OSError):
             report["size"] = await asyncio.to_thread(autopsy_files.size, directory)
             durable.write(str(directory / REPORT), json.dumps(report), sync=False)
-        if (found := self._kept.get(key)) is not None:
-            self._kept[key] = replace(found, size=max(0, report["size"]))
+        if (autopsy := self._kept.get(key)) is not None:
+            self._kept[key] = replace(autopsy, size=max(0, report["size"]))
             self._tidy()
 
     def _tidy(self) -> None:

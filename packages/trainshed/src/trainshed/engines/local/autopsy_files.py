@@ -78,26 +78,26 @@ def _add(archive_: "tarfile.TarFile", parent: int, name: str, called: str) -> No
     entry, content = tarfile.TarInfo(called), None
     with contextlib.ExitStack() as opened:
         try:
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if stat.S_ISDIR(found.st_mode):
+            status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
                 entry.type = tarfile.DIRTYPE
-            elif stat.S_ISLNK(found.st_mode):
+            elif stat.S_ISLNK(status.st_mode):
                 entry.type = tarfile.SYMTYPE
                 entry.linkname = os.readlink(name, dir_fd=parent)
-            elif stat.S_ISREG(found.st_mode):
+            elif stat.S_ISREG(status.st_mode):
                 # Another file may stand there by now: no link is followed, and no pipe waited at.
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
                 content = opened.enter_context(os.fdopen(os.open(name, flags, dir_fd=parent), "rb"))
-                found = os.fstat(content.fileno())
+                status = os.fstat(content.fileno())
             if content is None and not (entry.isdir() or entry.issym()):
                 return
         except OSError:
             return
-        entry.mode, entry.mtime = stat.S_IMODE(found.st_mode), int(found.st_mtime)
+        entry.mode, entry.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
         if content is None:
             archive_.addfile(entry)
-        elif stat.S_ISREG(found.st_mode):
-            entry.size = found.st_size
+        elif stat.S_ISREG(status.st_mode):
+            entry.size = status.st_size
             archive_.addfile(entry, _Padded(content, entry.size))
 
 

@@ -156,17 +156,19 @@ class LocalEngine:
         await self._probe.explore(self._spawner, self._layout.probe)
         level, shares = self._probe.host.level, self._probe.shares
         self._nodes.begin(shares)
-        self._gangs.begin(shares, named=self._probe.is_named, own_users=level == protocol.LEVEL_OWN)
+        self._gangs.begin(
+            shares, resolves=self._probe.is_named, own_users=level == protocol.LEVEL_OWN
+        )
         for found_gang in await asyncio.to_thread(probe_all, self._layout):
             if not found_gang.slots:
                 # No slot was given out, so nothing ever ran there.
                 self._layout.discard(found_gang.job_uid, found_gang.attempt)
                 continue
             gang = self._gangs.add(found_gang.job_uid, found_gang.attempt, found_gang.slots)
-            for found in found_gang.replicas:
-                slot_handle = gang[found.replica]
-                slot_handle.begin(found.incarnation)
-                slot_handle.settle(found.incarnation, found.finding)
+            for slot_finding in found_gang.replicas:
+                slot_handle = gang[slot_finding.replica]
+                slot_handle.begin(slot_finding.incarnation)
+                slot_handle.settle(slot_finding.incarnation, slot_finding.finding)
         self._leases.watch()
         self._calling = begin(self._call(), "calling the shims of an earlier service")
         await self._spawner.keep_pool(level)
@@ -383,11 +385,11 @@ class LocalEngine:
         """Whether files of failed replicas are kept."""
         return self._keeping.ttl > 0
 
-    async def take_in(self, found: Foundling) -> None:
+    async def take_in(self, foundling: Foundling) -> None:
         """Keep the files of a replica that failed on another machine, as if it had failed here. Raises
         OSError."""
         users = (
-            places.choose_users("", found.plan.job_uid, found.plan.replica, ())
+            places.choose_users("", foundling.plan.job_uid, foundling.plan.replica, ())
             if self._probe.host.level == protocol.LEVEL_OWN
             else 0
         )
@@ -395,12 +397,14 @@ class LocalEngine:
             host=self._probe.host,
             shared=self._shared,
             # This machine has no endpoint for it.
-            slot=replace(found.slot, users=users, devices=None, endpoint="127.0.0.1"),
-            directory=found.place.parent,
+            slot=replace(foundling.slot, users=users, devices=None, endpoint="127.0.0.1"),
+            directory=foundling.place.parent,
             hosts=self._layout.slots / protocol.HOSTS,
             logs=self._layout.logs,
         )
-        await self._autopsies.take_in(found, launch_document(found.plan, where).to_message())
+        await self._autopsies.take_in(
+            foundling, launch_document(foundling.plan, where).to_message()
+        )
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._autopsies.of(job_uid)
@@ -471,7 +475,7 @@ class LocalEngine:
         self, starting: Sequence[tuple[SlotHandle, LaunchPlan, tuple[str, ...]]]
     ) -> list[tuple[SlotHandle, int, protocol.Message]]:
         """Return the documents by which the plans are started. Raises EngineUnavailable."""
-        found: list[tuple[SlotHandle, int, protocol.Message]] = []
+        documents: list[tuple[SlotHandle, int, protocol.Message]] = []
         hosts: dict[tuple[JobUid, int], Path] = {}
         async for some in in_turns(starting, _IN_A_TURN):
             for slot_handle, plan, masked in some:
@@ -479,8 +483,8 @@ class LocalEngine:
                 if key not in hosts:
                     hosts[key] = self._shims.hosts(self._gangs.of(*key), *key, plan.hosts)
                 document = self._shims.document(slot_handle, hosts[key], plan, masked)
-                found.append((slot_handle, plan.incarnation, document))
-        return found
+                documents.append((slot_handle, plan.incarnation, document))
+        return documents
 
     async def _request(self, slot_handle: SlotHandle) -> None:
         try:

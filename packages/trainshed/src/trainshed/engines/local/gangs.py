@@ -77,12 +77,12 @@ class Gangs:
         #: Held until the slots that were given out are written down, so that the next gang gets others.
         self._giving = asyncio.Lock()
 
-    def begin(self, shares: places.Shares, *, named: bool, own_users: bool) -> None:
+    def begin(self, shares: places.Shares, *, resolves: bool, own_users: bool) -> None:
         """Called at the start, with what was found out about the machine. `shares`: the GPUs of each node.
-        `named`: replicas can resolve their peers' hostnames. `own_users`: each replica gets its own user
+        `resolves`: replicas can resolve their peers' hostnames. `own_users`: each replica gets its own user
         ids."""
         self._shares = shares
-        self._named = named
+        self._named = resolves
         self._own_users = own_users
 
     def slot_handles(self) -> Iterator[SlotHandle]:
@@ -144,7 +144,7 @@ class Gangs:
             requests,
             taken,
             self._shares,
-            named=self._named,
+            resolves=self._named,
             own_users=self._own_users,
             shared=self._address,
             is_free=partial(_is_free, self._address),
@@ -254,16 +254,16 @@ class Shims:
         gang: Mapping[ReplicaId, SlotHandle],
         job_uid: JobUid,
         attempt: int,
-        named: Sequence[tuple[str, str]],
+        hosts: Sequence[tuple[str, str]],
     ) -> Path:
-        """Bring the gang's hosts file up to date and return its path. `named`: (name, address) of replicas on
+        """Bring the gang's hosts file up to date and return its path. `hosts`: (name, address) of replicas on
         other machines as well. Raises EngineUnavailable, also if the disk is full."""
         slots = [slot_handle.slot for slot_handle in gang.values()]
-        text = hosts_text(slots, named, intercepted(self._probe.host, self._shared))
+        text = hosts_text(slots, hosts, intercepted(self._probe.host, self._shared))
         try:
             self._layout.require_room()
             if (machine_hosts := self._probe.machine_hosts) is not None:
-                machine_hosts.write(named)
+                machine_hosts.write(hosts)
             return self._layout.write_hosts(job_uid, attempt, text)
         except OSError as error:
             raise EngineUnavailable(

@@ -127,8 +127,8 @@ class HostProbe:
         )
         if level or not demanded:
             return level or protocol.LEVEL_SESSION
-        found, _ = await spawner.probe(scratch, levels.LEVELS)
+        level, _ = await spawner.probe(scratch, levels.LEVELS)
         raise LevelUnavailable(
             f"the isolation {demanded} does not work on this machine: {self._refused[demanded]}. "
-            f"What works is {found or protocol.LEVEL_SESSION}"
+            f"What works is {level or protocol.LEVEL_SESSION}"
         )

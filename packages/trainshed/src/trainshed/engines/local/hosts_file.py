@@ -25,7 +25,7 @@ class MachineHosts:
         except OSError:
             return False
 
-    def write(self, named: Sequence[tuple[str, str]]) -> None:
+    def write(self, hosts: Sequence[tuple[str, str]]) -> None:
         """Put these (name, address) pairs into the file, in place of those of an earlier call. Raises
         OSError."""
         begun, _, _ = self._read().partition(f"{_OURS}\n")
@@ -33,7 +33,7 @@ class MachineHosts:
             begun += "\n"
         words = [line.split() for line in begun.splitlines()]
         known = {(name, address) for address, *names in filter(None, words) for name in names}
-        lines = [f"{address}\t{name}\n" for name, address in named if (name, address) not in known]
+        lines = [f"{address}\t{name}\n" for name, address in hosts if (name, address) not in known]
         rewrite(self.path, f"{begun}{_OURS}\n{''.join(lines)}")
 
     def _read(self) -> str:

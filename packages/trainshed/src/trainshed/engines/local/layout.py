@@ -56,12 +56,12 @@ class Layout:
 
     def require_room(self) -> None:
         """Raise OSError if the disk is read-only, or so full that nothing more should be started."""
-        found = os.statvfs(self.slots)
-        blocks = found.f_bavail if os.geteuid() else found.f_bfree
-        few_files = found.f_files and found.f_ffree < _LEAST_FILES
-        if found.f_flag & os.ST_RDONLY:
+        system = os.statvfs(self.slots)
+        blocks = system.f_bavail if os.geteuid() else system.f_bfree
+        few_files = system.f_files and system.f_ffree < _LEAST_FILES
+        if system.f_flag & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        if few_files or blocks * found.f_frsize < _LEAST_BYTES:
+        if few_files or blocks * system.f_frsize < _LEAST_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def attempt(self, job_uid: JobUid, attempt: int) -> Path:
@@ -158,7 +158,7 @@ class Layout:
         with contextlib.suppress(OSError):  # It is gone already.
             # The job's directory is moved whole: removing a directory takes many times as long as a rename,
             # and everything waits for it.
-            is_last = [each.name for each in directory.parent.iterdir()] == [directory.name]
+            is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)
 

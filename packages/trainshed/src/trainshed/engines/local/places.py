@@ -50,13 +50,13 @@ def new_slots(
     taken: Iterable[Slot],
     shares: Shares,
     *,
-    named: bool,
+    resolves: bool,
     own_users: bool = False,
     shared: str = "",
     is_free: PortProbe = _is_any_free,
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
-    the machine. `named`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
+    the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
     ids. `shared`: the machine's address, which all have, each with a port that `is_free` there; "" = each has
     its own address."""
     others = list(taken)
@@ -77,7 +77,7 @@ def new_slots(
             address, endpoint = shared, address
             port = choose_shared_port(job_uid, request, ports, is_free)
         ports.add(port)
-        host = request.hostname if named else address
+        host = request.hostname if resolves else address
         devices = _devices(request, [*others, *made] if request.accelerators else [], shares)
         first = choose_users(identity, job_uid, request.replica, ranges) if own_users else 0
         ranges.add(first)

@@ -90,30 +90,30 @@ class Preloaders:
         if warm.cold_because:
             return protocol.WarmStart(cold_because=warm.cold_because)
         key = _Key(project, warm.runtime, warm.modules, warm_start.own_values(environ))
-        found, why = self._ready(key, environ)
-        if found is None:
+        preloader, why = self._ready(key, environ)
+        if preloader is None:
             return protocol.WarmStart(cold_because=why)
         return protocol.WarmStart(
             preloader=str(self._socket(key)),
             template=template,
-            preloaded=found.preloaded,
+            preloaded=preloader.preloaded,
         )
 
     def _ready(self, key: _Key, environ: Mapping[str, str]) -> tuple[_Preloader | None, str]:
         """Return a program's preloader, or why it has none."""
         if why := self._refusal(environ):
             return None, why
-        found = self._found.get(key)
-        if found is None:
+        preloader = self._found.get(key)
+        if preloader is None:
             return None, self._make(key)
-        found.used = asyncio.get_running_loop().time()
-        if not found.is_ready:
-            return None, found.refused or "its frameworks are still being imported"
-        return found, ""
+        preloader.used = asyncio.get_running_loop().time()
+        if not preloader.is_ready:
+            return None, preloader.refused or "its frameworks are still being imported"
+        return preloader, ""
 
     async def close(self) -> None:
         """End all of them. Programs go on."""
-        tasks = [found.task for found in self._found.values() if found.task is not None]
+        tasks = [preloader.task for preloader in self._found.values() if preloader.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

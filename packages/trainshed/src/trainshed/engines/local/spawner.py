@@ -274,10 +274,10 @@ class Spawner:
         out."""
         for _ in range(_PROBES):
             if answer := await self._try_levels(directory, levels):
-                found = json.loads(answer)
-                if "failed" in found:
-                    raise LevelUnavailable(found["failed"])
-                return found["level"], found["refused"]
+                result = json.loads(answer)
+                if "failed" in result:
+                    raise LevelUnavailable(result["failed"])
+                return result["level"], result["refused"]
         raise LevelUnavailable("isolation cannot be probed: whoever tried it was killed")
 
     async def _try_levels(self, directory: Path, levels: Sequence[str]) -> bytes:

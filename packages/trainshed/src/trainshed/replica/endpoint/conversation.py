@@ -195,9 +195,9 @@ class Conversation:
             return self._pass_on(first, answer, request)
         body = b"".join(self._servers[first].body(length))
         if not self._is_here(request.bucket):
-            found = self._answered(request.host, request.outwards())
-            if found is not None:
-                return self._pass_on(request.host, found, request)
+            outside = self._answered(request.host, request.outwards())
+            if outside is not None:
+                return self._pass_on(request.host, outside, request)
         self._client.sendall(answer.encode() + body)
         return not _closes(answer, request)
 
@@ -207,11 +207,11 @@ class Conversation:
             return False
         if self._buckets.has(bucket):
             return True
-        asked = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
+        question = b"GET /storage/v1/b/%s?fields=name HTTP/1.1\r\nHost: %s\r\n\r\n" % (
             bucket,
             HOSTS[0],
         )
-        answer = self._answered(_BUCKETS, asked)
+        answer = self._answered(_BUCKETS, question)
         if answer is None:
             return True
         for _ in self._servers[_BUCKETS].body(answer.length(messages.UNTIL_END)):
@@ -293,8 +293,8 @@ def _length(answer: messages.Head, request: "Request") -> int:
 
 
 def _closes(answer: messages.Head, request: "Request") -> bool:
-    said = answer.has_option(b"close") or request.head.has_option(b"close")
-    return said or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
+    closes = answer.has_option(b"close") or request.head.has_option(b"close")
+    return closes or request.head.first.endswith(b"/1.0") or answer.first.startswith(b"HTTP/1.0")
 
 
 def _begun(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -385,8 +385,8 @@ class Request:
 
     def _is_from_elsewhere(self) -> bool:
         """Whether it has a token, and none of ours."""
-        said = self.head.values(b"authorization")
-        return bool(said) and not any(map(is_ours, said)) and not has_token(self.head.first)
+        tokens = self.head.values(b"authorization")
+        return bool(tokens) and not any(map(is_ours, tokens)) and not has_token(self.head.first)
 
     def _first(self) -> bytes:
         return self.path.lstrip(b"/").partition(b"/")[0]
@@ -395,12 +395,14 @@ class Request:
 def is_ours(authorization: bytes) -> bool:
     """Whether the header contains a token of this service, of a job or of a person, or something of that
     form."""
-    said = authorization.split()[-1:]
-    if JOB_TOKEN in authorization or not said:
+    credentials = authorization.split()[-1:]
+    if JOB_TOKEN in authorization or not credentials:
         return True
-    if _OTHER_TOKEN.match(said[0]):
+    if _OTHER_TOKEN.match(credentials[0]):
         return True
-    return any(JOB_TOKEN in part or _ISSUER in part for part in map(_decoded, said[0].split(b".")))
+    return any(
+        JOB_TOKEN in part or _ISSUER in part for part in map(_decoded, credentials[0].split(b"."))
+    )
 
 
 def _decoded(text: bytes) -> bytes:

@@ -42,8 +42,8 @@ class Head:
 
     def has_option(self, option: bytes) -> bool:
         """Whether the header `Connection` has this option, such as `close`."""
-        said = b",".join(self.values(b"connection")).lower()
-        return option in [word.strip() for word in said.split(b",")]
+        options = b",".join(self.values(b"connection")).lower()
+        return option in [word.strip() for word in options.split(b",")]
 
     def length(self, without: int) -> int:
         """Return the length of the body, or one of the constants above. `without`: the result if no header

@@ -132,7 +132,7 @@ class Endpoint:
         if child == 0:
             try:
                 kernel.help_parent(parent)
-                keep = {0, 1, 2, alive_write, *(each.fileno() for each in self._listeners)}
+                keep = {0, 1, 2, alive_write, *(listener.fileno() for listener in self._listeners)}
                 kernel.close_all(handle for handle in kernel.open_handles() if handle not in keep)
                 self._relay(alive_write).run()
             finally:
@@ -262,8 +262,8 @@ class Relay:
             return  # The client went away before it was accepted.
         except OSError:
             # There is no handle or no memory for it: clients wait, and this loop must not spin meanwhile.
-            for each in self._listeners:
-                self._poll.unregister(each)
+            for listener in self._listeners:
+                self._poll.unregister(listener)
             self._deaf_until = time.monotonic() + _NO_ROOM_PAUSE
             return
         door = self._opened() if handle == self._secure else None

@@ -197,8 +197,8 @@ class Disk:
 
 
 def _free_space_of(path: str) -> tuple[int, int]:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    system = os.statvfs(path)
+    return system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
 
 
 def _gigabytes(size: int) -> str:

@@ -88,9 +88,9 @@ class DiskRetries:
     """Repeats writes that a disk did not take, soon at first, then each second, until they succeed. `told`:
     called with True when something begins to wait, and with False when nothing waits any more."""
 
-    def __init__(self, events: loop.Loop, told: "Callable[[bool], None]") -> None:
+    def __init__(self, events: loop.Loop, changed: "Callable[[bool], None]") -> None:
         self._events = events
-        self._told = told
+        self._told = changed
         self._tries: "list[Callable[[], bool]]" = []
         self._pause = _FIRST_PAUSE
         self._is_asked_for = False

@@ -22,10 +22,10 @@ class Mask:
     """Hides secrets, `texts`, in what programs write. Immutable."""
 
     def __init__(self, texts: tuple[str, ...]) -> None:
-        found: set[bytes] = set()
+        forms: set[bytes] = set()
         for text in texts:
-            found.update(_forms(text))
-        self._forms = sorted(found, key=len, reverse=True)
+            forms.update(_forms(text))
+        self._forms = sorted(forms, key=len, reverse=True)
         #: Length in bytes of the longest form that is searched for; 0 = there is none.
         self.longest = len(self._forms[0]) if self._forms else 0
 
@@ -62,29 +62,30 @@ class Mask:
 
 def _places(form: bytes, data: bytes) -> list[int]:
     """Return all positions of a form, overlapping ones included."""
-    found: list[int] = []
+    places: list[int] = []
     at = data.find(form)
     while at >= 0:
-        found.append(at)
+        places.append(at)
         at = data.find(form, at + 1)
-    return found
+    return places
 
 
 def _forms(text: str) -> set[bytes]:
     whole = {text, text.strip()}
     lines = {line.strip() for line in text.replace("\r", "\n").split("\n")}
-    found = whole | lines
-    for one in found.copy():
+    forms = whole | lines
+    for text_form in forms.copy():
         # As inside the quotes of JSON and Python.
-        found |= {json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1], repr(one)[1:-1]}
-    for one in whole:
-        data = one.encode("utf-8")
-        found |= {_percent_encoded(data, b""), _percent_encoded(data, b"/")}
-        found.add(_percent_encoded(data, b" ").replace(" ", "+"))
-        found |= _in_base64(data)
+        shown = json.dumps(text_form), json.dumps(text_form, ensure_ascii=False), repr(text_form)
+        forms.update(quoted[1:-1] for quoted in shown)
+    for text_form in whole:
+        data = text_form.encode("utf-8")
+        forms |= {_percent_encoded(data, b""), _percent_encoded(data, b"/")}
+        forms.add(_percent_encoded(data, b" ").replace(" ", "+"))
+        forms |= _in_base64(data)
     return {
         form.encode("utf-8")
-        for form in found
+        for form in forms
         if len(form) >= _LEAST and "\n" not in form and "\r" not in form
     }
 
@@ -92,7 +93,7 @@ def _forms(text: str) -> set[bytes]:
 def _percent_encoded(data: bytes, kept: bytes) -> str:
     """Percent-encode bytes as in a URL (importing `urllib.parse` would make every fork of a shim slower)."""
     return "".join(
-        [chr(one) if one in _UNRESERVED or one in kept else "%%%02X" % one for one in data]
+        [chr(byte) if byte in _UNRESERVED or byte in kept else "%%%02X" % byte for byte in data]
     )
 
 
@@ -101,7 +102,7 @@ def _in_base64(data: bytes) -> set[str]:
     which they may begin, with the text's end in case they are last, and in both alphabets."""
     import binascii  # Imported late: every start would wait for it.
 
-    found: set[str] = set()
+    forms: set[str] = set()
     for before in range(3):
         # A character has six bits: those that also encode other bytes are unknown.
         text = (
@@ -111,5 +112,5 @@ def _in_base64(data: bytes) -> set[str]:
         rest = (before + len(data)) % 3
         for form in (text, unpadded, unpadded[:-1] if rest else unpadded):
             if len(form) >= _LEAST_BASE64:
-                found |= {form, form.replace("+", "-").replace("/", "_")}
-    return found
+                forms |= {form, form.replace("+", "-").replace("/", "_")}
+    return forms

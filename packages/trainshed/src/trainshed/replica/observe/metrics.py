@@ -202,14 +202,14 @@ class Metrics:
             self._pacing.rest(taken * _SHARE)
 
     def _take(self, report: "Report", left_by: int) -> None:
-        for tag, given in report.wrong.items():
+        for tag, shown in report.wrong.items():
             self._left_out += 1
             self._notice(
                 tag,
                 "The metric %s was reported as %s at step %d. Only finite numbers count, under names of at "
                 "most %d"
                 " characters: this one is left out, and so are others like it."
-                % (json.dumps(tag)[:SHOWN], given, report.step, LONGEST_TAG),
+                % (json.dumps(tag)[:SHOWN], shown, report.step, LONGEST_TAG),
             )
         at = log.now() if report.at is None else report.at
         values: dict[str, float] = {}
@@ -310,49 +310,49 @@ class Report:
     def __init__(self, line: bytes) -> None:
         """Raises NoMetric."""
         try:
-            found = json.loads(line.decode("utf-8")) if len(line) <= _LONGEST_LINE else None
+            parsed = json.loads(line.decode("utf-8")) if len(line) <= _LONGEST_LINE else None
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            parsed = None
+        if not isinstance(parsed, dict):
             raise NoMetric
-        fields: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
         self.step = _whole(fields.get("global_step"))
         at = _finite(fields.get("timestamp"))
         # To the microsecond, which is the precision of seconds since the epoch as a float.
         self.at = round(at * 1e6) * 1000 if at is not None and 0 < at * 1e9 < _LIMIT else None
         self.values: dict[str, float] = {}
         self.wrong: dict[str, str] = {}
-        for tag, given in fields.items():
+        for tag, reported in fields.items():
             if tag not in _NO_METRICS:
-                value = _finite(given) if len(tag) <= LONGEST_TAG else None
+                value = _finite(reported) if len(tag) <= LONGEST_TAG else None
                 if value is None:
-                    self.wrong[tag] = json.dumps(given)[:SHOWN]
+                    self.wrong[tag] = json.dumps(reported)[:SHOWN]
                 else:
                     self.values[tag] = value
 
 
-def _finite(given: Any) -> float | None:
+def _finite(reported: Any) -> float | None:
     """Return a finite number, given as a number or a text; None if it is not one."""
-    if isinstance(given, bool) or not isinstance(given, (int, float, str)):
+    if isinstance(reported, bool) or not isinstance(reported, (int, float, str)):
         return None
     try:
-        value = float(given)
+        value = float(reported)
     except (ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
 
 
-def _whole(given: Any) -> int:
+def _whole(step: Any) -> int:
     """Return a step; a missing one is step 0, as in the library. Raises NoMetric."""
-    if given is None or given == "":
+    if step is None or step == "":
         return 0
-    if isinstance(given, str):
+    if isinstance(step, str):
         try:
-            given = int(given)
+            step = int(step)
         except ValueError:
-            given = _finite(given)
-    if isinstance(given, float) and given.is_integer():
-        given = int(given)
-    if isinstance(given, bool) or not isinstance(given, int) or not -_LIMIT < given < _LIMIT:
+            step = _finite(step)
+    if isinstance(step, float) and step.is_integer():
+        step = int(step)
+    if isinstance(step, bool) or not isinstance(step, int) or not -_LIMIT < step < _LIMIT:
         raise NoMetric
-    return given
+    return step

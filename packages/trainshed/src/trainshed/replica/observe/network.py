@@ -73,16 +73,18 @@ class Traffic:
         inodes = _sockets(family)
         if inodes:
             before, self._known = self._known, {}
-            for each in _open_connections():
-                if each.inode in inodes:
+            for connection in _open_connections():
+                if connection.inode in inodes:
                     # Where others come and go meanwhile, an answer may have a connection twice, or lack it.
-                    last = self._known.get(each.cookie) or before.get(each.cookie)
-                    self._add(each, last or self._gone.pop(each.cookie, (0, 0)))
-                    self._known[each.cookie] = each.sent, each.received
-                elif each.cookie in before:
+                    last = self._known.get(connection.cookie) or before.get(connection.cookie)
+                    self._add(connection, last or self._gone.pop(connection.cookie, (0, 0)))
+                    self._known[connection.cookie] = connection.sent, connection.received
+                elif connection.cookie in before:
                     # No process has it open any more: the kernel will still send its notice.
-                    self._known[each.cookie] = before[each.cookie]
-            ended = (each for each in before.items() if each[0] not in self._known)
+                    self._known[connection.cookie] = before[connection.cookie]
+            ended = (
+                connection for connection in before.items() if connection[0] not in self._known
+            )
             self._gone.update(ended)
             while len(self._gone) > _MOST_NOTICES:
                 del self._gone[next(iter(self._gone))]  # The oldest one's notice was dropped.
@@ -96,9 +98,9 @@ class Traffic:
         """Stop receiving notices."""
         self._notices.close()
 
-    def _add(self, found: Connection, before: tuple[int, int]) -> None:
-        self._sent += max(0, found.sent - before[0])
-        self._received += max(0, found.received - before[1])
+    def _add(self, connection: Connection, before: tuple[int, int]) -> None:
+        self._sent += max(0, connection.sent - before[0])
+        self._received += max(0, connection.received - before[1])
 
     def _read_notices(self) -> None:
         for _ in range(_MOST_NOTICES):
@@ -110,10 +112,12 @@ class Traffic:
                 if error.errno != errno.ENOBUFS:
                     raise
                 continue  # More notices came than the buffer holds: the lost ones are not counted.
-            for found in _connections(data):
-                before = self._known.pop(found.cookie, None) or self._gone.pop(found.cookie, None)
-                if before is not None or self._is_ours(found):
-                    self._add(found, before or (0, 0))
+            for connection in _connections(data):
+                before = self._known.pop(connection.cookie, None) or self._gone.pop(
+                    connection.cookie, None
+                )
+                if before is not None or self._is_ours(connection):
+                    self._add(connection, before or (0, 0))
 
     def _is_ours(self, ended: Connection) -> bool:
         """Whether a connection that was never seen open was the replica's, judged by its addresses."""
@@ -128,7 +132,7 @@ class Traffic:
 
 def _sockets(family: Iterable[int]) -> set[int]:
     """Return the inodes of the sockets that processes have open."""
-    found: set[int] = set()
+    inodes: set[int] = set()
     for process in family:
         directory = "/proc/%d/fd" % process
         try:
@@ -141,18 +145,18 @@ def _sockets(family: Iterable[int]) -> set[int]:
             except OSError:
                 continue
             if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-    return found
+                inodes.add(int(target[8:-1]))
+    return inodes
 
 
 def _open_connections() -> Iterator[Connection]:
     """Yield all TCP connections of the machine. Raises OSError."""
-    with sock_diag.listen() as asked:
+    with sock_diag.listen() as requests:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
-            for data in sock_diag.answers(asked, request):
-                for found in _connections(data):
-                    yield found
+            for data in sock_diag.answers(requests, request):
+                for connection in _connections(data):
+                    yield connection
 
 
 def _connections(data: bytes) -> Iterator[Connection]:

@@ -216,38 +216,38 @@ class Report:
     def __init__(self, data: bytes) -> None:
         """Raises NoReport."""
         try:
-            found = json.loads(data.decode("utf-8"))
+            parsed = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError):
             raise NoReport from None
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             raise NoReport
-        fields: dict[str, Any] = found  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
         self.notes = _notes(fields.get("notes"))
         self.metrics = _metrics(fields.get("metrics"))
 
 
-def _notes(given: Any) -> list[Note]:
-    found: list[Note] = []
-    if not isinstance(given, list):
-        return found
-    ones: list[Any] = given  # pyright: ignore[reportUnknownVariableType] - JSON
-    for one in ones[:_MOST_NOTES]:
-        if isinstance(one, dict):
-            fields: dict[str, Any] = one  # pyright: ignore[reportUnknownVariableType] - JSON
+def _notes(reported: Any) -> list[Note]:
+    notes: list[Note] = []
+    if not isinstance(reported, list):
+        return notes
+    items: list[Any] = reported  # pyright: ignore[reportUnknownVariableType] - JSON
+    for item in items[:_MOST_NOTES]:
+        if isinstance(item, dict):
+            fields: dict[str, Any] = item  # pyright: ignore[reportUnknownVariableType] - JSON
             name, text = fields.get("id"), fields.get("text")
             if isinstance(name, str) and isinstance(text, str) and name and text.strip():
-                found.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
-    return found
+                notes.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
+    return notes
 
 
-def _metrics(given: Any) -> dict[str, Metric]:
-    found: dict[str, Metric] = {}
-    if isinstance(given, dict):
-        fields: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType] - JSON
+def _metrics(reported: Any) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    if isinstance(reported, dict):
+        fields: dict[str, Any] = reported  # pyright: ignore[reportUnknownVariableType] - JSON
         for name, value in fields.items():
-            if len(name) <= _LONGEST_NAME and len(found) < _MOST_METRICS and _is_metric(value):
-                found[name] = value
-    return found
+            if len(name) <= _LONGEST_NAME and len(metrics) < _MOST_METRICS and _is_metric(value):
+                metrics[name] = value
+    return metrics
 
 
 def _is_metric(value: Any) -> bool:

@@ -155,7 +155,9 @@ class Dump:
             processes.send(process, signal.SIGSTOP)
         main = processes.oldest_child(guardian)
         everybody.sort(key=lambda process: process != main)
-        self._waiting = [each for each in everybody if processes.handles(each, signal.SIGABRT)]
+        self._waiting = [
+            process for process in everybody if processes.handles(process, signal.SIGABRT)
+        ]
         if not self._waiting:
             say("No process of this replica is a Python that can print its stacks.")
         self._step()

@@ -177,7 +177,7 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
     os.setsid()
     os.umask(0o022)
     kernel.leave_keyring()
-    asked = call_filter.install(connect=second["connect"]) if second["filter"] else -1
+    filtered = call_filter.install(connect=second["connect"]) if second["filter"] else -1
     if second["owners"]:
         users.enter(handles.pop(0))
     if second["level"] != protocol.LEVEL_ROOT:
@@ -188,9 +188,9 @@ def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.so
     for handle, standard in ((null, 0), (handles[0], 1), (handles[1], 2)):
         os.dup2(handle, standard)
     kernel.close_all([null, *handles])
-    if asked >= 0:
-        unix_sockets.send(connection, b"ready\n", asked)
-        os.close(asked)
+    if filtered >= 0:
+        unix_sockets.send(connection, b"ready\n", filtered)
+        os.close(filtered)
     else:
         connection.sendall(b"ready\n")
 
@@ -235,14 +235,14 @@ def _packed(argv: "list[str]") -> "Optional[Packed]":
     package = argv[2].partition(".")[0] if argv[1] == "-m" else ""
     if package != protocol.PACKED_PROGRAM:
         return None
-    found = PathFinder.find_spec(package, sys.path)
-    if found is None or not found.origin:
+    spec = PathFinder.find_spec(package, sys.path)
+    if spec is None or not spec.origin:
         return None  # `-m` will report that.
-    directory = os.path.dirname(found.origin)
+    directory = os.path.dirname(spec.origin)
     try:
         with open(os.path.join(directory, "begin.json"), encoding="utf-8") as file:
-            said = json.load(file)
-        packed = Packed(directory, said["file"], said["module"])
+            begin = json.load(file)
+        packed = Packed(directory, begin["file"], begin["module"])
     except (OSError, ValueError, KeyError):
         raise Cold("it was packed by an earlier version of trainshed run") from None
     if packed.file.endswith(".sh"):

@@ -41,7 +41,8 @@ def serve(text: str) -> None:
     configuration = json.loads(text)
     # From here on modules are imported from the runtime alone.
     ours = sys.path.pop(0)
-    sys.path_importer_cache.pop(ours, None)
+    for place in [place for place in sys.path_importer_cache if place.startswith(ours)]:
+        del sys.path_importer_cache[place]
     sys.dont_write_bytecode, writes = True, sys.dont_write_bytecode
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, configuration["control"])
     try:
@@ -247,11 +248,11 @@ def _begin_read_only(argv: "list[str]") -> None:
         if child == 0:
             _answer(theirs)
         theirs.close()
-        said, handles = unix_sockets.receive_beside(ours)
+        answer, handles = unix_sockets.receive_beside(ours)
     os.waitpid(child, 0)
     if len(handles) < 2 or not _is_read_only(handles[0]):
         kernel.close_all(handles)
-        raise OSError("no mount of it is read-only (%s)" % said.decode("utf-8", "replace"))
+        raise OSError("no mount of it is read-only (%s)" % answer.decode("utf-8", "replace"))
     # The namespace's handle stays open, because the dynamic loader resolves the interpreter's path in it.
     os.set_inheritable(handles[1], True)
     os.execv("/proc/self/fd/%d" % handles[0], argv)

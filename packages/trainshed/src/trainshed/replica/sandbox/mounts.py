@@ -110,8 +110,8 @@ def freeze_all(kept: "Iterable[str]") -> None:
         _set_read_only(place, 0, _MOUNT_ATTR_RDONLY, 0)
 
 
-def _set_read_only(place: str, given: int, taken: int, flags: int) -> None:
-    attributes = struct.pack("QQQQ", given, taken, 0, 0)
+def _set_read_only(place: str, added: int, removed: int, flags: int) -> None:
+    attributes = struct.pack("QQQQ", added, removed, 0, 0)
     kernel.syscall(
         _MOUNT_SETATTR,
         "mount_setattr %s" % place,
@@ -171,11 +171,11 @@ def first_closed(path: str) -> str:
 
 def outermost(directories: "list[str]") -> "list[str]":
     """Return the directories that exist and lie in none of the others. Raises OSError."""
-    found: "list[str]" = []
+    points: "list[str]" = []
     for path in sorted(set(directories)):
-        if is_directory(path) and not any(holds(outer, [path]) for outer in found):
-            found.append(path)
-    return found
+        if is_directory(path) and not any(holds(outer, [path]) for outer in points):
+            points.append(path)
+    return points
 
 
 def holds(directory: str, places: "list[str]") -> bool:
@@ -353,17 +353,17 @@ def user_of(text: str, root: str) -> "tuple[int, int, str]":
     Raises OSError if it knows no such name."""
     name, _, group = text.partition(":")
     name = name or "0"
-    found = _entry(inside(root, "/etc/passwd"), name, 7)
-    if found is None and not name.isdigit():
+    account = _entry(inside(root, "/etc/passwd"), name, 7)
+    if account is None and not name.isdigit():
         raise OSError("the image has no user %s in its /etc/passwd; give its number" % name)
-    user = int(found[2]) if found else int(name)
-    number = int(found[3]) if found else 0
+    user = int(account[2]) if account else int(name)
+    number = int(account[3]) if account else 0
     if group:
         entry = _entry(inside(root, "/etc/group"), group, 4)
         if entry is None and not group.isdigit():
             raise OSError("the image has no group %s in its /etc/group; give its number" % group)
         number = int(entry[2]) if entry else int(group)
-    home = found[5] if found and found[5] else "/root" if user == 0 else "/"
+    home = account[5] if account and account[5] else "/root" if user == 0 else "/"
     return user, number, home
 
 
@@ -375,8 +375,8 @@ def _entry(path: str, wanted: str, width: int) -> "list[str] | None":
     except OSError:
         return None
     whole = [line for line in lines if len(line) >= width]
-    named = [line for line in whole if line[0] == wanted]
-    return (named or [line for line in whole if line[2] == wanted] or [None])[0]
+    by_name = [line for line in whole if line[0] == wanted]
+    return (by_name or [line for line in whole if line[2] == wanted] or [None])[0]
 
 
 def inside(root: str, path: str) -> str:

@@ -141,40 +141,40 @@ class SocketCalls:
             pass  # It is gone.
         return True
 
-    def _make(self, asked: "_Call", pointer: int, length: int) -> int | None:
+    def _make(self, call: "_Call", pointer: int, length: int) -> int | None:
         """Make the call in the process's place. Returns the error number, 0 = none; None = the kernel is to
         make the call unchanged."""
         # The kernel reads the length as a C int.
         length = (length & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
         if not 0 <= length <= _LONGEST_ADDRESS:
             return errno.EINVAL
-        given = _read(asked.process, pointer, length)
-        if asked.number == self._bind:
-            return self._bind_for(asked, given, length)
-        there = self._redirected.get(_address(given)) if given is not None else None
-        if given is None or there is None:
+        address = _read(call.process, pointer, length)
+        if call.number == self._bind:
+            return self._bind_for(call, address, length)
+        there = self._redirected.get(_address(address)) if address is not None else None
+        if address is None or there is None:
             return None
-        return asked.do(call_filter.CONNECT, _as_given(given, there))
+        return call.do(call_filter.CONNECT, _as_given(address, there))
 
-    def _bind_for(self, asked: "_Call", given: bytes | None, length: int) -> int | None:
+    def _bind_for(self, call: "_Call", address: bytes | None, length: int) -> int | None:
         # A process whose memory we cannot read may not bind, if we can read that of others.
         hidden = errno.EACCES if self._takes_part else None
-        if given is None:
+        if address is None:
             return hidden
-        if len(given) < length:
+        if len(address) < length:
             return errno.EFAULT
-        if _is_other(given):
+        if _is_other(address):
             return None
-        host, port = _address(given)
+        host, port = _address(address)
         if _is_anothers(host, self._own):
             return errno.EADDRNOTAVAIL
         if port in self._kept and host != self._own:
             return errno.EADDRINUSE
-        if self._port and 0 <= port - self._port < PORTS and _is_wildcard(given):
-            given = _as_given(given, (self._own, port))
-        if 0 < port < _first_free_port() and not _may_have_any_port(asked.process):
+        if self._port and 0 <= port - self._port < PORTS and _is_wildcard(address):
+            address = _as_given(address, (self._own, port))
+        if 0 < port < _first_free_port() and not _may_have_any_port(call.process):
             return errno.EACCES
-        made = asked.do(call_filter.BIND, given)
+        made = call.do(call_filter.BIND, address)
         return hidden if made is None else made
 
 
@@ -267,33 +267,33 @@ def _read(process: int, pointer: int, length: int) -> bytes | None:
         os.close(memory)
 
 
-def _family(given: bytes) -> int:
+def _family(address: bytes) -> int:
     """Return the family of a socket address; -1 if it has none."""
-    return struct.unpack_from("=H", given)[0] if len(given) >= 2 else -1
+    return struct.unpack_from("=H", address)[0] if len(address) >= 2 else -1
 
 
-def _is_other(given: bytes) -> bool:
+def _is_other(address: bytes) -> bool:
     """Whether a socket address is none of the internet; the wildcard address may have no family."""
-    return _family(given) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
+    return _family(address) not in (-1, socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
 
 
-def _address(given: bytes) -> Address:
+def _address(address: bytes) -> Address:
     """Return a socket address as (IPv4 address, port), with "" if it is not IPv4, and ("", 0) if it is none
     of the internet."""
     host = b""
-    if len(given) >= 8 and _family(given) in (socket.AF_UNSPEC, socket.AF_INET):
-        host = given[4:8]
-    elif len(given) >= 24 and _family(given) == socket.AF_INET6:
-        host = given[20:24] if given[8:20] == _MAPPED else b""
+    if len(address) >= 8 and _family(address) in (socket.AF_UNSPEC, socket.AF_INET):
+        host = address[4:8]
+    elif len(address) >= 24 and _family(address) == socket.AF_INET6:
+        host = address[20:24] if address[8:20] == _MAPPED else b""
     else:
         return "", 0
-    return socket.inet_ntoa(host) if host else "", struct.unpack_from(">H", given, 2)[0]
+    return socket.inet_ntoa(host) if host else "", struct.unpack_from(">H", address, 2)[0]
 
 
-def _is_wildcard(given: bytes) -> bool:
-    if _family(given) == socket.AF_INET6:
-        return not any(given[8:24]) or _address(given)[0] == "0.0.0.0"
-    return not any(given[4:8])
+def _is_wildcard(address: bytes) -> bool:
+    if _family(address) == socket.AF_INET6:
+        return not any(address[8:24]) or _address(address)[0] == "0.0.0.0"
+    return not any(address[4:8])
 
 
 def _is_anothers(host: str, own: str) -> bool:
@@ -303,9 +303,9 @@ def _is_anothers(host: str, own: str) -> bool:
     return parts[0] == "127" and 64 <= int(parts[1]) < 128 and host != own
 
 
-def _as_given(given: bytes, address: Address) -> bytes:
-    """Encode an IPv4 address in the form of the address that the program has `given`."""
-    host, port = socket.inet_aton(address[0]), struct.pack(">H", address[1])
-    if _family(given) == socket.AF_INET6:
-        return given[:2] + port + given[4:8] + _MAPPED + host + bytes(4)
+def _as_given(address: bytes, place: Address) -> bytes:
+    """Encode an IPv4 address in the form of the address that the program has `address`."""
+    host, port = socket.inet_aton(place[0]), struct.pack(">H", place[1])
+    if _family(address) == socket.AF_INET6:
+        return address[:2] + port + address[4:8] + _MAPPED + host + bytes(4)
     return struct.pack("=H", socket.AF_INET) + port + host + bytes(8)

@@ -146,7 +146,7 @@ class View:
         hosts.bind("/etc/hosts")
         # Last, because what was covered so far (a private /tmp, for example) must not cover these. Sources
         # that contain hidden directories come first: those are hidden again inside them.
-        around = [each for each in bound if mounts.holds(each[1], places)]
+        around = [mount for mount in bound if mounts.holds(mount[1], places)]
         again = self._show_around(around, places)
         for source, path in kept:
             mounts.have_directory(path)
@@ -154,7 +154,7 @@ class View:
         for source, path in frozen:
             mounts.have_directory(path)
             source.lend(path)
-        self._show_mounts([each for each in bound if each not in around])
+        self._show_mounts([mount for mount in bound if mount not in around])
         read_only = [path for _, path in frozen] + [target for _, target, frost in bound if frost]
         # A hidden directory below a target that was shown is covered itself, and cannot be seen.
         seen = [p for p in hidden if not any(mounts.holds(target, [p]) for _, target in shown)]
@@ -168,7 +168,7 @@ class View:
         ones."""
         self._show_mounts(shown)
         again = mounts.outermost(
-            [path for path in places if any(mounts.holds(each[1], [path]) for each in shown)]
+            [path for path in places if any(mounts.holds(mount[1], [path]) for mount in shown)]
         )
         for path in again:
             _cover(path)
@@ -257,10 +257,10 @@ class View:
                 place = self._place(path)
                 _cover(place)
                 kernel.make_read_only(place)
-        named = [("/etc/hosts", hosts)]
+        files = [("/etc/hosts", hosts)]
         if os.path.exists("/etc/resolv.conf"):
-            named.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
-        for path, source in named:
+            files.append(("/etc/resolv.conf", self._source("/etc/resolv.conf")))
+        for path, source in files:
             place = self._place(path)
             mounts.make_target(place, directory=False)
             source.bind(place)
@@ -333,8 +333,8 @@ def of_slurms_steps() -> list[str]:
     """Return the directories that hold the sockets of Slurm steps (SlurmdSpoolDir). Steps obey whoever has
     their user's id on these sockets, which programs have that do not run as root, and reveal themselves to
     everybody."""
-    found = {path for path in _bound_paths() if _is_of_step(path.rpartition("/")[2])}
-    return sorted({os.path.dirname(path) for path in found if _is_kept_apart(path)})
+    sockets = {path for path in _bound_paths() if _is_of_step(path.rpartition("/")[2])}
+    return sorted({os.path.dirname(path) for path in sockets if _is_kept_apart(path)})
 
 
 def _bound_paths() -> list[str]:
@@ -371,10 +371,10 @@ _LINKS = (
 )
 
 
-def _show_devices(place: str, given: Sequence[str], shm_bytes: int) -> None:
-    """Mount the program's /dev on `place`. `given`: paths of the machine's device files to show; missing ones
-    are left out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
-    wanted = ["/dev/" + name for name in _HARMLESS] + list(given)
+def _show_devices(place: str, devices: Sequence[str], shm_bytes: int) -> None:
+    """Mount the program's /dev on `place`. `devices`: the machine's device files to show; missing ones are
+    left out. `shm_bytes`: size of /dev/shm, 0 = the kernel's choice. Raises OSError."""
+    wanted = ["/dev/" + name for name in _HARMLESS] + list(devices)
     handles = [(_open(path), path) for path in wanted]
     mounts.have_directory(place)
     kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID, "mode=755,size=64k")

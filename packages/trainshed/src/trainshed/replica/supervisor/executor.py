@@ -30,18 +30,18 @@ def wrapped(packages: "tuple[tuple[str, str], ...]", argv: "tuple[str, ...]") ->
     return ("python3", "-c", source, *words, _END, *argv)
 
 
-def main(given: "list[str]") -> None:
-    """Run the module inside the image. `given`: URI and digest of each package, `--`, the command line of the
+def main(words: "list[str]") -> None:
+    """Run the module inside the image. `words`: URI and digest of each package, `--`, the command line of the
     program."""
-    end = given.index(_END)
+    end = words.index(_END)
     settle_base()
     scratch = tempfile.mkdtemp(prefix="packages-")
     for number in range(0, end, 2):
-        uri, digest = given[number : number + 2]
+        uri, digest = words[number : number + 2]
         say("Installing the package: %s" % uri)
         install(fetched(uri, digest, os.path.join(scratch, str(number // 2))))
     shutil.rmtree(scratch)
-    command = given[end + 1 :]
+    command = words[end + 1 :]
     say("Running command: %s" % " ".join(command))
     os.execvp(command[0], command)
 

@@ -230,8 +230,8 @@ class Shim:
     def _note_beginning(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
             return  # The job did not ask for a warm start.
-        name, told = warm_start.note(word, text)
-        self._notes.add(name, reduction_reports.INFO, told)
+        name, note = warm_start.note(word, text)
+        self._notes.add(name, reduction_reports.INFO, note)
 
     def has_ended(self) -> bool:
         """Whether the main process is known to have ended."""

@@ -26,8 +26,8 @@ WARM, COLD = "warm", "cold"
 def note(word: str, text: str) -> tuple[str, str]:
     """Return name and text of the note that says how a program began. `text`: what is imported, or why it is
     not, as a clause."""
-    said = "started warm: %s imported" if word == WARM else "started cold: %s"
-    return "started_" + word, said % text
+    form = "started warm: %s imported" if word == WARM else "started cold: %s"
+    return "started_" + word, form % text
 
 
 class NotWarm(Exception):

@@ -48,13 +48,13 @@ def parents() -> "dict[int, int]":
         names = os.listdir("/proc")
     except OSError:
         return {}
-    found: "dict[int, int]" = {}
+    parent_of: "dict[int, int]" = {}
     for name in names:
         if name.isdigit():
             fields = stat(int(name))
             if fields:
-                found[int(name)] = int(fields[1])
-    return found
+                parent_of[int(name)] = int(fields[1])
+    return parent_of
 
 
 def descendants(process: int) -> "list[int]":
@@ -64,13 +64,13 @@ def descendants(process: int) -> "list[int]":
 
 
 def _below(process: int, parent_of: "dict[int, int]") -> "list[int]":
-    found: "list[int]" = []
+    below: "list[int]" = []
     layer = [process]
     while layer:
         above = set(layer)
         layer = [child for child, parent in parent_of.items() if parent in above]
-        found.extend(layer)
-    return found
+        below.extend(layer)
+    return below
 
 
 def family(process: int) -> "list[int]":
@@ -82,15 +82,15 @@ def family(process: int) -> "list[int]":
     """
     if not os.path.exists("/proc/thread-self/children"):
         return descendants(process)
-    found: "list[int]" = []
+    members: "list[int]" = []
     layer = [process]
     while layer:
         below: "list[int]" = []
         for parent in layer:
             below.extend(_children(parent))
-        found.extend(below)
+        members.extend(below)
         layer = below
-    return found
+    return members
 
 
 def _children(process: int) -> "list[int]":
@@ -179,13 +179,13 @@ def resident(guardian: int) -> "dict[int, int]":
     """Return bytes of memory, by process, of all processes below a guardian. These are upper bounds: shared
     memory counts for each process, and so do mapped files."""
     page = os.sysconf("SC_PAGE_SIZE")
-    found: "dict[int, int]" = {}
+    sizes: "dict[int, int]" = {}
     for process in family(guardian):
         fields = read("/proc/%d/statm" % process).split()
         if fields:
-            found[process] = int(fields[1]) * page
-    if found or os.path.isdir("/proc/self"):
-        return found
+            sizes[process] = int(fields[1]) * page
+    if sizes or os.path.isdir("/proc/self"):
+        return sizes
     return _asked_for(guardian)
 
 

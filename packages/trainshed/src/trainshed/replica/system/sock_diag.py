@@ -29,18 +29,18 @@ def listen(groups: int = 0) -> socket.socket:
     return opened
 
 
-def receive(asked: socket.socket) -> bytes:
+def receive(requests: socket.socket) -> bytes:
     """Receive some messages. Raises OSError."""
-    return asked.recv(_BUFFER)
+    return requests.recv(_BUFFER)
 
 
-def answers(asked: socket.socket, request: bytes) -> Iterator[bytes]:
+def answers(requests: socket.socket, request: bytes) -> Iterator[bytes]:
     """Yield the messages that answer a request for all sockets of a family, some at a time. Raises
     OSError."""
-    asked.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+    requests.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
     is_done = False
     while not is_done:
-        data = receive(asked)
+        data = receive(requests)
         is_done = _ends(data)
         yield data
 

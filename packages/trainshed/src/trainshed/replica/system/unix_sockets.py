@@ -64,12 +64,12 @@ def receive_beside(connection: socket.socket) -> "tuple[bytes, list[int]]":
 
 
 def _handles(ancillary: "list[tuple[int, int, bytes]]") -> "list[int]":
-    found: "list[int]" = []
+    handles: "list[int]" = []
     for _, kind, content in ancillary:
         if kind == socket.SCM_RIGHTS:
             whole = content[: len(content) - len(content) % _HANDLE.size]
-            found.extend(handle for (handle,) in _HANDLE.iter_unpack(whole))
-    return found
+            handles.extend(handle for (handle,) in _HANDLE.iter_unpack(whole))
+    return handles
 
 
 class Receiver:
