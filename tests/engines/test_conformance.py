@@ -1,6 +1,5 @@
 """The conformance suite on every engine there is."""
 
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.testing.engine.lab import SimLab
+from trainshed.testing.engine.engine import SimLab
 
 HOUR = 3600 * 10**9
 
@@ -87,11 +86,6 @@ class TestSimulated(Conformance):
         return SimLab()
 
 
-def simulated_lab(_: Path) -> Lab:
-    """What the suite is given by a command."""
-    return SimLab()
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("call", ["start_starts_once", "stop_stops"])
 def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None:
@@ -116,24 +110,3 @@ def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str, which: st
     run_as_nobody(
         *(f"{__file__}::{suite}", "-m", "", "-k", f"{chosen}not killed_at_any_step"),
     )
-
-
-def test_the_suite_runs_by_a_command() -> None:
-    """As `docs/checklists` has it for those who write an engine elsewhere."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "trainshed.engines.conformance",
-            "tests.engines.test_conformance:simulated_lab",
-            "-q",
-            "-k",
-            "gang_gets",
-        ],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("."), done.stdout

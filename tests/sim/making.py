@@ -36,7 +36,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
-from trainshed.testing.engine.events import Delays
+from trainshed.testing.engine.clock import Delays
 from trainshed.testing.engine.programs import OnTerm
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
-from trainshed.testing.engine.events import Delays
+from trainshed.testing.engine.clock import Delays
 from trainshed.testing.engine.programs import Life, OnTerm, Reports, Script
 
 MINUTE = 60 * SECOND

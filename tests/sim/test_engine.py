@@ -29,8 +29,7 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.events import Delays, FaultyEventBus
+from trainshed.testing.engine.clock import Clock, Delays, FaultyEventBus
 from trainshed.testing.engine.nodes import Times
 from trainshed.testing.engine.programs import Life, OnTerm, Script, forever
 from trainshed.testing.engine.world import World

@@ -41,8 +41,7 @@ from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.inline import InlineStore, open_inline
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.events import FaultyEventBus
+from trainshed.testing.engine.clock import Clock, FaultyEventBus
 from trainshed.testing.engine.programs import Life, Script
 from trainshed.testing.engine.world import World
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from trainshed.engines.findings import Verdict, bad, less
 from trainshed.engines.port import Capabilities, Node
+from trainshed.engines.registry import Verdict, bad, less
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import kernel
 from trainshed.serve.doctor import examine, promises

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.launch.devices import Device, Part
-from trainshed.engines.launch.driver import (
+from trainshed.engines.launch.devices import (
     NO_DRIVER,
+    Device,
     DeviceEdits,
     Driver,
+    Part,
     device_edits,
     find_driver,
 )

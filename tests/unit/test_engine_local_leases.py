@@ -11,7 +11,7 @@ import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
-from trainshed.engines.local.nodes import Nodes
+from trainshed.engines.local.reconciler import Nodes
 from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol

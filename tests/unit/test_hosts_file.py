@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainshed.engines.local.hosts_file import MachineHosts
+from trainshed.engines.local.layout import MachineHosts
 
 KUBELETS = """\
 # Kubernetes-managed hosts file.

@@ -9,8 +9,8 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.streams import FileStreams
 from trainshed.replica import protocol
-from trainshed.replica.observe import launches
 from trainshed.replica.observe.masking import Mask
+from trainshed.replica.supervisor.sidecars import LAUNCHES, note_launch
 from trainshed.store.logs.reader import read_launches
 
 UID, PRIMARY = JobUid(7), ReplicaId(0, 0)
@@ -41,7 +41,7 @@ def logs(tmp_path: Path) -> Path:
 
 def test_what_ran_is_read_as_it_was_started(tmp_path: Path, logs: Path) -> None:
     for number in (1, 2):
-        launches.note(plan(logs, number), number * 10**9, None)
+        note_launch(plan(logs, number), number * 10**9, None)
     streams = FileStreams(tmp_path)
     first, second = read_launches([streams], UID, 1, PRIMARY)
     assert (first.incarnation, second.incarnation, second.at) == (1, 2, 2 * 10**9)
@@ -57,8 +57,8 @@ def test_what_ran_is_read_as_it_was_started(tmp_path: Path, logs: Path) -> None:
 
 def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -> None:
     secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
-    launches.note(secret, 1, Mask(("hunter22",)))
-    assert "hunter22" not in (logs / launches.FILE).read_text()
+    note_launch(secret, 1, Mask(("hunter22",)))
+    assert "hunter22" not in (logs / LAUNCHES).read_text()
     (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
     assert found.argv[3] == "--key=***"
     assert len(found.argv[2]) == (16 << 10) + 1
@@ -67,9 +67,9 @@ def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -
 
 
 def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> None:
-    launches.note(plan(tmp_path / "nowhere"), 1, None)
-    launches.note(plan(logs), 1, None)
-    with (logs / launches.FILE).open("ab") as file:
+    note_launch(plan(tmp_path / "nowhere"), 1, None)
+    note_launch(plan(logs), 1, None)
+    with (logs / LAUNCHES).open("ab") as file:
         file.write(b'{"torn": \n{"incarnation": 2')
     (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
     assert found.incarnation == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica.observe import gpus
+from trainshed.replica.observe import usage
 
 GIB = 1 << 30
 PATIENCE = 20.0
@@ -49,23 +49,23 @@ def until(true: Callable[[], object]) -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_EVERY", 0.001)
-    monkeypatch.setattr(gpus, "_SHARE", 0)
+    monkeypatch.setattr(usage, "_EVERY", 0.001)
+    monkeypatch.setattr(usage, "_REST", 0)
 
 
 def test_what_the_driver_tells_and_what_it_does_not() -> None:
-    whole, part, missing = gpus.Library(["GPU-a", "MIG-b", "GPU-gone"], Paper()).look()
+    whole, part, missing = usage.Library(["GPU-a", "MIG-b", "GPU-gone"], Paper()).look()
     assert whole == (0.75, 5 * GIB, 16 * GIB)
     assert (str(part[0]), part[1:]) == ("nan", (5 * GIB, 16 * GIB))
     assert [str(each) for each in missing] == ["nan"] * 3
 
 
 def test_without_library_or_driver_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(gpus.NoDriver, match="driver"):
-        gpus.Library(["GPU-a"], Paper(driver=False))
-    monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
-    with pytest.raises(gpus.NoDriver, match="libnvidia-ml"):
-        gpus.Library(["GPU-a"])
+    with pytest.raises(usage.NoDriver, match="driver"):
+        usage.Library(["GPU-a"], Paper(driver=False))
+    monkeypatch.setattr(usage, "LIBRARIES", ["libtrainshed-there-is-none.so.1"])
+    with pytest.raises(usage.NoDriver, match="libnvidia-ml"):
+        usage.Library(["GPU-a"])
 
 
 @pytest.mark.usefixtures("_quick")
@@ -77,8 +77,8 @@ def test_a_library_that_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made = tmp_path / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("fake_nvml.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", made, source], check=True)
-    monkeypatch.setattr(gpus, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
-    watch = gpus.GpuWatcher(["GPU-a", "MIG-b"])
+    monkeypatch.setattr(usage, "LIBRARIES", ["libtrainshed-there-is-none.so.1", str(made)])
+    watch = usage.GpuWatcher(["GPU-a", "MIG-b"])
     until(lambda: watch.read() and (watch.read()[0].busy or 0) > 0)
     whole, part = watch.read()
     watch.close()

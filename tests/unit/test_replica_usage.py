@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica.observe import gpus, growing_files, usage
+from trainshed.replica.observe import growing_files, usage
 from trainshed.replica.system import processes
 from trainshed.replica.system.loop import Loop
 
@@ -87,8 +87,8 @@ class Watched:
         self.uuids = uuids
         self.closed = False
 
-    def read(self) -> list[gpus.Gpu]:
-        return [gpus.Gpu(1.5, 2.0, 16.0, 3.0) for _ in self.uuids]
+    def read(self) -> list[usage.Gpu]:
+        return [usage.Gpu(1.5, 2.0, 16.0, 3.0) for _ in self.uuids]
 
     def close(self) -> None:
         self.closed = True

@@ -19,7 +19,7 @@ from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.retention import Retention
-from trainshed.engines.log_inventory import LogInventory
+from trainshed.engines.streams import LogInventory
 
 pytestmark = pytest.mark.anyio
 HOUR = 3600 * 10**9

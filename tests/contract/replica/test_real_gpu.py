@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from tests.contract.replica.conftest import Place
-from trainshed.engines.launch.devices import Device, NvmlDevices
-from trainshed.engines.launch.driver import DeviceEdits, device_edits, find_driver
+from trainshed.engines.launch.devices import (
+    Device,
+    DeviceEdits,
+    NvmlDevices,
+    device_edits,
+    find_driver,
+)
 from trainshed.replica import protocol
 from trainshed.replica.observe import usage
 

@@ -21,7 +21,6 @@ from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
-from trainshed.engines.findings import Verdict
 from trainshed.engines.port import (
     EngineUnavailable,
     LaunchRejected,
@@ -29,6 +28,7 @@ from trainshed.engines.port import (
     StartFailed,
     StartWaits,
 )
+from trainshed.engines.registry import Verdict
 from trainshed_cluster.kubernetes import build
 from trainshed_cluster.kubernetes.doctor import examine_kubernetes
 from trainshed_cluster.remote.failed_starts import PAUSES

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed.engines.findings import Finding, bad, good, less
+from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.routes import Routes

@@ -31,7 +31,7 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
-from trainshed.engines.local import autopsy_files
+from trainshed.engines.local import autopsies
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.port import (
@@ -457,7 +457,7 @@ class Agent:
         """Send a failed replica's files as a tar. The receiver sees whether it is complete."""
         replica = order.replica
         files = self._engine.files_left(self._job_uid, self._attempt, replica)
-        size = await asyncio.to_thread(autopsy_files.size, files)
+        size = await asyncio.to_thread(autopsies.size, files)
         if size > order.limit:
             raise EngineUnavailable(
                 f"{replica} left {size / 1e6:,.1f} MB, more than the {order.limit / 1e6:,.1f} MB that are "
@@ -583,7 +583,7 @@ def _cache(document: AgentDocument) -> NodeCache | None:
 async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
     """Write all of a directory as a tar."""
     try:
-        async with contextlib.aclosing(autopsy_files.archive(files)) as packed:
+        async with contextlib.aclosing(autopsies.archive(files)) as packed:
             async for chunk in packed:
                 writer.write(chunk)
                 await writer.drain()

@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import trainshed
-from trainshed.engines.findings import Finding, bad, good, less
 from trainshed.engines.port import NodeState
+from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.lease import longest_silence
 from trainshed_cluster.slurm import commands

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import trainshed
-from trainshed.engines.findings import Finding, bad, good, less
 from trainshed.engines.port import NodeState
+from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.clocks import told_skew
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.node_directory import make_ours

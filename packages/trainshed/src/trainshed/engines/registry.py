@@ -1,4 +1,5 @@
-"""The registry finds engines by name: the local one, and those of other packages, by entry points.
+"""The registry finds engines by name: the local one, and those of other packages, by entry points. Here is
+also what `trainshed doctor` finds: each fault with its cause and its remedy.
 
 Of the group `trainshed.engines` they name an `EngineFactory`, and of `trainshed.doctors` a `Doctor`:
 
@@ -8,6 +9,7 @@ Of the group `trainshed.engines` they name an `EngineFactory`, and of `trainshed
     mine = "mypackage.doctor:examine"
 """
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.engines.findings import Finding
 from trainshed.engines.port import Engine, SecretSource, ServiceAccess
 
 if TYPE_CHECKING:
@@ -70,6 +71,51 @@ class EngineContext(Struct, frozen=True):
 
 EngineFactory = Callable[[EngineContext], Engine]
 """Builds an engine that is not started. Raises ValueError: what is wrong with its settings."""
+
+
+class Verdict(enum.StrEnum):
+    """How good a finding is."""
+
+    #: Nothing has to be done.
+    GOOD = "good"
+    #: It works, but not as well as it could.
+    LESS = "less"
+    #: No service can work like this.
+    BAD = "bad"
+
+
+class Finding(Struct, frozen=True):
+    """The result of one check. Made by `good`, `less` and `bad`."""
+
+    about: str
+    verdict: Verdict
+    #: What was found, as a text for people.
+    text: str
+    #: Why it is so; "" only in good findings.
+    cause: str = ""
+    #: What to do: a command, a setting, a file to change. In good findings: what could be gained beyond, or
+    #: "".
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a fault without a cause or a remedy."""
+        if self.verdict is not Verdict.GOOD and not (self.text and self.cause and self.remedy):
+            raise ValueError(f"{self.about}: a fault without its cause and its remedy")
+
+
+def good(about: str, text: str, *, cause: str = "", remedy: str = "") -> Finding:
+    """Return a finding for which nothing has to be done."""
+    return Finding(about, Verdict.GOOD, text, cause, remedy)
+
+
+def less(about: str, text: str, *, cause: str, remedy: str) -> Finding:
+    """Return a finding of what works, but not as well as it could."""
+    return Finding(about, Verdict.LESS, text, cause, remedy)
+
+
+def bad(about: str, text: str, *, cause: str, remedy: str) -> Finding:
+    """Return a finding with which no service, or no job, can work."""
+    return Finding(about, Verdict.BAD, text, cause, remedy)
 
 
 Doctor = Callable[[Mapping[str, Any], Path, bool], Iterable[Finding]]

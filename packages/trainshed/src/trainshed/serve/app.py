@@ -35,10 +35,9 @@ from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.retention import Retention, RetentionReport
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.log_inventory import LogInventory
 from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
 from trainshed.engines.registry import EngineContext, ProgramRules, factory
-from trainshed.engines.streams import ServiceStreams
+from trainshed.engines.streams import LogInventory, ServiceStreams
 from trainshed.engines.terminals import NoTerminals, Terminals
 from trainshed.eventloop.lag import LagMeter
 from trainshed.notifying.senders import Senders

@@ -13,9 +13,8 @@ from msgspec.structs import asdict, replace
 
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import plain
-from trainshed.engines.findings import Finding, Verdict, bad, good, less
 from trainshed.engines.port import Capabilities, Node
-from trainshed.engines.registry import doctor
+from trainshed.engines.registry import Finding, Verdict, bad, doctor, good, less
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
 

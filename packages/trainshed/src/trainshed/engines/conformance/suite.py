@@ -5,8 +5,7 @@
         def lab(self, tmp_path: Path) -> Lab:
             return MyLab(tmp_path)
 
-or, without a line of pytest: `python -m trainshed.engines.conformance mypackage:new_lab`, where
-`new_lab(directory)` returns the `Lab`. Tests of what an engine does not declare in its `Capabilities` are
+Tests of what an engine does not declare in its `Capabilities` are
 skipped.
 """
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
-from trainshed.engines.launch.driver import DeviceEdits, device_edits
+from trainshed.engines.launch.devices import DeviceEdits, device_edits
 from trainshed.engines.launch.where import PROGRAM_PORT, HostFacts, SharedPaths, Where
 from trainshed.engines.port import LaunchRejected, SecretSource, Slot
 from trainshed.replica import protocol

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE, LaunchPlan
-from trainshed.engines.launch.driver import DeviceEdits
+from trainshed.engines.launch.devices import DeviceEdits
 from trainshed.engines.launch.where import Where
 from trainshed.engines.port import Slot
 from trainshed.replica.observe import metrics, reduction_reports

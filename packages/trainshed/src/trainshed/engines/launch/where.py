@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from trainshed.core.catalog import regions
-from trainshed.engines.launch.devices import Device
-from trainshed.engines.launch.driver import NO_DRIVER, Driver
+from trainshed.engines.launch.devices import NO_DRIVER, Device, Driver
 from trainshed.engines.port import NO_ACCESS, ServiceAccess, Slot
 from trainshed.replica import protocol
 

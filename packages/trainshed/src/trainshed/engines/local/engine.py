@@ -17,7 +17,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.engines.launch.documents import Revealed, launch_document, revealed
@@ -25,25 +24,21 @@ from trainshed.engines.launch.where import BuildPlace, HostFacts, Where
 from trainshed.engines.local import machine, places, spawner
 from trainshed.engines.local.autopsies import Autopsies, Foundling
 from trainshed.engines.local.findings import disown_copies, probe_all
-from trainshed.engines.local.gangs import Gangs, PaceLimit, Shims
+from trainshed.engines.local.gangs import Gangs, Shims
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.preloaders import Preloaders
-from trainshed.engines.local.reconciler import Leases, Reconciler
+from trainshed.engines.local.reconciler import Leases, Nodes, Reconciler
 from trainshed.engines.local.slot_handle import SlotHandle, State
-from trainshed.engines.local.spawner import Spawner, ZygoteHandle
-from trainshed.engines.local.sweeper import Sweeper
-from trainshed.engines.local.terminals import open_in
-from trainshed.engines.local.viewing import Viewer
+from trainshed.engines.local.spawner import Spawner, Sweeper, ZygoteHandle
+from trainshed.engines.local.terminals import Viewer, open_in
 from trainshed.engines.port import (
     Capabilities,
     EngineEvent,
     EngineUnavailable,
     Fault,
     Node,
-    ReplicaReport,
     Slot,
     SlotRequest,
 )
@@ -101,7 +96,6 @@ class LocalEngine:
             self._may_not_start,
             self._layout.require_room,
         )
-        self._pace = PaceLimit()
         self._nodes = Nodes(self._emit)
         self._gangs = Gangs(
             self._layout,
@@ -250,7 +244,6 @@ class LocalEngine:
         self._leases.watch()
         async for some in in_turns(fresh, _IN_A_TURN):
             for slot_handle, _, _ in some:
-                await self._pace.start(slot_handle.key)
                 await self._request(slot_handle)
         # Only failures need this, so that no start waits for it.
         async for some in in_turns(fresh, _IN_A_TURN):
@@ -264,8 +257,6 @@ class LocalEngine:
         for slot_handle in gang:
             if slot_handle.incarnation == 0:
                 continue
-            if slot_handle.is_live:
-                await self._pace.stop(slot_handle.key)
             slot_handle.stop(grace)
         try:
             await marking
@@ -459,8 +450,6 @@ class LocalEngine:
                 slot_handle.call()
 
     def _emit(self, event: EngineEvent) -> None:
-        if isinstance(event, ReplicaReport) and not isinstance(event.event, ReplicaNoted):
-            self._pace.leave((event.job_uid, event.event.attempt, event.event.replica))
         self._events.append(event)
         self._wake.set()
 

@@ -1,13 +1,11 @@
 """Gives gangs their slots and has shims started in them.
 
 `Gangs` gives slots out, records them, moves them to other nodes and takes them back. `Shims` writes down what
-a shim needs and has the zygote fork it. `PaceLimit` lets only a few replicas start or stop at once, so that a
-large gang leaves the service its share of the processors (docs/adr/0042).
+a shim needs and has the zygote fork it.
 """
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,8 +20,8 @@ from trainshed.engines.launch.where import SharedPaths, Where, intercepted
 from trainshed.engines.local import machine, places
 from trainshed.engines.local.host_probe import HostProbe
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.local.nodes import Nodes
 from trainshed.engines.local.preloaders import Preloaders
+from trainshed.engines.local.reconciler import Nodes
 from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineEvent, EngineUnavailable, LaunchRejected, Slot, SlotRequest
@@ -32,20 +30,10 @@ from trainshed.eventloop.background import in_turns
 from trainshed.replica import protocol
 
 Gang = Mapping[ReplicaId, SlotHandle]
-Key = tuple[JobUid, int, ReplicaId]
-"""A replica of an attempt."""
 
 _MADE_IN_A_TURN: Final = 8
 """Slots whose directories are made before others have their turn on the loop: where many were deleted a short
 while ago, ext4 takes a third of a millisecond for one."""
-_PER_PROCESSOR: Final = 4
-"""Replicas under way per processor. A start waits for the disk now and then; with fewer a processor would be
-idle."""
-_LONGEST_START: Final = 0.25
-"""Seconds after which a start does not count any more: it pulls an image, say, or waits for a disk."""
-_LONGEST_STOP: Final = 0.02
-"""Seconds after which a stop does not count any more: the program uses its grace period, and the others have
-theirs from nearly the same moment on."""
 
 
 class Gangs:
@@ -321,32 +309,3 @@ def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
     return EngineUnavailable(
         f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
     )
-
-
-class PaceLimit:
-    """Limits how many replicas start or stop at the same time. `leave` is called when one has started or
-    ended."""
-
-    def __init__(self, most: int = 0) -> None:
-        self._free = asyncio.Semaphore(most or _PER_PROCESSOR * (os.cpu_count() or 1))
-        self._under_way: dict[Key, asyncio.TimerHandle] = {}
-
-    async def start(self, key: Key) -> None:
-        """Wait until it may start."""
-        await self._enter(key, _LONGEST_START)
-
-    async def stop(self, key: Key) -> None:
-        """Wait until it may be told to stop."""
-        await self._enter(key, _LONGEST_STOP)
-
-    def leave(self, key: Key) -> None:
-        """Let the next one in. Does nothing if this one did not enter, or has left."""
-        if (timer := self._under_way.pop(key, None)) is not None:
-            timer.cancel()
-            self._free.release()
-
-    async def _enter(self, key: Key, longest: float) -> None:
-        await self._free.acquire()
-        self.leave(key)
-        loop = asyncio.get_running_loop()
-        self._under_way[key] = loop.call_later(longest, self.leave, key)

@@ -4,11 +4,10 @@ follow from them."""
 import asyncio
 from pathlib import Path
 
-from trainshed.engines.launch.devices import NvmlDevices
-from trainshed.engines.launch.driver import NO_DRIVER, find_driver
+from trainshed.engines.launch.devices import NO_DRIVER, NvmlDevices, find_driver
 from trainshed.engines.launch.where import HostFacts
 from trainshed.engines.local import machine
-from trainshed.engines.local.hosts_file import MachineHosts
+from trainshed.engines.local.layout import MachineHosts
 from trainshed.engines.local.options import Options
 from trainshed.engines.local.places import Shares
 from trainshed.engines.local.spawner import Spawner

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import unquote_to_bytes
 
 from trainshed.replica.endpoint import (
-    endings,
     google_hosts,
     messages,
 )
@@ -140,7 +139,7 @@ class Conversation:
         finally:
             for host in list(self._servers):
                 self._drop(host)
-            endings.hang_up(self._client)
+            messages.hang_up(self._client)
 
     def _exchange(self) -> bool:
         """Serve one request; return whether another may follow."""

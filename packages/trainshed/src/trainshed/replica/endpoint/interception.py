@@ -13,8 +13,8 @@ import threading
 
 from trainshed.replica.endpoint import (
     conversation,
-    endings,
     google_hosts,
+    messages,
 )
 
 _HANDSHAKE_SECONDS = 30.0
@@ -63,7 +63,7 @@ class TlsFront:
 
     def refuse(self, connection: socket.socket) -> None:
         """Tell the client of an accepted connection that it may not use this endpoint."""
-        endings.send_away(connection, self._secured)
+        messages.send_away(connection, self._secured)
 
     def _secured(self, connection: socket.socket) -> ssl.SSLSocket:
         """Do the TLS handshake. Raises OSError if there is no certificate, or the client does not trust it or

@@ -26,8 +26,6 @@ _TUPLE = struct.Struct("=2s2s16s16sIII")
 _ANY_COOKIE = 0xFFFFFFFF
 _BEFORE_TUPLE = _HEADER.size + 4
 _USER_AND_INODE = struct.Struct("=12xII")
-_RECENT = 32
-"""Processes that are looked at first: who has called will call again."""
 
 
 class Peers:
@@ -39,7 +37,6 @@ class Peers:
         user ids, () = it has none. Opens nothing."""
         self._guardian = guardian
         self._users = range(users[0], users[0] + users[1]) if users else None
-        self._recent: list[int] = []
         self._asking: socket.socket | None = None
 
     def belongs(self, connection: socket.socket) -> bool:
@@ -88,21 +85,14 @@ class Peers:
         """Whether a process of the replica holds the socket with this inode."""
         link = "socket:[%d]" % inode
         return (
-            self._found(list(self._recent), link)
-            or self._found(processes.family(self._guardian), link)
+            self._found(processes.family(self._guardian), link)
             # The first search may miss a process that is just being forked; this one misses none.
             or self._found(processes.descendants(self._guardian), link)
         )
 
     def _found(self, candidates: Iterable[int], link: str) -> bool:
-        for process in candidates:
-            # The process id may have been reused since it was found.
-            if _has_open(process, link) and self._is_below(process):
-                if process in self._recent:
-                    self._recent.remove(process)
-                self._recent[:] = [process, *self._recent[: _RECENT - 1]]
-                return True
-        return False
+        # A process id may have been reused since it was found.
+        return any(_has_open(process, link) and self._is_below(process) for process in candidates)
 
     def _is_below(self, process: int) -> bool:
         while process > 1:

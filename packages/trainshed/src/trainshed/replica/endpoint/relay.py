@@ -272,9 +272,9 @@ class Relay:
             if door is not None:
                 door.refuse(connection)
             else:
-                from trainshed.replica.endpoint import endings
+                from trainshed.replica.endpoint import messages
 
-                endings.send_away(connection)
+                messages.send_away(connection)
             return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if door is not None:

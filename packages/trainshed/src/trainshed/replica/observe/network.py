@@ -14,8 +14,6 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 
-from trainshed.replica.system import sock_diag
-
 _INFO = 2
 """The attribute that holds struct tcp_info, and the number of the bit that asks for it, counted from 1."""
 _LIVE = 0xFFF & ~(1 << 10) & ~(1 << 6)
@@ -64,7 +62,7 @@ class Traffic:
         #: The same of connections that have ended since and whose notices are on the way, which may take
         #: several queries on a busy machine. Forgetting them earlier would count them twice.
         self._gone: dict[bytes, tuple[int, int]] = {}
-        self._notices = sock_diag.listen(_DESTROYED)
+        self._notices = listen(_DESTROYED)
         self._notices.setblocking(False)
 
     def read(self, family: Iterable[int]) -> tuple[int, int]:
@@ -105,7 +103,7 @@ class Traffic:
     def _read_notices(self) -> None:
         for _ in range(_MOST_NOTICES):
             try:
-                data = sock_diag.receive(self._notices)
+                data = receive(self._notices)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -151,22 +149,22 @@ def _sockets(family: Iterable[int]) -> set[int]:
 
 def _open_connections() -> Iterator[Connection]:
     """Yield all TCP connections of the machine. Raises OSError."""
-    with sock_diag.listen() as requests:
+    with listen() as requests:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _LIVE)
-            for data in sock_diag.answers(requests, request):
+            for data in answers(requests, request):
                 for connection in _connections(data):
                     yield connection
 
 
 def _connections(data: bytes) -> Iterator[Connection]:
-    for body in sock_diag.bodies(data):
+    for body in bodies(data):
         if len(body) < _MESSAGE.size:
             continue
         fields = _MESSAGE.unpack_from(body)
         family, cookie = fields[0], fields[9]
         own_port, other_port, own, other = fields[4:8]
-        info = sock_diag.attribute(body, _MESSAGE.size, _INFO)
+        info = attribute(body, _MESSAGE.size, _INFO)
         # The field is missing if the kernel does not count it.
         if len(info) >= _COUNTS_AT + _COUNTS.size:
             counts = _COUNTS.unpack_from(info, _COUNTS_AT)
@@ -181,3 +179,84 @@ def _address(family: int, data: bytes) -> str:
     text = socket.inet_ntop(socket.AF_INET6, data)
     # IPv4 connections of dual-stack sockets, which many servers use, have mapped addresses.
     return text[7:] if text.startswith("::ffff:") else text
+
+
+_SOCK_DIAG = 4
+_BY_FAMILY, _DESTROY = 20, 21
+_DONE, _ERROR = 3, 2
+_DUMP = 0x301
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_BUFFER = 256 << 10
+_LONGEST_WAIT = 1.0
+"""Seconds to wait for the kernel's answer, which is there once the request is sent."""
+
+
+def listen(groups: int = 0) -> socket.socket:
+    """Open a socket for requests, which also receives notices of these `groups`. Raises OSError."""
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG)
+    try:
+        opened.bind((0, groups))
+        opened.settimeout(_LONGEST_WAIT)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def receive(requests: socket.socket) -> bytes:
+    """Receive some messages. Raises OSError."""
+    return requests.recv(_BUFFER)
+
+
+def answers(requests: socket.socket, request: bytes) -> Iterator[bytes]:
+    """Yield the messages that answer a request for all sockets of a family, some at a time. Raises
+    OSError."""
+    requests.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+    is_done = False
+    while not is_done:
+        data = receive(requests)
+        is_done = _ends(data)
+        yield data
+
+
+def bodies(data: bytes) -> Iterator[bytes]:
+    """Yield the body of each message that describes a socket: one that exists, or, in a notice, one that was
+    destroyed."""
+    for kind, begin, end in _messages(data):
+        if kind in (_BY_FAMILY, _DESTROY):
+            yield data[begin:end]
+
+
+def attribute(body: bytes, at: int, wanted: int) -> bytes:
+    """Return an attribute of a body, whose attributes begin at `at`; b"" = it has none such."""
+    while at + _ATTRIBUTE.size <= len(body):
+        length, kind = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size:
+            break
+        if kind == wanted:
+            return body[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+    return b""
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (type, begin, end) of each message's body."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind = _HEADER.unpack_from(data, at)[:2]
+        if length < _HEADER.size:
+            return
+        yield kind, at + _HEADER.size, min(at + length, len(data))
+        at += (length + 3) & ~3
+
+
+def _ends(data: bytes) -> bool:
+    """Whether the answer is complete. Raises OSError if it is a refusal."""
+    for kind, begin, _ in _messages(data):
+        if kind == _ERROR:
+            number = -struct.unpack_from("=i", data, begin)[0]
+            raise OSError(number, "sock_diag: %s" % os.strerror(number))
+        if kind == _DONE:
+            return True
+    return False

@@ -1,6 +1,7 @@
 """Builds and drives the helpers that a shim runs beside its program: endpoint, socket calls made in the
 program's place, memory limit, metrics, usage, disk, reduction reports, stall watchdog."""
 
+import json
 import os
 from typing import Any, Protocol
 
@@ -9,7 +10,6 @@ from trainshed.replica.endpoint import peers, relay
 from trainshed.replica.observe import (
     disk,
     growing_files,
-    launches,
     masking,
     metrics,
     notes,
@@ -166,7 +166,7 @@ class Sidecars:
     def program_started(self, at: int) -> None:
         """Start the helpers that watch the program, which runs since `at` (ns since the epoch)."""
         self.memory.program_started()
-        launches.note(self._plan, at, self._mask)
+        note_launch(self._plan, at, self._mask)
         if self._usage is not None:
             self._usage.begin(at)
         if self._disk is not None:
@@ -259,3 +259,56 @@ class Sidecars:
         """Close the files; nothing is recorded after that."""
         if self._metrics is not None:
             self._metrics.close()
+
+
+LAUNCHES = "launches.jsonl"
+"""Beside the log: how each incarnation of the program was started, one JSON line each."""
+
+SHOWN = (
+    *("CLUSTER_SPEC", "TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+    *("CUDA_VISIBLE_DEVICES", "CLOUD_ML_TRIAL_ID", "HOSTNAME", "HOME", "PATH", "TMPDIR"),
+    *("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR", "AIP_DATA_FORMAT"),
+    *("AIP_TRAINING_DATA_URI", "AIP_VALIDATION_DATA_URI", "AIP_TEST_DATA_URI"),
+)
+"""Variables whose values are written down."""
+_LONGEST = 16 << 10
+"""Characters of a value, and of an argument."""
+_MOST_ARGUMENTS = 200
+_CUT = "…"
+
+
+def note_launch(plan: protocol.LaunchDocument, at: int, mask: masking.Mask | None) -> None:
+    """Record that the plan's program was started at that moment (ns)."""
+    environ = plan.program.environ
+
+    def shown(text: str) -> str:
+        cut = text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
+        return mask.text(cut) if mask is not None else cut
+
+    argv = [shown(word) for word in plan.program.argv[:_MOST_ARGUMENTS]]
+    entry: dict[str, Any] = {
+        "incarnation": plan.incarnation,
+        "at": at,
+        "argv": argv + [_CUT] * (len(plan.program.argv) > _MOST_ARGUMENTS),
+        "directory": plan.program.directory,
+        "names": sorted(environ),
+        "values": {name: shown(environ[name]) for name in SHOWN if name in environ},
+        "hostname": plan.isolation.hostname,
+        "address": plan.network.address,
+        "level": plan.isolation.level,
+        "user": plan.isolation.users[0] if plan.isolation.users else -1,
+        "memory": plan.limits.memory_limit,
+        "disk": plan.limits.disk_limit,
+        "processes": plan.limits.pids_limit,
+        "gpus": list(plan.observation.gpus),
+    }
+    text = json.dumps(entry) + "\n"
+    path = os.path.join(plan.observation.logs, LAUNCHES)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(handle, text.encode("utf-8", "replace"))
+        finally:
+            os.close(handle)
+    except OSError:
+        pass  # The disk may be full: the record is not needed.

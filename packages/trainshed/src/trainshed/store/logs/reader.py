@@ -56,7 +56,7 @@ class Launch(msgspec.Struct, frozen=True):
     #: Names of all its environment variables, sorted.
     names: tuple[str, ...] = ()
     #: Values of those variables that the service sets to describe the program's place
-    #: (`replica.observe.launches.SHOWN`).
+    #: (`replica.supervisor.sidecars.SHOWN`).
     values: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     #: "" = the machine's.
     hostname: str = ""

@@ -6,8 +6,7 @@ from msgspec import Struct
 
 from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineUnavailable, Node, NodeChanged, NodeState
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.events import FaultyEventBus
+from trainshed.testing.engine.clock import Clock, FaultyEventBus
 
 SECOND = 10**9
 

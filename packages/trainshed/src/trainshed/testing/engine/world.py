@@ -22,8 +22,7 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.events import FaultyEventBus
+from trainshed.testing.engine.clock import Clock, FaultyEventBus
 from trainshed.testing.engine.nodes import SECOND, Nodes, Times
 from trainshed.testing.engine.programs import (
     SIGKILL,
