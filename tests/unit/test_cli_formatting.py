@@ -9,7 +9,7 @@ from trainshed.cli.text.moments import (
     duration,
     parse_moment,
 )
-from trainshed.cli.text.tables import Column, joined, table, width
+from trainshed.cli.text.tables import Field, table_of, width
 
 SECOND = 10**9
 NOON = parse_moment("2026-11-20T12:00:00Z")
@@ -33,25 +33,30 @@ def test_durations(length: int, text: str) -> None:
     assert duration(length) == text
 
 
+def lines_of(
+    fields: tuple[Field, ...], *records: dict[str, str], max_width: int | None = None
+) -> list[str]:
+    return list(map(click.unstyle, table_of(fields, records, max_width)))
+
+
 def test_tables_align_and_give_way() -> None:
-    columns = (Column("A", flexible=True), Column("N", right=True), Column("Z"))
-    rows = [("a long long name", "7", "end"), ("ｗｉｄｅ", "128", "")]
-    full = [joined(cells) for cells in table(columns, rows)]
-    assert full == [
+    fields = (Field("A", "a", flexible=True), Field("N", "n", right=True), Field("Z", "z"))
+    rows = ({"a": "a long long name", "n": "7", "z": "end"}, {"a": "ｗｉｄｅ", "n": "128"})
+    assert lines_of(fields, *rows) == [
         "A                   N  Z",
         "a long long name    7  end",
-        "ｗｉｄｅ          128",
+        "ｗｉｄｅ          128  –",
     ]
-    narrow = [joined(cells) for cells in table(columns, rows, max_width=20)]
+    narrow = lines_of(fields, *rows, max_width=20)
     assert narrow[1] == "a long lo…    7  end"
     assert all(width(text) <= 20 for text in narrow)
-    assert joined(table(columns, rows, max_width=1)[1]).startswith("a long …  ")
+    assert lines_of(fields, *rows, max_width=1)[1].startswith("a long …  ")
 
 
 def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:
     """spec/logs#lines: what others wrote is shown as text: a command of several lines, an escape sequence."""
-    rows = [("python -c 'one\ntwo'\t", "1"), ("\x1b[31mred\x07", "2")]
-    lines = [joined(cells) for cells in table((Column("RAN"), Column("N")), rows)]
+    rows = ({"a": "python -c 'one\ntwo'\t", "n": "1"}, {"a": "\x1b[31mred\x07", "n": "2"})
+    lines = table_of((Field("RAN", "a"), Field("N", "n")), rows)
     assert lines[1:] == ["python -c 'one two'   1", " [31mred              2"]
 
 

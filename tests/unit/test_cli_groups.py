@@ -11,8 +11,6 @@ from trainshed.serve.main import group
     [
         ("logs", "No such command 'logs'. Did you mean 'trainshed jobs logs'?"),
         ("job", "No such command 'job'. Did you mean 'jobs'?"),
-        ("submit", "No such command 'submit'. Did you mean 'trainshed run'?"),
-        ("ps", "No such command 'ps'. Did you mean 'trainshed jobs list'?"),
         ("frobnicate", "No such command 'frobnicate'."),
     ],
 )

@@ -15,7 +15,7 @@ from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output import Actions, print_data, takes_actions, takes_form
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
-from trainshed.cli.text.tables import Column, titled
+from trainshed.cli.text.tables import Field, table_of
 
 _SCHEME = "gs://"
 
@@ -81,19 +81,12 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
     if form == "json":
         print_data({"objects": objects, "directories": below})
         return
-    rows = [
-        *((f"{_SCHEME}{at.bucket}/{name}", "", "") for name in below),
-        *(
-            (
-                f"{_SCHEME}{at.bucket}/{record['name']}",
-                _size(int(record.get("size", 0))),
-                local_moment(parse_moment(str(record.get("updated", "")))),
-            )
-            for record in objects
-        ),
-    ]
-    columns = (Column("NAME"), Column("SIZE", right=True), Column("CHANGED"))
-    for line in titled(columns, rows):
+    fields = (
+        Field("NAME", "name", lambda name: f"{_SCHEME}{at.bucket}/{name}"),
+        Field("SIZE", "size", lambda count: _size(int(count)), right=True),
+        Field("CHANGED", "updated", lambda updated: local_moment(parse_moment(updated))),
+    )
+    for line in table_of(fields, [*({"name": name} for name in below), *objects]):
         click.echo(line)
 
 

@@ -23,10 +23,6 @@ class Unreachable(click.ClickException):
     """No service answers. Exit status 1, as for every error that is not one of usage."""
 
 
-class Unaddressed(Unreachable):
-    """A service runs, but its address is not known."""
-
-
 class Refused(click.ClickException):
     """The service answered with an error.
 

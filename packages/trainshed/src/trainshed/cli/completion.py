@@ -27,7 +27,6 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--region": lambda: _of_both(regions),
 }
 """Options whose values are the same for every service."""
-Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _PATIENCE = 0.5
 """Seconds that the service may take to answer."""
@@ -87,22 +86,11 @@ def _of_both(names: Callable[[Api], tuple[str, ...]]) -> list[str]:
     return sorted({name for api in Api for name in names(api)})
 
 
-def names(path: str, key: str, field: str = "name") -> Completer:
-    """Return a completer of the names in a list of the service's own API: `field` of the objects under
-    `key`. Of a resource's name the last part is offered."""
-
-    def complete(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
-        def ask(client: Client, endpoint: Endpoint) -> list[dict[str, Any]]:
-            place = {"project": endpoint.project or None, "region": endpoint.region or None}
-            return client.get(path, **place)[key]
-
-        known = [str(record.get(field, "")).rpartition("/")[2] for record in _asked(context, ask)]
-        return [CompletionItem(name) for name in known if name.startswith(typed)]
-
-    return complete
-
-
-nodes = names("/trainshed/v1/nodes", "nodes")
+def nodes(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete a node."""
+    known = _asked(context, lambda client, _: client.get("/trainshed/v1/nodes")["nodes"])
+    names = (str(node.get("name", "")) for node in known)
+    return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 
 def _asked(

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from trainshed.cli.client import PATIENCE, Client, Unaddressed, Unreachable
+from trainshed.cli.client import PATIENCE, Client, Unreachable
 from trainshed.replica import protocol
-from trainshed.replica.system import processes
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
@@ -97,8 +96,7 @@ def find(url: str | None, token: str | None, data: Path | None, ca: str | None =
 
 
 def local(data: Path, token: str | None = None) -> Endpoint:
-    """Return the service of a data directory. Raises Unreachable if none runs there: Unaddressed if one has
-    the directory's lock but no `service.json`."""
+    """Return the service of a data directory. Raises Unreachable if none runs there."""
     file = data / "service.json"
     try:
         service: dict[str, Any] = json.loads(file.read_text())
@@ -123,12 +121,6 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             advice=f"The service of {data} does not answer (yet, or any more). {_start_at(data)}",
         )
     except FileNotFoundError:
-        if pid := holder(data):
-            raise Unaddressed(
-                f"A Trainshed service (process {pid}) runs with its data in {data}, and its file service.json"
-                " is not there: it is still starting, or somebody has deleted the file. If it stays away,"
-                f" kill {pid} (jobs run on), and start the service again, which writes the file anew."
-            ) from None
         raise Unreachable(
             f"No Trainshed service is running with its data in {data}. {_start_at(data)}"
         ) from None
@@ -147,36 +139,6 @@ def local(data: Path, token: str | None = None) -> Endpoint:
             f" {endpoint.pid}, has ended). {_start_at(data)}"
         )
     return endpoint
-
-
-def holder(data: Path) -> int | None:
-    """Return the process id of the service that has the lock of a data directory, or waits for it; 0 = a
-    process that cannot be seen from here, None = none. The lock is not tried, since that could make a service
-    that starts now fail."""
-    try:
-        file = (data / "trainshed.lock").stat()
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    return _lock_holder(locks, file)
-
-
-def _lock_holder(locks: str, file: os.stat_result) -> int | None:
-    """Return the process that has a file's `flock` by the text of /proc/locks; 0 and None as in `holder`."""
-    place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
-    for line in locks.splitlines():
-        words = line.split()
-        if "FLOCK" not in words:
-            continue
-        pid, where = words[words.index("FLOCK") + 3 :][:2]
-        device, _, inode = where.rpartition(":")
-        if int(inode) != file.st_ino:
-            continue
-        # On btrfs and overlayfs `stat` of a file shows another device than its locks do. An open file of the
-        # process can still be recognised.
-        if device == place or processes.has_open(int(pid), file):
-            return max(0, int(pid))
-    return None
 
 
 def data_option(data: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from trainshed.cli.client import Client, Refused, Unaddressed, Unreachable
+from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, data_directory, local, on_this_machine, takes_address
 from trainshed.cli.jobs.references import job_path, live_jobs
@@ -67,7 +67,7 @@ def command(
     try:
         endpoint = local(data_directory(data), token)
     except Unreachable as none_runs:
-        if url or isinstance(none_runs, Unaddressed):
+        if url:
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
         if release:

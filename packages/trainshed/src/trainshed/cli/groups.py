@@ -14,22 +14,6 @@ from trainshed.cli.commands import KINDS, LazyCommand
 
 _SHARED = frozenset({"--data", "--url", "--token", "--ca", "--format", "--project", "--region"})
 """Options that most commands have; each takes a value."""
-_OTHERS_SAY = {
-    "help": "--help",
-    "info": "status",
-    "kill": "jobs cancel",
-    "launch": "run",
-    "ls": "jobs list",
-    "ps": "jobs list",
-    "serve": "up",
-    "server": "up",
-    "start": "up",
-    "stop": "down",
-    "submit": "run",
-    "train": "run",
-    "version": "--version",
-}
-"""Names that other tools use, and the command that they mean here."""
 _HELP = frozenset({"-h", "--help", "--version"})
 VERBS = ("list", "describe", "delete")
 """Commands that take a kind of thing."""
@@ -61,10 +45,6 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
             name = error.command_name
-            if meant := _OTHERS_SAY.get(name) if ctx.parent is None else None:
-                raise click.UsageError(
-                    f"{error.message} Did you mean '{ctx.command_path} {meant}'?", ctx
-                ) from None
             meant = [] if error.possibilities else self._groups_with(name)
             if not meant:
                 raise

@@ -217,30 +217,24 @@ def _told(work: Callable[[], Any]) -> Any:
         raise click.ClickException(str(failure)) from None
 
 
-def _table(offers: "list[InventoryEntry]") -> Iterator[str]:
-    from trainshed.cli.text.tables import Column, joined, table
+def _table(offers: "list[InventoryEntry]") -> list[str]:
+    from trainshed.cli.text.tables import Field, table_of
 
-    columns = [
-        Column("FAMILY"),
-        Column("VERSION"),
-        Column("PYTHON"),
-        Column("STATE"),
-        Column("SIZE", right=True),
-        Column("LAST USED"),
-    ]
-    rows = [
-        (
-            offer.family,
-            offer.version or "–",
-            offer.python or "–",
-            "built" if offer.built else "not built" if offer.python else f"needs {offer.needs}",
-            _size(offer.bytes) if offer.built else "–",
-            _ago(offer.used) if offer.built else "–",
-        )
-        for offer in offers
-    ]
-    for line in table(columns, rows):
-        yield joined(line)
+    def state(offer: "InventoryEntry") -> str:
+        return "built" if offer.built else "not built" if offer.python else f"needs {offer.needs}"
+
+    def if_built(show: Callable[["InventoryEntry"], str]) -> Callable[["InventoryEntry"], str]:
+        return lambda offer: show(offer) if offer.built else ""
+
+    fields = (
+        Field("FAMILY", "family"),
+        Field("VERSION", "version"),
+        Field("PYTHON", "python"),
+        Field("STATE", None, state),
+        Field("SIZE", None, if_built(lambda offer: _size(offer.bytes)), right=True),
+        Field("LAST USED", None, if_built(lambda offer: _ago(offer.used))),
+    )
+    return table_of(fields, offers)
 
 
 def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:

@@ -17,7 +17,7 @@ from trainshed.cli.text.colours import (
     trial_colour,
 )
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
-from trainshed.cli.text.tables import Column, Field, joined, pairs, table, table_of
+from trainshed.cli.text.tables import Field, pairs, table_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.requested import requested
 from trainshed.core.study.records import TrialState
@@ -306,25 +306,30 @@ def timeline_lines(
         return []
     # They are stored in the order in which the service learnt of them, which is not that of their times.
     entries = sorted(entries, key=lambda entry: entry.at)
-    columns = (Column("TIME"), Column("AFTER", right=True), Column("WHAT"), Column("MESSAGE"))
-    rows = [
-        (
-            local_clock(entry.at, zone),
-            "+" + duration(entry.at - entries[0].at),
-            entry.kind,
-            _first_line(entry),
-        )
-        for entry in entries
-    ]
-    header, *cells = table(columns, rows)
-    day = f"{local_moment(entries[0].at, zone)[:10]}  Timeline"
-    lines = [faint(day), faint(joined(header))]
+    fields = (
+        Field("TIME", "at", lambda at: local_clock(at, zone), colour=_faint),
+        Field(
+            "AFTER", "at", lambda at: f"+{duration(at - entries[0].at)}", right=True, colour=_faint
+        ),
+        Field("WHAT", "kind", colour=_colour),
+        Field("MESSAGE", None, _first_line, colour=_colour),
+    )
+    header, *rows = table_of(fields, entries)
+    lines = [faint(f"{local_moment(entries[0].at, zone)[:10]}  Timeline"), header]
     headings = {attempt.attempt: attempt for attempt in attempts}
-    for entry, row in zip(entries, cells, strict=True):
+    for entry, row in zip(entries, rows, strict=True):
         if entry.kind in _BEGINS and entry.attempt in headings:
             lines.append(_heading(headings.pop(entry.attempt)))
-        lines.append(_line(entry, row))
+        lines.append(row)
     return lines
+
+
+def _faint(entry: TimelineView) -> str:
+    return "bright_black"
+
+
+def _colour(entry: TimelineView) -> str | None:
+    return entry_colour(entry.kind, entry.effect)
 
 
 def _first_line(entry: TimelineView) -> str:
@@ -341,11 +346,3 @@ def _heading(attempt: Attempt) -> str:
     lasted = f"  {duration(ended - started)}" if ended else "  goes on"
     rule = f", ended by {attempt.rule}" if attempt.rule else ""
     return click.style(f"Attempt {attempt.attempt}", bold=True) + faint(lasted + rule)
-
-
-def _line(entry: TimelineView, row: list[str]) -> str:
-    row[0], row[1] = faint(row[0]), faint(row[1])
-    colour = entry_colour(entry.kind, entry.effect)
-    if colour:
-        row[2:] = [click.style(cell, fg=colour) for cell in row[2:]]
-    return joined(row)

@@ -19,17 +19,6 @@ NOTHING = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    #: Whether cells are aligned to the right, as numbers are.
-    right: bool = False
-    #: Whether cells may be cut if the width does not suffice.
-    flexible: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Field:
     """A column of a table of records."""
 
@@ -59,64 +48,44 @@ class Field:
 
 
 def table_of(
-    fields: Sequence[Field], records: Sequence[Any], width: int | None = None
+    fields: Sequence[Field], records: Sequence[Any], max_width: int | None = None
 ) -> list[str]:
-    """Return the lines of a table of records, the titles first. `width`: maximum characters of a line, None =
-    unlimited."""
+    """Return the lines of a table of records, the titles first. `max_width`: maximum characters of a line,
+    None = unlimited; flexible columns are cut, the first one first. Wider lines are possible if no flexible
+    column is left."""
     cells = [(field, [field.cell(record) for record in records]) for field in fields]
     shown = [(field, texts) for field, texts in cells if any(texts) or not field.optional]
-    columns = [Column(field.title, field.right, field.flexible) for field, _ in shown]
-    rows = list(zip(*([text or NOTHING for text in texts] for _, texts in shown), strict=True))
-    header, *lines = table(columns, rows, width)
-    coloured = (
-        [
-            click.style(cell, fg=colour) if (colour := field.colour(record)) else cell
-            for (field, _), cell in zip(shown, line, strict=True)
-        ]
-        for record, line in zip(records, lines, strict=True)
+    columns = [field for field, _ in shown]
+    rows = zip(
+        *([_in_one_line(text or NOTHING) for text in texts] for _, texts in shown), strict=True
     )
-    return [faint(joined(header)), *map(joined, coloured)]
-
-
-def table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
-) -> list[list[str]]:
-    """Return the cells of the titles and of `rows`, padded so that they align if joined by `joined`.
-
-    `max_width`: maximum characters of a line, None = unlimited; flexible columns are cut, the first one
-    first. The last cell of a row has no padding after it. Wider lines are possible if no flexible column is
-    left.
-    """
-    lines = [[column.title for column in columns], *(list(map(_in_one_line, row)) for row in rows)]
+    lines = [[field.title for field in columns], *map(list, rows)]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
     if max_width is not None:
         _shrink(columns, widths, max_width)
-    return [
-        [
+    texts: list[str] = []
+    for number, line in enumerate(lines):
+        padded = [
             _padded(cell, widths[index], columns[index].right, index == len(columns) - 1)
             for index, cell in enumerate(line)
         ]
-        for line in lines
-    ]
-
-
-def joined(cells: Sequence[str]) -> str:
-    """Join the cells of a row to a line of the table."""
-    return _GAP.join(cells).rstrip()
+        if number:
+            padded = [
+                click.style(cell, fg=colour)
+                if (colour := field.colour(records[number - 1]))
+                else cell
+                for field, cell in zip(columns, padded, strict=True)
+            ]
+            texts.append(_GAP.join(padded).rstrip())
+        else:
+            texts.append(faint(_GAP.join(padded).rstrip()))
+    return texts
 
 
 def first_few(names: Sequence[str], limit: int) -> str:
     """Return the first `limit` names in one line, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
-
-
-def titled(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], max_width: int | None = None
-) -> list[str]:
-    """Return the lines of a table whose cells have no colours: the titles, then a line for each row."""
-    header, *cells = table(columns, rows, max_width)
-    return [faint(joined(header)), *map(joined, cells)]
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -160,7 +129,7 @@ def _in_one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def _shrink(columns: Sequence[Column], widths: list[int], max_width: int) -> None:
+def _shrink(columns: Sequence[Field], widths: list[int], max_width: int) -> None:
     missing = sum(widths) + len(_GAP) * (len(widths) - 1) - max_width
     for index, column in enumerate(columns):
         if missing > 0 and column.flexible:
