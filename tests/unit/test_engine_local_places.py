@@ -1,12 +1,17 @@
-"""Addresses and GPUs of slots: pure functions of who has which already (spec/queue#capacity,
-spec/machines#gpus)."""
+"""Where slots lie, and which addresses, ports and GPUs they get."""
 
+import subprocess
+from pathlib import Path
+
+import pytest
 from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import FakeDevices
+from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest
+from trainshed.replica.system import kernel
 
 TWO = FakeDevices("Tesla T4", "Tesla T4").find()
 
@@ -70,3 +75,42 @@ def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:
     again = choose_address("id", JobUid(1), ReplicaId(1, 0), ())
     assert again in used
     assert choose_address("id", JobUid(1), ReplicaId(1, 0), {again}) != again
+
+
+JOB = JobUid(7)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path)
+    made.make()
+    return made
+
+
+def test_a_job_goes_out_of_sight_with_its_last_attempt(layout: Layout) -> None:
+    for attempt in (1, 2):
+        layout.write(JOB, attempt, ())
+    layout.discard(JOB, 1)
+    assert list(layout.attempts()) == [(JOB, 2)]
+    layout.discard(JOB, 2)
+    assert not (layout.slots / str(JOB)).exists()
+    # All of it is to be deleted later: each in one piece.
+    assert len(list(layout.trash.iterdir())) == 2
+
+
+def test_nothing_is_started_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    try:
+        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=4m")
+    except OSError as error:
+        pytest.skip(f"this user may not mount anything: {error}")
+    try:
+        layout = Layout(place)
+        layout.make()
+        layout.require_room()
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True, timeout=20)
+        with pytest.raises(OSError, match="Read-only"):
+            layout.require_room()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)

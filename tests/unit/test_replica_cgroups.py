@@ -1,9 +1,11 @@
-"""Finding where control groups may be made, and the limits, on drawn file trees of both versions."""
+"""Control groups on drawn file trees of both versions, and lines that come with handles."""
 
+import os
+import socket
 from pathlib import Path
 
 from trainshed.replica import protocol
-from trainshed.replica.system import cgroups
+from trainshed.replica.system import cgroups, unix_sockets
 
 
 def v2_tree(root: Path, own: str, handed_on: dict[str, str]) -> Path:
@@ -61,3 +63,39 @@ def test_a_program_may_have_a_share_of_the_processes_that_its_machine_and_its_gr
     assert cgroups.process_share(str(inner), str(kernel)) == 1500
     (inner / "pids.max").write_text("1000\n")
     assert cgroups.process_share(str(inner), str(kernel)) == 500
+
+
+def test_a_long_line_and_the_next_that_comes_with_its_last_piece_are_received_one_by_one() -> None:
+    """As the order of a program with long arguments, and what hands the slot's lock over."""
+    ours, theirs = socket.socketpair()
+    for size in (30_000, 40_000, 60_000, 100_000):
+        lines = [b"x" * size, b"claimed"]
+        for line in lines:
+            unix_sockets.send(ours, line + b"\n", ours.fileno())
+        receiver = unix_sockets.Receiver(theirs)
+        received = [receiver.receive_one(), receiver.receive_one()]
+        assert [one and one[0] for one in received] == lines
+        for one in received:
+            os.close(one[1] if one else -1)
+    ours.shutdown(socket.SHUT_WR)
+    assert unix_sockets.Receiver(theirs).receive_one() is None
+    ours.close()
+    theirs.close()
+
+
+def test_two_lines_that_come_at_once_have_their_own_handles() -> None:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    unix_sockets.send(ours, b"one\n", read)
+    unix_sockets.send(ours, b"two\n", write)
+    receiver = unix_sockets.Receiver(theirs)
+    received = receiver.receive()
+    while len(received) < 2:
+        received += receiver.receive()
+    assert [text for text, _ in received] == [b"one", b"two"]
+    os.write(received[1][1], b"!")
+    assert os.read(received[0][1], 10) == b"!"
+    for handle in (read, write, *(handle for _, handle in received)):
+        os.close(handle)
+    ours.close()
+    theirs.close()

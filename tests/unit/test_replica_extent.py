@@ -1,4 +1,4 @@
-"""What a directory's files take on the disk, added up a little at a time (spec/machines#disk)."""
+"""Files of replicas: measured (spec/machines#disk), deleted, and replaced in one step."""
 
 import contextlib
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from trainshed.replica.system import durable, trees
 from trainshed.replica.system.trees import TreeSize
 
 MIB = 1 << 20
@@ -104,3 +105,55 @@ def test_nothing_is_too_deep_to_be_passed_over(top: Path) -> None:
     os.close(place)
     assert measured(top) >= 3 * MIB
     assert opened(top) == []
+
+
+def test_a_tree_without_rights_goes_and_what_its_links_lead_to_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    tree = tmp_path / "tree"
+    inner = tree / "a" / "b"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    (tree / "link").symlink_to(kept)
+    inner.chmod(0)
+    (tree / "a").chmod(0o500)
+    trees.delete(str(tree))
+    assert not tree.exists()
+    assert (kept / "file").exists()
+
+
+def test_a_tree_deeper_than_anybody_can_follow_goes(tmp_path: Path) -> None:
+    """A program that made it must not keep what others threw away from being deleted."""
+    trash = tmp_path / "trash"
+    for name in ("deep", "other"):
+        (trash / name).mkdir(parents=True)
+    deepen(trash / "deep", 1500)
+    trees.sweep(str(trash))
+    assert list(trash.iterdir()) == []
+
+
+def deepen(directory: Path, levels: int) -> None:
+    """Make so many directories within each other: deeper than a path can be long."""
+    here = os.open(directory, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def test_a_write_that_takes_only_a_part_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is nearly full takes a part without an error; a cut document must not replace a whole
+    one."""
+    write = os.write
+
+    def part(handle: int, data: memoryview) -> int:
+        return write(handle, data[:3])
+
+    monkeypatch.setattr(os, "write", part)
+    durable.write(str(tmp_path / "slots.json"), "the whole text", sync=False)
+    assert (tmp_path / "slots.json").read_text() == "the whole text"

@@ -14,7 +14,6 @@ from trainshed.replica.observe import metrics
 from trainshed.replica.observe.growing_files import DiskRetries
 from trainshed.replica.protocol import FILES
 from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel
 from trainshed.replica.system.loop import Loop
 
 PATIENCE = 20.0
@@ -126,14 +125,6 @@ def test_the_newest_value_of_a_step_follows_and_the_same_one_does_not(running: S
     assert [e["at"] for e in running.taken()] == [100 * 10**9, 101 * 10**9, 103 * 10**9]
 
 
-def test_a_clock_that_is_set_back_does_not_make_the_old_value_win(running: Slot) -> None:
-    running.write(line("0.5", None, 100.0))
-    running.turn()
-    running.write(line("0.5", None, 100.0), line("0.7", None, 50.0))
-    running.turn()
-    assert [e["at"] for e in running.taken()] == [100 * 10**9, 100 * 10**9 + 1]
-
-
 @pytest.mark.parametrize(
     ("written", "value", "step"),
     [
@@ -190,22 +181,6 @@ def test_a_torn_end_waits_for_its_rest(running: Slot) -> None:
     running.turn()
     assert running.values() == [(1, 0.5), (2, 0.4)]
     assert running.said == []
-
-
-def test_where_nobody_tells_the_file_is_looked_at(
-    slot: Slot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on macOS, or for a user who has no inotify left."""
-
-    def refuse(directory: str, mask: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(kernel, "watch_handle", refuse)
-    slot.metrics.begin(5)
-    for step in range(2):
-        slot.write(*(line("0.5", earlier, 9.0) for earlier in range(step + 1)))
-        slot.until(lambda step=step: len(slot.values()) > step)
-    assert [step for step, _ in slot.values()] == [0, 1]
 
 
 def test_a_thousand_reports_in_a_burst(running: Slot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,17 @@
-"""What is taken for a refusal of an isolation level, and what for a shortage that passes."""
+"""What a sandbox does where something is short, missing or refused, and whose user an image's program is."""
 
 import errno
 import os
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trainshed.replica import protocol
-from trainshed.replica.sandbox import levels, mounts
+from trainshed.replica.sandbox import call_filter, levels, mounts, socket_calls
+from trainshed.replica.sandbox.mounts import user_of
 from trainshed.replica.system import kernel
 
 _USER = protocol.LEVEL_USER
@@ -129,3 +131,46 @@ def test_a_hidden_place_that_cannot_be_looked_at_is_an_error(
             mounts.is_directory(str(hidden))
         with pytest.raises(PermissionError):
             mounts.outermost([str(hidden)])
+
+
+NETWORK = protocol.Network(cluster_port=2222)
+
+
+def test_a_kernel_without_such_filters_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for a shell beside a guardian at rest, which was refused there."""
+
+    def refuse(*, connect: bool) -> int:
+        raise OSError(errno.EINVAL, "no listener")
+
+    monkeypatch.setattr(call_filter, "install", refuse)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert socket_calls.be_asked(ours, NETWORK) is None
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", (0, 0, "/root")),
+        ("ada", (1000, 1000, "/home/ada")),
+        ("1000", (1000, 1000, "/home/ada")),
+        ("ada:crew", (1000, 2000, "/home/ada")),
+        (":crew", (0, 2000, "/root")),
+        ("7", (7, 0, "/")),
+    ],
+)
+def test_users_are_those_of_the_image(
+    tmp_path: Path, text: str, expected: tuple[int, int, str]
+) -> None:
+    """spec/program#hostnames: a container runs as its image's user, by name or number."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n"
+    )
+    (tmp_path / "etc/group").write_text("root:x:0:\ncrew:x:2000:\n")
+    assert user_of(text, str(tmp_path)) == expected

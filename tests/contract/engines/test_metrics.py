@@ -7,25 +7,17 @@ import signal
 import time
 
 from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
-from trainshed.core.launch import METRIC_FILE, LaunchPlan
+from trainshed.core.launch import METRIC_FILE
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
-from trainshed.core.study.records import Measurement
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import (
     MetricsWritten,
-    Node,
-    ReplicaReport,
-    SlotRequest,
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.metrics import MetricsReader
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.programs import Reports, Script
-from trainshed.testing.engine.world import World
 
-SECOND = 10**9
 ENVIRON = ((METRIC_FILE, "/var/hypertune/output.metrics"),)
 REPORT = """
 import json, os, signal, sys, time
@@ -121,50 +113,3 @@ def test_measurements_outlive_their_shim(house: Run) -> None:
         assert measured(house, uid) == [(1, 0.5), (2, 0.75)]
 
     house(test)
-
-
-def simulated(watch_metrics: bool) -> tuple[World, list[object]]:
-    """A trial that reports thrice in its ten seconds, and once more when it is over."""
-    reports = (
-        Reports(2 * SECOND, "loss", 0.9, 1),
-        Reports(4 * SECOND, "acc", 0.5, 1),
-        Reports(6 * SECOND, "loss", 0.2, 1),
-        Reports(20 * SECOND, "loss", 0.1, 2),
-    )
-    world = World(
-        Clock(1000 * SECOND), [Node("n", 8, 2**34)], lambda _: Script(10 * SECOND, reports=reports)
-    )
-    events: list[object] = []
-    world.attach(lambda e: events.append(e.event if isinstance(e, ReplicaReport) else e))
-    world.allocate(JobUid(5), 1, [SlotRequest(PRIMARY, "host", "n")])
-    world.launch(
-        [
-            LaunchPlan(
-                JobUid(5),
-                1,
-                PRIMARY,
-                1,
-                ("true",),
-                (),
-                "host",
-                "",
-                (),
-                watch_metrics=watch_metrics,
-            )
-        ]
-    )
-    world.clock.advance(1030 * SECOND)
-    return world, events
-
-
-def test_simulated_trials_report_what_their_scripts_say() -> None:
-    world, events = simulated(watch_metrics=True)
-    assert [type(event).__name__ for event in events] == [
-        "ReplicaStarted",
-        *["MetricsWritten"] * 3,
-        "ReplicaExited",
-    ]
-    expected = Measurement((("acc", 0.5), ("loss", 0.2)), 1, 6 * SECOND)
-    assert world.notebooks.measurements(JobUid(5)) == (expected,)
-    assert world.notebooks.tags(JobUid(5)) == ("acc", "loss")
-    assert world.notebooks.measurements(JobUid(6)) == ()

@@ -1,6 +1,5 @@
 """What a program finds in its slot: names, addresses, files, environment (spec/program)."""
 
-import asyncio
 import os
 import resource
 import signal
@@ -11,9 +10,6 @@ import pytest
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
-from trainshed.engines.local.engine import LocalEngine
-from trainshed.engines.local.options import Options
-from trainshed.engines.port import ServiceAccess
 
 MEETS = """
 import socket, sys, threading
@@ -69,24 +65,6 @@ def test_a_gang_meets_by_name_on_port_2222(house: Run) -> None:
             if stable:
                 assert answers == {peer.host: peer.hostname for peer in slots if peer != slot}
             assert texts[-1] == "True"
-
-    house(test)
-
-
-def test_the_environment_is_the_plans_and_the_slots_and_nothing_else(
-    house: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINSHED_TOKEN", "secret")
-
-    async def test(house: House) -> None:
-        uid = await house.run("env", environ=(("CLUSTER_SPEC", "{}"), ("PATH", "/usr/bin:/bin")))
-        await house.exit(uid)
-        found = dict(str(text).split("=", 1) for text in house.texts(uid))
-        assert found["CLUSTER_SPEC"] == "{}"
-        assert found["PATH"].endswith(":/usr/bin:/bin")
-        assert found["LANG"] == "C.UTF-8"
-        assert "TRAINSHED_TOKEN" not in found
-        assert {"HOME", "TMPDIR", "HOSTNAME", "PYTHONUSERBASE", "PYTHONUNBUFFERED"} <= set(found)
 
     house(test)
 
@@ -154,46 +132,6 @@ def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
         assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["b", "42"]
         assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
-
-    house(test)
-
-
-def test_the_storage_endpoint_reaches_the_bucket_process_also_after_its_restart(
-    data: Path, house: Run
-) -> None:
-    """spec/program#storage: each replica talks to an endpoint of its own."""
-    program = (
-        "import os, urllib.request\n"
-        "for _ in range(2):\n"
-        "    url = os.environ['STORAGE_EMULATOR_HOST'] + '/x'\n"
-        "    body = urllib.request.urlopen(urllib.request.Request(url, data=b'y' * 3000000)).read()\n"
-        "    print(len(body)); input_ = open('/dev/null').read()\n"
-    )
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
-        body = await reader.readexactly(length)
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % length)
-        writer.write(body)
-        await writer.drain()
-        writer.close()
-
-    async def test(house: House) -> None:
-        await house.engine.close()
-        house.engine = LocalEngine(
-            data,
-            Options(level=house.level, access=ServiceAccess(data / "s"), **house.options),
-        )
-        await house.open()
-        uid = await house.python(program)
-        await house.started(uid)
-        # Nobody listened when the program began: the relay goes on trying.
-        server = await asyncio.start_unix_server(answer, data / "s")
-        end = await house.exit(uid)
-        assert end.exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["3000000", "3000000"]
-        server.close()
 
     house(test)
 

@@ -2,7 +2,6 @@
 (spec/operations#shells)."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import sys
@@ -90,18 +89,6 @@ def test_it_is_a_real_terminal_of_the_size_asked_for(house: Run) -> None:
     house(test)
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="only bash shows the directory in its prompt")
-def test_its_prompt_names_the_job_and_the_replica(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        terminal = await opened(house, uid, term="dumb", label="my_job workerpool0-0")
-        seen = await until(terminal, "work")
-        assert "my_job workerpool0-0" in seen
-        terminal.close()
-
-    house(test)
-
-
 def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
     """A shell never keeps a replica alive, and its exit is not the program's."""
 
@@ -143,24 +130,6 @@ def test_who_hangs_up_takes_the_shell_along(house: Run, mark: str) -> None:
 
     if sys.platform == "darwin" or not shutil.which("ps"):
         pytest.skip("there is no ps that tells it")
-    house(test)
-
-
-def test_there_are_only_so_many_of_a_replica(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        several = [await opened(house, uid) for _ in range(8)]
-        with pytest.raises(TerminalRefused, match="8 shells"):
-            await opened(house, uid)
-        several[0].close()
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(TerminalRefused):
-                    several[0] = await opened(house, uid)
-                    break
-        for terminal in several:
-            terminal.close()
-
     house(test)
 
 

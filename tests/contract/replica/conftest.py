@@ -144,7 +144,7 @@ def zygote() -> Iterator[spawner.ZygoteHandle]:
     handle.close()
 
 
-WITHOUT_LEVELS = ("test_disk", "test_gpus", "test_reduction", "test_room", "test_stall")
+WITHOUT_LEVELS = ("test_gpus", "test_reduction", "test_room", "test_stall")
 """Files whose subject is the same at every level: they are run at the strongest."""
 
 

@@ -171,12 +171,6 @@ def test_a_public_bucket_is_read_where_it_is(world: World, api: Api, path: str) 
     assert [asked[:2] for asked in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
 
 
-def test_a_bucket_that_is_nowhere_is_so_by_the_real_hosts_word(world: World, api: Api) -> None:
-    path = "/storage/v1/b/nowhere/o/x"
-    assert api.ask("GET", path, host=OTHER) == (404, b"really not here")
-    assert world.real.asked[0][2]["host"] == OTHER
-
-
 def test_other_apis_are_not_ours(world: World, api: Api) -> None:
     """Requests that are made once only, with whatever body."""
     assert api.ask("GET", "/oauth2/v1/certs", host=OTHER) == (200, DATA)

@@ -47,7 +47,9 @@ def run(handle: int) -> NoReturn:
     # its dead.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     kernel.adopt_orphans()
+    # What no fork has to find out anew.
     call_filter.prepare()
+    protocol.process_start(os.getpid())
     gc.collect()
     gc.freeze()
     Zygote(connection).serve()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BIND, CONNECT = "bind", "connect"
 
+_MACHINE = os.uname().machine
 # By machine: the kernel's id of the architecture, its call numbers, and both for 32-bit programs on it.
 _MACHINES = {
     "x86_64": (0xC000003E, {BIND: 49, CONNECT: 42, "socket": 41, "seccomp": 317}),
@@ -51,12 +52,12 @@ _AT_NUMBER, _AT_ARCHITECTURE, _AT_FAMILY, _AT_PROTOCOL = 0, 4, 16, 32
 def number_of(call: str) -> "int | None":
     """Return this machine's number of a system call that the shim is asked about; None on unsupported
     machines."""
-    return _MACHINES[os.uname().machine][1][call] if is_known() else None
+    return _MACHINES[_MACHINE][1][call] if is_known() else None
 
 
 def is_known() -> bool:
     """Whether this machine is supported."""
-    return kernel.LINUX and os.uname().machine in _MACHINES
+    return kernel.LINUX and _MACHINE in _MACHINES
 
 
 def install(*, connect: bool) -> int:
@@ -64,7 +65,7 @@ def install(*, connect: bool) -> int:
     Returns the handle on which questions arrive; -1 on unsupported machines. Raises OSError."""
     if not is_known():
         return -1
-    seccomp = _MACHINES[os.uname().machine][1]["seccomp"]
+    seccomp = _MACHINES[_MACHINE][1]["seccomp"]
     code = _code(connect)
     held = ctypes.create_string_buffer(code, len(code))
     described = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held))
@@ -87,7 +88,7 @@ _codes: "dict[bool, bytes]" = {}
 
 def _code(connect: bool) -> bytes:
     if connect not in _codes:
-        _codes[connect] = _assembled(_steps(os.uname().machine, connect=connect))
+        _codes[connect] = _assembled(_steps(_MACHINE, connect=connect))
     return _codes[connect]
 
 
@@ -96,11 +97,22 @@ def prepare() -> None:
     if is_known():
         _code(False)
         _code(True)
+        can_take_part()
+
+
+_take_part: "list[bool]" = []
+"""What was found out of it: one answer, or none yet."""
 
 
 def can_take_part() -> bool:
     """Whether a supervisor of the same user may duplicate another process's handle, as far as that can be
     known beforehand."""
+    if not _take_part:
+        _take_part.append(_takes_part())
+    return _take_part[0]
+
+
+def _takes_part() -> bool:
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope not in (b"", b"0", b"1"):
         return False

@@ -133,8 +133,9 @@ def is_directory(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
+    """Whether there is a file, of whatever kind but a directory, that can be seen."""
     try:
-        return not os.path.isdir(path) and os.path.exists(path)
+        return not stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:
         return False
 
@@ -170,10 +171,10 @@ def first_closed(path: str) -> str:
 
 
 def outermost(directories: "list[str]") -> "list[str]":
-    """Return the directories that exist and lie in none of the others. Raises OSError."""
+    """Return the directories that lie in none of the others."""
     points: "list[str]" = []
     for path in sorted(set(directories)):
-        if is_directory(path) and not any(holds(outer, [path]) for outer in points):
+        if not any(holds(outer, [path]) for outer in points):
             points.append(path)
     return points
 

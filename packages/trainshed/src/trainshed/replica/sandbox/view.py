@@ -168,7 +168,12 @@ class View:
         ones."""
         self._show_mounts(shown)
         again = mounts.outermost(
-            [path for path in places if any(mounts.holds(mount[1], [path]) for mount in shown)]
+            [
+                path
+                for path in places
+                if any(mounts.holds(mount[1], [path]) for mount in shown)
+                and mounts.is_directory(path)
+            ]
         )
         for path in again:
             _cover(path)
@@ -252,7 +257,7 @@ class View:
                 source.show(place)
         # A directory shown under its own path may contain hidden ones.
         same = [target for source, target, _ in self._mounts if source == target]
-        for path in mounts.outermost(list(self._isolation.hidden)):
+        for path in mounts.outermost(list(filter(mounts.is_directory, self._isolation.hidden))):
             if any(mounts.holds(target, [path]) for target in same):
                 place = self._place(path)
                 _cover(place)
