@@ -22,8 +22,8 @@ from bench.tuning.problems import METRIC, made
 from trainshed import studies
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import Algorithm as AlgorithmName
+from trainshed.studies.advisor_process import algorithm_for
 from trainshed.studies.port import Algorithm, Seen
-from trainshed.studies.registry import algorithm_for
 
 RANDOM = "random"
 CANDIDATES = (RANDOM, *(engine.value for engine in Engine))

@@ -24,13 +24,12 @@ from trainshed.core.study.spec import (
 from trainshed.studies import advisor_client as client
 from trainshed.studies import advisor_process as process
 from trainshed.studies.advisor_client import ProcessAdvisor
-from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, frame
+from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
 from trainshed.studies.port import (
     AdvisorFailed,
     Curve,
     Seen,
 )
-from trainshed.studies.registry import algorithm_for
 
 Story = Callable[[ProcessAdvisor], Awaitable[None]]
 

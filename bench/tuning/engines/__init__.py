@@ -4,8 +4,8 @@ import enum
 from importlib import import_module
 
 from trainshed.core.study.spec import Algorithm as AlgorithmName
+from trainshed.studies.advisor_process import algorithm_for
 from trainshed.studies.port import Algorithm
-from trainshed.studies.registry import algorithm_for
 
 
 class Engine(enum.StrEnum):

@@ -18,8 +18,8 @@ from tests.contract.studies.trees import (
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import Noise, Parameter, ParameterType, StudySpec
+from trainshed.studies.advisor_process import algorithm_for
 from trainshed.studies.port import Algorithm, Seen
-from trainshed.studies.registry import algorithm_for
 
 pytestmark = pytest.mark.numerical
 ALGORITHMS = {

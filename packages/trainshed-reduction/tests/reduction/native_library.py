@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running import CACHE
-from trainshed_reduction.native import compilation, library
+from trainshed_reduction.native import __main__, library
 from trainshed_reduction.native.library import Library
 
 PORTABLE = ("-DTRAINSHED_PORTABLE",)
@@ -30,7 +30,7 @@ def shared(*flags: str) -> Library:
 
 def build(directory: Path, *flags: str) -> Library:
     """Skips the test where there is no compiler."""
-    path, why = compilation.build(directory, ("-Werror", *flags, *_more_flags()))
+    path, why = __main__.build(directory, ("-Werror", *flags, *_more_flags()))
     if path is None and "no C compiler" in why:
         pytest.skip("the C part is not tested: " + why)
     assert path is not None, why

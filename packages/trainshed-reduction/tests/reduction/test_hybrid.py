@@ -15,7 +15,7 @@ from tests.reduction.native_library import shared
 from tests.reduction.ranks import settings
 from tests.reduction.reducers import TOKEN, Address, Reducers
 from trainshed_reduction import proof
-from trainshed_reduction.client.own_reducer import OwnReducer
+from trainshed_reduction.client.formation import OwnReducer
 from trainshed_reduction.wire import Hello
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.reduction.native_library import PORTABLE, shared
-from trainshed_reduction.native import compilation, library, sums
+from trainshed_reduction.native import __main__ as compilation
+from trainshed_reduction.native import library, sums
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.variables import NATIVE
 from trainshed_reduction.wire import DType, Reduction

@@ -10,7 +10,7 @@ import torch
 
 from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import ReductionFailed
-from trainshed_reduction.pytorch import pipeline, staging
+from trainshed_reduction.pytorch import pipeline
 from trainshed_reduction.wire import Reduction
 
 COUNT = 50_001  # No multiple of two, and many slices.
@@ -97,7 +97,7 @@ def check(node):
         else:
             raise AssertionError("no error")
     (copies,) = made._copies.values()
-    assert copies._buffers.qsize() == staging._BUFFERS
+    assert copies._buffers.qsize() == pipeline._BUFFERS
     made.close()
     assert node is None or node.is_shut_down
 
@@ -107,8 +107,8 @@ torch.cuda.stream = lambda stream: contextlib.nullcontext()
 torch.cuda.current_stream = lambda device=None: Stream()
 torch.Tensor.record_stream = lambda self, stream: None
 torch.empty = unpinned
-staging.SLICE = 4096
-pipeline.Copies = lambda: staging.Staging(torch.device("cpu"))
+pipeline.SLICE = 4096
+pipeline.Copies = lambda: pipeline.Staging(torch.device("cpu"))
 for each in (None, Node(False), Node(True)):
     check(each)
 print("ok")

@@ -5,8 +5,8 @@ registers the backend "trainshed".
 """
 
 from trainshed_reduction import autoload
-from trainshed_reduction.pytorch.backend import register
 from trainshed_reduction.pytorch.hook import ReductionState, allreduce_hook
+from trainshed_reduction.pytorch.override import register
 
 __all__ = ["ReductionState", "allreduce_hook"]
 

@@ -9,15 +9,40 @@ import os
 import signal
 import struct
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, assert_never
 
 import msgspec
 from msgspec import Struct
 
+from trainshed.core.study.spec import Algorithm as AlgorithmName
 from trainshed.core.study.spec import StudySpec
 from trainshed.replica.system import kernel
-from trainshed.studies.port import Curve, Seen
-from trainshed.studies.registry import algorithm_for
+from trainshed.studies.port import Algorithm, Curve, Seen
+
+# Finds the algorithm that serves a study. Loads numpy and scipy only when asked.
+#
+# The service itself imports only `port` and what is free of numpy from this package: suggestions are computed
+# in a process of their own.
+
+
+def algorithm_for(name: AlgorithmName) -> Algorithm:
+    """Return the algorithm that a study asks for."""
+    match name:
+        case AlgorithmName.RANDOM_SEARCH:
+            from trainshed.studies.random_search import RandomSearch
+
+            return RandomSearch()
+        case AlgorithmName.GRID_SEARCH:
+            from trainshed.studies.random_search import GridSearch
+
+            return GridSearch()
+        case AlgorithmName.DEFAULT:
+            from trainshed.studies.gp.bandit import GaussianProcessBandit
+
+            return GaussianProcessBandit()
+        case _:
+            assert_never(name)
+
 
 HEAD = struct.Struct(">cI")
 """A frame's kind, and the length in bytes of its content."""
