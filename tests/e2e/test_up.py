@@ -5,7 +5,6 @@ import math
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import stat
@@ -342,34 +341,6 @@ def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> Non
     assert not leftovers(data)
     again = services.trainshed("down", "--data", str(data), data=data, status=None)
     assert "No Trainshed service is running" in again.stderr + again.stdout
-
-
-def test_a_service_whose_address_was_deleted_is_not_said_to_be_gone(data: Path) -> None:
-    with running(data) as service:
-        (data / "service.json").unlink()
-        for command in ("down", "status"):
-            done = services.trainshed(command, "--data", str(data), data=data, status=None)
-            expect_error(
-                done, f"(process {service.pid}) runs", "service.json", f"kill {service.pid}"
-            )
-
-
-def test_a_lock_of_the_same_number_on_another_disk_is_no_service(tmp_path: Path) -> None:
-    """Files of two file systems may have the same inode: the first one of each fresh tmpfs has."""
-    holding = (
-        f"for each in here there; do mkdir {tmp_path}/$each; mount -t tmpfs $each {tmp_path}/$each;"
-        f" touch {tmp_path}/$each/trainshed.lock; done;"
-        f' exec flock {tmp_path}/there/trainshed.lock "$@"'
-    )
-    in_namespace = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", holding, "sh")
-    for directory, said in (("here", "No Trainshed service is running"), ("there", "process")):
-        command = (sys.executable, "-m", "trainshed", "status", "--data", str(tmp_path / directory))
-        done = subprocess.run(
-            (*in_namespace, *command), capture_output=True, text=True, check=False
-        )
-        assert said in done.stderr, done.stderr
-        shutil.rmtree(tmp_path)
-        tmp_path.mkdir()
 
 
 AS_ORDINARY_USER = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
