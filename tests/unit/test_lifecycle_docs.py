@@ -40,7 +40,7 @@ def test_every_row_and_every_reason_is_on_its_page() -> None:
 
 def test_the_examples_for_operators_are_taken_as_they_stand() -> None:
     examples = re.findall(r"```toml\n(.*?)```", diagrams.pages()["failure-table.md"], re.DOTALL)
-    assert len(examples) >= 4
+    assert len(examples) >= 2
     for example in examples:
         assert table_with(tomllib.loads(example)["failure_rules"]) != RULES
 

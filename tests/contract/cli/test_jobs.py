@@ -381,11 +381,7 @@ def test_starts_exits_and_verdicts_stand_between_the_lines(
     ("options", "shown"),
     [
         (("--severity", "warning"), ["oh no"]),
-        (("--grep", r"epoch \d"), ["epoch 1", "epoch 2"]),
-        (("--grep", r"epoch \d", "--tail", "1"), ["epoch 2"]),
-        (("--attempt", "2", "--no-events"), ["epoch 2"]),
-        (("--until", "2026-11-20T06:00:04Z", "--no-events"), ["epoch 1"]),
-        (("--until", "56s", "--no-events"), ["epoch 1"]),
+        (("--severity", "info", "--tail", "1"), ["epoch 2"]),
     ],
 )
 def test_lines_are_chosen(

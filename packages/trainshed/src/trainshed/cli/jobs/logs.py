@@ -21,7 +21,7 @@ from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output import output_format, print_data, until_reader_leaves
-from trainshed.cli.text.moments import counted, parse_moment, rfc3339
+from trainshed.cli.text.moments import rfc3339
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import plain
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
@@ -51,51 +51,31 @@ _PASSED_OVER = frozenset({"waiting", "delayed", "admitted", "preparing", "launch
 class LogChoice:
     """What of a job's log is shown. A field that is not set leaves nothing out."""
 
-    #: Times in ns since the epoch; 0 = not set. The service chooses lines by `since`.
+    #: In ns since the epoch; 0 = not set. The service chooses lines by it.
     since: Nanos = 0
-    until: Nanos = 0
     #: The lowest severity; "" = any.
     severity: str = ""
-    #: Only lines that it matches; None = not set.
-    pattern: re.Pattern[str] | None = None
-    #: Only this attempt; 0 = not set.
-    attempt: int = 0
     #: Only this replica; "" = not set. The service chooses lines by it.
     replica: str = ""
     #: Whether entries of the timeline stand between the lines.
     events: bool = True
 
     @property
-    def chooses_lines(self) -> bool:
-        """Whether `wants` leaves out any lines, beyond those that the service leaves out itself."""
-        return bool(self.until or self.severity or self.pattern or self.attempt)
-
-    @property
     def counts_tail(self) -> bool:
         """Whether the last N lines have to be counted here: the service counts them among all lines."""
-        return self.chooses_lines or bool(self.since)
+        return bool(self.severity or self.since)
 
     def wants(self, line: Line) -> bool:
         """Whether a line is shown."""
-        return (
-            (not self.until or parse_moment(line.at) < self.until)
-            and (not self.severity or _rank(line.severity) >= _rank(self.severity))
-            and (self.pattern is None or self.pattern.search(line.message) is not None)
-            and (not self.attempt or line.attempt == self.attempt)
-        )
+        return not self.severity or _rank(line.severity) >= _rank(self.severity)
 
     def wants_event(self, entry: TimelineView) -> bool:
         """Whether an entry of the timeline is shown between the lines."""
-        if not self.events or self.severity or self.pattern:
+        if not self.events or self.severity:
             return False
         if entry.kind in _SAID_IN_THE_LOG or entry.kind in _PASSED_OVER:
             return False
-        return (
-            (not self.replica or entry.replica == self.replica)
-            and (not self.attempt or entry.attempt in (0, self.attempt))
-            and entry.at >= self.since
-            and (not self.until or entry.at < self.until)
-        )
+        return (not self.replica or entry.replica == self.replica) and entry.at >= self.since
 
     def between(self, entries: Iterable[TimelineView], *, tail: bool) -> "Between":
         """Return the entries that are shown between lines. `tail`: leave out those before the first line."""
@@ -159,16 +139,6 @@ def moment(text: str, now: Nanos, option: str, zone: tzinfo | None = None) -> in
     return round(at.timestamp() * 10**6) * 1000
 
 
-def pattern(text: str) -> re.Pattern[str] | None:
-    """Compile the user's regular expression; None for "". Raises click.UsageError."""
-    if not text:
-        return None
-    try:
-        return re.compile(text)
-    except re.error as fault:
-        raise click.UsageError(f"--grep: {text!r} is no regular expression: {fault}.") from None
-
-
 def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else 0
 
@@ -194,14 +164,11 @@ _LAST_ENTRIES = 5.0
 )
 @click.option("--timestamps", is_flag=True, help="Print the moment of each line.")
 @click.option("--since", default="", metavar="TIME", help="Start at a moment, or 10m ago.")
-@click.option("--until", default="", metavar="TIME", help="Stop at a moment, or 10m ago.")
 @click.option(
     "--severity",
     type=click.Choice([name.lower() for name in SEVERITIES], case_sensitive=False),
     help="Show only lines of this severity or above.",
 )
-@click.option("--grep", default="", metavar="REGEX", help="Show only lines that match.")
-@click.option("--attempt", type=click.IntRange(min=1), help="Show only this attempt.")
 @click.option(
     "--events/--no-events",
     default=True,
@@ -222,16 +189,9 @@ def command(
     view = JobView.parse(find_job(client, job, endpoint.project))
     if view.log_deleted:
         click.echo(view.log_deleted, err=True)
-    if 0 < view.attempt < (options["attempt"] or 0):
-        raise click.UsageError(
-            f"--attempt {options['attempt']}: {view.id} has had {counted(view.attempt, 'attempt')}."
-        )
     choice = LogChoice(
         since=moment(options["since"], session.now(), "--since"),
-        until=moment(options["until"], session.now(), "--until"),
         severity=(options["severity"] or "").upper(),
-        pattern=pattern(options["grep"]),
-        attempt=options["attempt"] or 0,
         replica=options["replica"] or "",
         events=options["events"] and form == "text" and view.program.tuning is None,
     )
@@ -296,7 +256,7 @@ class _Following:
     def wanted(self, lines: Sequence[Line]) -> Sequence[Line]:
         """Return the lines that are new and to be shown; all of them count as seen from now on."""
         fresh = self.seen.fresh(lines)
-        return list(filter(self.choice.wants, fresh)) if self.choice.chooses_lines else fresh
+        return list(filter(self.choice.wants, fresh)) if self.choice.severity else fresh
 
 
 class _Shown:
@@ -347,7 +307,7 @@ def _follow(
     )
     none = choice.between((), tail=False)
     for lines in stream:
-        chosen = list(filter(choice.wants, lines)) if choice.chooses_lines else lines
+        chosen = list(filter(choice.wants, lines)) if choice.severity else lines
         shown.lines(chosen, none)
     if watcher is not None and timeline is not None:
         # Not for ever: the thread may still wait for the service. The entries that it has not printed are
