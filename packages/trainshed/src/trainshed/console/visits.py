@@ -54,6 +54,14 @@ class Visit(Struct, frozen=True):
         """The project whose jobs are shown; `-` = all projects."""
         return self.query("project") or self.principal.project or _ANY_PROJECT
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """The project and region of a page: those of its address or its form, else the visitor's project and
+        the service's defaults."""
+        project = self.query("project") or self.form.get("project") or self.principal.project
+        region = self.query("region") or self.form.get("region")
+        return project or self.facts.project, region or self.facts.region
+
     def query(self, name: str) -> str:
         """Return a query parameter of the address; "" if it is not there."""
         return self.request.query.get(name, "")

@@ -4,7 +4,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from trainshed.console.pages.job import describe, head
-from trainshed.console.pages.vertex import place_of
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import View, Visit
 from trainshed.core.names import JobUid
@@ -18,7 +17,7 @@ _SCHEME: Final = "gs://"
 
 async def buckets(visit: Visit) -> View:
     """`/buckets`: the buckets of the project."""
-    project, _ = place_of(visit)
+    project, _ = visit.place
     answer = await visit.buckets.ask(
         visit.principal, f"/storage/v1/b?{urlencode({'project': project, 'maxResults': _PAGE})}"
     )

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Struct
 
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
-from trainshed.console.pages.vertex import place_of, vertex_page, vertex_path, vertex_table
+from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
 from trainshed.console.rendering import id_of
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
@@ -56,7 +56,7 @@ async def models(visit: Visit) -> View:
 
 async def model(visit: Visit) -> View:
     """`/models/M`: the model's versions, what each was made from, and its evaluations."""
-    project, region = place_of(visit)
+    project, region = visit.place
     path = f"models/{visit.quoted('model')}"
     described = await visit.get(ModelDescription, path, project=project, region=region)
     title = described.versions[0].display_name if described.versions else described.model_id

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -257,14 +256,6 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
     answer = await visit.do("POST", "jobs:explain", request)
     assert isinstance(answer, Explanation)
     return answer
-
-
-def place_of(visit: Visit, form: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """Return the project and region of a job that is submitted: those of the form, else the visitor's
-    project and the service's defaults."""
-    fields = form or {}
-    project = fields.get("project") or visit.principal.project or visit.facts.project
-    return project, fields.get("region") or visit.facts.region
 
 
 async def cancel(visit: Visit) -> Response:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
-from trainshed.console.pages.vertex import place_of
 from trainshed.console.visits import View, Visit
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Status
@@ -19,7 +18,7 @@ SOURCES: Final = (("", "All"), ("changed", "Changed"), ("default", "Default"))
 async def page(visit: Visit) -> View:
     """`/settings[?show=changed|default][&search=TEXT]`: the service, and the settings that match."""
     status = await visit.get(Status, "status")
-    project, _ = place_of(visit)
+    project, _ = visit.place
     secrets = await _if_allowed(visit, SecretList, "secrets", project) if project else None
     listed = await _if_allowed(visit, SettingList, "settings")
     return View(

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from trainshed.console.pages.job import create_job, describe, explain_job, place_of
+from trainshed.console.pages.job import create_job, describe, explain_job
 from trainshed.console.visits import View, Visit
 from trainshed.core.copies import api_of, copy_of, is_pipeline
 from trainshed.core.names import Api
@@ -104,7 +104,7 @@ async def create(visit: Visit) -> Response | View:
     if draft.body is None or draft.faults:
         return await _form(visit, visit.form, status=400)
     try:
-        return await create_job(visit, draft.body, *place_of(visit, visit.form))
+        return await create_job(visit, draft.body, *visit.place)
     except Refused as refused:
         return await _form(visit, visit.form, status=400, refused=refused)
 
@@ -125,7 +125,7 @@ async def _form(
 
 async def json_page(visit: Visit) -> View:
     """`/submit/json[?from=JOB][?kind=KIND]`: a copy of an existing job, or an example of a kind."""
-    project, region = place_of(visit)
+    project, region = visit.place
     if visit.query("from"):
         job = await describe(visit, visit.query("from"))
         api, place = Api(job.api), job.name.split("/")
@@ -149,7 +149,7 @@ async def create_of_json(visit: Visit) -> Response | View:
     if draft.body is None:
         return await _json_form(visit, visit.form, status=400)
     try:
-        return await create_job(visit, draft.body, *place_of(visit, visit.form))
+        return await create_job(visit, draft.body, *visit.place)
     except Refused as refused:
         return await _json_form(visit, visit.form, status=400, refused=refused)
 
@@ -162,7 +162,7 @@ async def _json_form(
     status: int = 200,
     refused: Refused | None = None,
 ) -> View:
-    project, region = place_of(visit, form)
+    project, region = _place(visit, form)
     values = {
         "form": {"job": form.get("job", ""), "project": project, "region": region},
         "kinds": KINDS,
@@ -181,7 +181,7 @@ async def _shown(
     refused: Refused | None,
 ) -> View:
     """Return the page with its faults, or the plan of the job and what other clients type for it."""
-    project, region = place_of(visit, values["form"])
+    project, region = _place(visit, values["form"])
     plan: Explanation | None = None
     if draft.body is not None and not draft.faults:
         try:
@@ -194,6 +194,12 @@ async def _shown(
     others = _others(draft.body, project, region) if draft.body and plan else ()
     shown = {**values, "faults": draft.faults, "plan": plan, "others": others}
     return View("New job", template, shown, place="submit", status=status)
+
+
+def _place(visit: Visit, form: Mapping[str, str]) -> tuple[str, str]:
+    """Return the project and region of a form, else those of the page."""
+    project, region = visit.place
+    return form.get("project") or project, form.get("region") or region
 
 
 def _note(draft: Draft, refused: Refused, *, has_fields: bool) -> None:

@@ -10,17 +10,10 @@ from trainshed.console.visits import View, Visit
 _PAGE: Final = 100
 
 
-def place_of(visit: Visit) -> tuple[str, str]:
-    """Return the project and region of a page: those of its address, else the visitor's project and the
-    service's defaults."""
-    project = visit.query("project") or visit.principal.project or visit.facts.project
-    return project, visit.query("region") or visit.facts.region
-
-
 def vertex_path(visit: Visit, below: str) -> str:
     """Return the Vertex API's path of something in the page's project and region. `below`: its end,
     encoded."""
-    project, region = place_of(visit)
+    project, region = visit.place
     return f"/v1/projects/{quote(project, safe='')}/locations/{quote(region, safe='')}/{below}"
 
 
