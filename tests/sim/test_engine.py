@@ -30,9 +30,8 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed.testing.engine.clock import Clock, Delays, FaultyEventBus
-from trainshed.testing.engine.nodes import Times
 from trainshed.testing.engine.programs import Life, OnTerm, Script, forever
-from trainshed.testing.engine.world import World
+from trainshed.testing.engine.world import Times, World
 
 SECOND = 10**9
 JOB = JobUid(5)

@@ -93,8 +93,8 @@ class Lab(abc.ABC):
 
     #: Seconds of real time that the suite waits for anything to be reported.
     patience: float = 20.0
-    #: Number of steps, spread over all of a call, at which the service, or a process that runs the engine
-    #: (`elsewhere`), is killed; None = each.
+    #: Number of steps, spread over all of a call, at which a process that runs the engine (`elsewhere`)
+    #: is killed; None = each.
     kills: int | None = 6
 
     @abc.abstractmethod

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from trainshed.core.launch import LOST_REDUCERS, LaunchPlan, Limits, ReductionPart
@@ -67,15 +67,6 @@ class Stage:
         """Restart the service: make a new engine over the same state, with no events yet."""
         await self.close()
         await self._take_over()
-
-    async def die_in(self, turns: int, call: Coroutine[Any, Any, Any]) -> None:
-        """Kill the service `turns` turns of the event loop after it made a call, and start another one."""
-        task = begin(call, "a call that is not waited for")
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await self.restart()
 
     async def killed_in(
         self, holder: Holder, step: int | None, method: str, *arguments: Any

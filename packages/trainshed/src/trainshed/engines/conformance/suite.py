@@ -45,19 +45,11 @@ from trainshed.engines.port import (
 from trainshed.engines.terminals import Terminal, Terminals
 
 FOREVER = Program(prints=1, runs=None)
-STEPS = (0, 1, 2, 4, 8, 16)
-"""Turns of the event loop after which the service is killed in the middle of a call."""
 
 
 def require_durable(stage: Stage) -> None:
     if not stage.engine.capabilities().durable:
         pytest.skip("the engine does not declare `durable`")
-
-
-def turns_of(stage: Stage) -> list[int]:
-    """Return as many of `STEPS` as the lab has time for, spread over all of them."""
-    kills = min(stage.lab.kills or len(STEPS), len(STEPS))
-    return [STEPS[n * len(STEPS) // kills] for n in range(kills)]
 
 
 async def at_every_step(
@@ -528,33 +520,6 @@ class Conformance:
         assert len(stage.lines(runs)) <= 1
         await stage.engine.stop(runs, 1, 30 * SECOND)
         assert (await stage.exited(runs)).exit.signal == signal.SIGTERM
-
-    @staged
-    async def test_a_service_killed_at_any_step_of_a_start_starts_once(self, stage: Stage) -> None:
-        require_durable(stage)
-        for turns in turns_of(stage):
-            uid = stage.job()
-            await stage.die_in(turns, stage.allocate(uid))
-            await stage.allocate(uid)
-            plan = stage.plan(uid, Program(prints=1, code=9))
-            await stage.die_in(turns, stage.engine.launch([plan]))
-            await stage.launch(plan)
-            assert (await stage.exited(uid)).exit.exit_code == 9
-            assert numbers(stage.lines(uid)) == [0], f"killed after {turns} turns"
-
-    @staged
-    async def test_a_service_killed_at_any_step_of_a_stop_stops(self, stage: Stage) -> None:
-        require_durable(stage)
-        for turns in turns_of(stage):
-            uid = await stage.run(FOREVER)
-            await stage.printed(uid, 1)
-            await stage.die_in(turns, stage.engine.stop(uid, 1, 30 * SECOND))
-            await stage.engine.stop(uid, 1, 30 * SECOND)
-            assert (await stage.exited(uid)).exit.signal == signal.SIGTERM
-            await stage.die_in(turns, stage.engine.release(uid, 1))
-            await stage.engine.release(uid, 1)
-            stage.forget(uid)
-            assert await stage.engine.allocations() == ()
 
     @staged
     async def test_a_process_killed_at_any_step_of_a_start_starts_once(self, stage: Stage) -> None:

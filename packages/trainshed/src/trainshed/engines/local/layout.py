@@ -4,10 +4,8 @@
 (`trainshed.replica.protocol`). Logs are in `<data>/logs/<job_uid>/<attempt>/<replica>/`.
 """
 
-import array
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import uuid
@@ -24,11 +22,6 @@ SLOTS = "slots.json"
 _LEAST_BYTES, _LEAST_FILES = 1 << 20, 100
 """What has to be free for a program to be started: a shim that finds no room at its start can only give
 up."""
-
-_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
-"""Of ioctl_iflags(2), where a long has 64 bits."""
-_TOP_OF_TREES = 0x20000
-"""What `chattr +T` sets."""
 
 
 class Layout:
@@ -50,8 +43,6 @@ class Layout:
     def make(self) -> None:
         for directory in self.directories():
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for directory in (self.slots, self.logs):
-            _keep_apart(directory)
 
     def require_room(self) -> None:
         """Raise OSError if the disk is read-only, or so full that nothing more should be started."""
@@ -179,25 +170,6 @@ def slots_text(slots: Sequence[Slot]) -> str:
             for slot in slots
         }
     )
-
-
-def _keep_apart(directory: Path) -> None:
-    """Tell ext4 to place each subdirectory in another part of the disk (the flag of `chattr +T`); other file
-    systems have no such flag.
-
-    Without a journal, ext4 skips everything deleted nearby in the last minute or more whenever it creates a
-    file: with many short jobs that took longer than all other disk work.
-    """
-    flags = array.array("l", [0])
-    with contextlib.suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.ioctl(handle, _GET_FLAGS, flags)
-            if not flags[0] & _TOP_OF_TREES:
-                flags[0] |= _TOP_OF_TREES
-                fcntl.ioctl(handle, _SET_FLAGS, flags)
-        finally:
-            os.close(handle)
 
 
 PATH = "/etc/hosts"

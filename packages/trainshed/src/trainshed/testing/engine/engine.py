@@ -11,10 +11,9 @@ from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from trainshed.engines.port import Capabilities, Engine, EngineEvent, Fault, Node, Slot, SlotRequest
 from trainshed.testing.engine import programs
 from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.nodes import SECOND, Times
 from trainshed.testing.engine.programs import Life, Script
 from trainshed.testing.engine.streams import JournalStreams
-from trainshed.testing.engine.world import World
+from trainshed.testing.engine.world import SECOND, Times, World
 
 
 class SimEngine:

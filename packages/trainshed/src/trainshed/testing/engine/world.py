@@ -8,6 +8,8 @@ faults by its methods (`die`, `cut_off`, `kill_shim`, …).
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from msgspec import Struct
+
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
@@ -19,11 +21,12 @@ from trainshed.engines.port import (
     LinesWritten,
     MetricsWritten,
     Node,
+    NodeChanged,
+    NodeState,
     Slot,
     SlotRequest,
 )
 from trainshed.testing.engine.clock import Clock, FaultyEventBus
-from trainshed.testing.engine.nodes import SECOND, Nodes, Times
 from trainshed.testing.engine.programs import (
     SIGKILL,
     SIGSEGV,
@@ -51,7 +54,7 @@ class World:
         nodes: Sequence[Node],
         scripts: Scripts = forever,
         *,
-        times: Times | None = None,
+        times: "Times | None" = None,
         bus: FaultyEventBus | None = None,
         strict: bool = False,
         seed: int = 0,
@@ -338,3 +341,108 @@ class World:
 
 def _name(sim_slot: SimSlot) -> str:
     return f"{sim_slot.job_uid}/{sim_slot.attempt}/{sim_slot.replica}"
+
+
+SECOND = 10**9
+
+
+class Times(Struct, frozen=True):
+    """How long things take, in nanoseconds."""
+
+    #: Time after which a silent node counts as gone.
+    lease: int = 30 * SECOND
+    #: Time after which a cut-off shim has killed its program, and its replica may be called lost; longer than
+    #: `lease`.
+    fence: int = 120 * SECOND
+    #: Longest time from a launch to its process.
+    start: int = SECOND // 2
+
+
+class Place(Struct):
+    """A node. `reachable`: the service can reach it. `since`: when that last changed."""
+
+    node: Node
+    reachable: bool = True
+    alive: bool = True
+    gone: bool = False
+    draining: bool = False
+    since: Nanos = 0
+
+    @property
+    def state(self) -> NodeState:
+        if self.gone:
+            return NodeState.GONE
+        return NodeState.DRAINING if self.draining else NodeState.UP
+
+    @property
+    def has(self) -> tuple[float, int, int]:
+        """vCPUs, bytes of memory, accelerators."""
+        accelerators = sum(count for _, count in self.node.accelerators)
+        return self.node.vcpus, self.node.memory_bytes, accelerators
+
+
+class Nodes:
+    """All nodes of a world. `fenced`: called with a node that did not answer until its fence has passed."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nodes: Sequence[Node],
+        times: Times,
+        bus: FaultyEventBus,
+        fenced: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._times = times
+        self._bus = bus
+        self._fenced = fenced
+        self.places = {node.name: Place(node) for node in nodes}
+
+    def tell_all(self) -> None:
+        """Tell a new listener which nodes are gone or draining."""
+        for place in self.places.values():
+            if place.gone or place.draining:
+                self._tell(place, "as found")
+
+    def require(self, node: str) -> None:
+        """Raise EngineUnavailable if nothing can be started there now."""
+        place = self.places[node]
+        if place.gone or not place.reachable:
+            raise EngineUnavailable(f"node {node} does not answer; name another one, or wait")
+
+    def drain(self, node: str, *, draining: bool) -> None:
+        place = self.places[node]
+        if place.draining != draining:
+            place.draining = draining
+            self._tell(place, "the engine's own maintenance")
+
+    def silence(self, node: str) -> None:
+        """Make a node silent: it is gone after its lease and fenced later, unless it is back by then."""
+        place = self.places[node]
+        place.reachable, place.since = False, self._clock.now
+        since = place.since
+
+        def still() -> bool:
+            return not place.reachable and place.since == since
+
+        def gone() -> None:
+            if still():
+                place.gone = True
+                self._tell(place, "it does not answer")
+
+        def fenced() -> None:
+            if still():
+                self._fenced(node)
+
+        self._clock.after(self._times.lease, gone)
+        self._clock.after(self._times.fence, fenced)
+
+    def come_back(self, node: str) -> None:
+        place = self.places[node]
+        place.reachable, place.alive, place.since = True, True, self._clock.now
+        if place.gone:
+            place.gone = False
+            self._tell(place, "it answers again")
+
+    def _tell(self, place: Place, cause: str) -> None:
+        self._bus.tell(NodeChanged(place.node.name, place.state, cause))
