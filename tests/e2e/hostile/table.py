@@ -86,15 +86,15 @@ ROWS = (
         _NAMESPACED,
     ),
     Row("home", "the home directory of the service's user", _NAMESPACED),
-    Row("mounts", "the same, by undoing or going round the mounts", _UNDONE),
+    Row("mounts", "hidden files, by undoing or going round the mounts", _UNDONE),
     Row(
         "links for a restart",
-        "the same, by links that the program leaves where it will be started again",
+        "hidden files, by links that the program leaves where it will be started again",
         _EVERYWHERE,
     ),
     Row(
         "links in buckets",
-        "the same, by links and pipes in its own bucket, which the service then reads or writes",
+        "hidden files, by links and pipes in its own bucket, which the service then reads or writes",
         _EVERYWHERE,
     ),
     Row(
@@ -133,12 +133,12 @@ ROWS = (
     ),
     Row(
         "bucket, ports",
-        "the same by the service's ports, with no token, its own, a forged caller, smuggled requests",
+        "another project's bucket, by the service's ports: any token, a forged caller, smuggled requests",
         _EVERYWHERE,
     ),
     Row(
         "bucket, other endpoint",
-        "the same by another replica's endpoint, or that one's token",
+        "another project's bucket, by another replica's endpoint, or that one's token",
         _EVERYWHERE,
     ),
     Row(
@@ -154,7 +154,7 @@ ROWS = (
         "its own token",
         _EVERYWHERE,
     ),
-    Row("forged tokens", "the same with a changed token", _EVERYWHERE),
+    Row("forged tokens", "the service's API with a changed token", _EVERYWHERE),
     Row(
         "loopback",
         "servers on the machine's loopback, port 2222 of other jobs among them",

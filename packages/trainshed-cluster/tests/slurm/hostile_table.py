@@ -67,7 +67,7 @@ ROWS: tuple[Row, ...] = (
         _NAMESPACED,
     ),
     Row("Slurm's ports", "to connect to the ports of `slurmctld` and `slurmd`", _NOWHERE),
-    Row("unsigned messages", "to be answered there without munge", _EVERYWHERE),
+    Row("unsigned messages", "to be answered by Slurm's daemons without munge", _EVERYWHERE),
     Row("steps", "sockets and credentials of Slurm's steps (`SlurmdSpoolDir`)", _NAMESPACED),
     Row("steps, asked", "to ask a step on its socket, as `scontrol listpids` does", _NAMESPACED),
     Row(
@@ -80,7 +80,7 @@ ROWS: tuple[Row, ...] = (
         "the sockets of agents and shims: the ways to the service, to shells, to the zygote",
         _NAMESPACED,
     ),
-    Row("agent's abstract sockets", "such sockets with names in no directory", _EVERYWHERE),
+    Row("agent's abstract sockets", "such sockets of ours with names in no directory", _EVERYWHERE),
     Row("as its agent", "to be heard by the service as an agent, without its key", _EVERYWHERE),
     Row(
         "kernel",
@@ -104,11 +104,20 @@ ROWS: tuple[Row, ...] = (
 
 
 def shown() -> str:
-    """The table as the page has it."""
-    titles = [identity.title for identity in IDENTITIES]
-    lines = [
-        "| what a program tries on its node | " + " | ".join(titles) + " |",
-        "|---|" + "---|" * len(titles),
-    ]
-    lines += [f"| {row.what} | " + " | ".join(row.says) + " |" for row in ROWS]
+    """What the page says: the attempts by what becomes of them."""
+    lines: list[str] = []
+    for says in dict.fromkeys(row.says for row in ROWS):
+        attempts = "; ".join(row.what for row in ROWS if row.says == says)
+        lines.append(f"- **{_in_words(says)}**: {attempts}.")
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
+
+
+def _in_words(says: tuple[Says, ...]) -> str:
+    if len(set(says)) == 1:
+        return f"{says[0]} for every identity"
+    other = (
+        f"{word} where {' or '.join(titles)}"
+        for word in (OPEN, VARIES)
+        if (titles := [who.title for who, how in zip(IDENTITIES, says, strict=True) if how is word])
+    )
+    return f"held, but {' and '.join(other)}"

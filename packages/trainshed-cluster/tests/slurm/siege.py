@@ -66,7 +66,7 @@ IDENTITIES = (
     Identity("`users`: another user's job", 0, "user", ("lab-bob", "lab-ada")),
     Identity("`users`: the same user's", 0, "user", ("lab-ada", "lab-ada")),
     Identity("the service is an ordinary user", NOBODY, "user"),
-    Identity("the same at `session`", NOBODY, "session"),
+    Identity("an ordinary user's service has only `session`", NOBODY, "session"),
 )
 
 
