@@ -86,19 +86,6 @@ def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeServic
     assert "It may have been deleted." in gone.stderr
 
 
-def test_the_beginning_of_an_old_jobs_id_is_found_by_a_search(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    """Beyond the newest 500, and only if none of those is meant."""
-    newest = listed(*(job(str(number)) for number in range(9500, 9000, -1)))
-    old = listed(job("1234"), job("7", labels={"a": "1234"}))
-    service.on("GET", JOBS, listed(), newest, old)
-    service.on("GET", f"{JOBS}/1234", job("1234"))
-    assert trainshed("jobs", "describe", "123").exit_code == 0
-    queries = [request.query for request in service.sent if request.path == JOBS]
-    assert [query.get("search") for query in queries] == [None, None, "123"]
-
-
 def test_logs_are_prefixed_and_plain_in_a_pipe(trainshed: Invoke, service: FakeService) -> None:
     replicas = [replica("workerpool0-0"), replica("workerpool1-10")]
     service.on("GET", f"{JOBS}/7", job(replicas=replicas))

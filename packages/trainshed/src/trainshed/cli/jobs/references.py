@@ -16,8 +16,7 @@ from trainshed.wire.trainshed_v1.record import read
 
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
-"""Newest jobs that are searched for the beginning of an id, and for near misses. If there are more jobs, the
-service searches all of them next. A display name is found among all jobs with one request."""
+"""Newest jobs with a text in their name, id or a label that are searched for the beginning of an id."""
 _SAME_NAME = 100
 """Maximum jobs of one display name that are listed; the newest is taken."""
 _MOST_LISTED = 5
@@ -129,17 +128,10 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
             raise click.ClickException(_NO_JOB)
         job, choice = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
-
-        def begins(job: dict[str, Any]) -> bool:
-            return job["jobId"].startswith(reference)
-
         jobs = list_jobs(client, project, limit=_SAME_NAME, display_name=reference)
         if not any(job["displayName"] == reference for job in jobs):
-            # It may be the beginning of an id, most likely of a new one.
-            jobs = list_jobs(client, project, limit=_LOOKED_THROUGH)
-            if len(jobs) == _LOOKED_THROUGH and not any(begins(job) for job in jobs):
-                older = list_jobs(client, project, limit=None, search=reference)
-                jobs = [job for job in older if begins(job)] or jobs
+            # It may be the beginning of an id.
+            jobs = list_jobs(client, project, limit=_LOOKED_THROUGH, search=reference)
         try:
             job, choice = meant(reference, [JobView.parse(job) for job in jobs])
         except click.ClickException:
