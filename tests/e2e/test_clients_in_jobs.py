@@ -46,8 +46,8 @@ def seen_inside(service: Service, job: str) -> dict[str, Any]:
     """What a program has said that ran to its end."""
     state, lines = service.finish(job, 300)["state"], service.lines(job)
     assert state == "SUCCEEDED", "\n".join(lines[-30:])
-    (told,) = (line for line in lines if line.startswith("SEEN "))
-    return json.loads(told.removeprefix("SEEN "))
+    (line_seen,) = (line for line in lines if line.startswith("SEEN "))
+    return json.loads(line_seen.removeprefix("SEEN "))
 
 
 def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -> None:
@@ -71,8 +71,8 @@ def test_a_notebooks_cells_train_log_and_upload_inside_a_job(service: Service) -
     assert "made inside" in service.lines(made_id)
     read = {"resourceNames": [f"projects/{PROJECT}"], "filter": 'severity="ERROR"'}
     (entry,) = (
-        each["jsonPayload"]
-        for each in service.call("POST", "/v2/entries:list", read)["entries"]
-        if "loss" in each.get("jsonPayload", {})
+        entry["jsonPayload"]
+        for entry in service.call("POST", "/v2/entries:list", read)["entries"]
+        if "loss" in entry.get("jsonPayload", {})
     )
     assert entry == {"message": "said by the API", "loss": 0.5}

@@ -189,16 +189,16 @@ def test_a_program_s_storage_survives_service_and_bucket_process(data: Path) -> 
         first_line(service, job_id, str(last + 60))
         service.put("trainshed", "stop", b"")
         assert service.finish(job_id)["state"] == "SUCCEEDED"
-        said = counted(service, job_id, "workerpool0-0")
-        assert said == [str(i) for i in range(len(said))]
+        lines = counted(service, job_id, "workerpool0-0")
+        assert lines == [str(i) for i in range(len(lines))]
         stored: list[str] = []
         token = ""
         while True:
             page = service.call("GET", f"/storage/v1/b/trainshed/o?prefix=n/&pageToken={token}")
-            stored += [found["name"] for found in page["items"]]
+            stored += [item["name"] for item in page["items"]]
             if not (token := page.get("nextPageToken", "")):
                 break
-        assert stored == [f"n/{i:05}" for i in range(len(said))]
+        assert stored == [f"n/{i:05}" for i in range(len(lines))]
 
 
 def test_the_service_dies_while_a_package_is_built(data: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
         buckets.rename(tmp_path / "elsewhere")
         job = submit(service, container_job("print('ran')"))
         while not any(
-            "directory of the buckets" in one["message"] for one in timeline(service, job)
+            "directory of the buckets" in entry["message"] for entry in timeline(service, job)
         ):
             time.sleep(0.05)
         (tmp_path / "elsewhere").rename(buckets)
@@ -244,8 +244,8 @@ def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> Non
 def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:
     """Nor a disk that became read-only: the service ended with a traceback, as if it had failed."""
     service = start(tmp_path / "data")
-    told = tmp_path / "data" / "service.json"
-    told.unlink()
-    told.mkdir()
+    document = tmp_path / "data" / "service.json"
+    document.unlink()
+    document.mkdir()
     assert service.terminate() == 0
     assert "Traceback" not in (tmp_path / "data" / "service.log").read_text()

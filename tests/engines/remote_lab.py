@@ -180,8 +180,8 @@ class RemoteLab(LabWithNodes):
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, thread.read_text().split())
-    return found
+            children += map(int, thread.read_text().split())
+    return children

@@ -115,7 +115,7 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     assert isinstance(service.answers[1], messages.Slots), service.answers
     assert service.answers[2].failure == EngineUnavailable.__name__, service.answers
     assert "its agent ends" in service.answers[2].message
-    kinds = [type(one) for one in service.told]
+    kinds = [type(message) for message in service.told]
     assert kinds == [messages.Hello, messages.Current, messages.Ending], service.told
 
 
@@ -153,24 +153,24 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
 ) -> None:
     """What takes long, an environment that is written to a slow disk say, must not cost the lease when the
     network fails meanwhile."""
-    dialled, asked, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    dialled, is_asked, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
     ended: list[str] = []
 
     class Breaking(_LateService):
         async def receive(self) -> messages.Order:
-            if asked.is_set():
+            if is_asked.is_set():
                 raise ChannelClosed("cut")
             return await super().receive()
 
         async def _talk(self) -> AsyncIterator[messages.Order]:
             yield messages.Welcome({})
             yield messages.Allocate(number=1, requests=(SlotRequest(ReplicaId(0, 0), "r0", "a"),))
-            await asked.wait()
+            await is_asked.wait()
             raise ChannelClosed("cut")
 
     class Dialer:
         async def dial(self) -> Any:
-            if not asked.is_set():
+            if not is_asked.is_set():
                 return Breaking()
             dialled.set()
             raise NotAdmitted("not admitted")
@@ -179,7 +179,7 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
         async def allocate(
             self, job_uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
         ) -> tuple[Slot, ...]:
-            asked.set()
+            is_asked.set()
             await may_end.wait()
             ended.append("allocate")
             return ()

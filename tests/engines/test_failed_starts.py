@@ -102,9 +102,9 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(site: 
         await site.allocate(THERE, JobUid(2))
         with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
             await site.allocate(HERE)
-    [told] = [event for event in site.events if isinstance(event, NodeChanged)]
-    assert (told.node, told.state) == (HERE, NodeState.QUARANTINED)
-    assert "and said: no such file" in told.cause
+    [change] = [event for event in site.events if isinstance(event, NodeChanged)]
+    assert (change.node, change.state) == (HERE, NodeState.QUARANTINED)
+    assert "and said: no such file" in change.cause
 
 
 @needs_root

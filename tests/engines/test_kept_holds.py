@@ -117,7 +117,9 @@ class TestKeeping:
         before = _held(stage)
         await stage.allocate(second, PRIMARY, SECOND_REPLICA)
         await stage.until(lambda: before.keys() < _held(stage).keys(), "another hold")
-        node = next(one for one in await stage.engine.capacity() if one.name == "alder")
+        node = next(
+            candidate for candidate in await stage.engine.capacity() if candidate.name == "alder"
+        )
         (request,) = requests_for(third, node.name, PRIMARY)
         await stage.engine.allocate(third, 1, [replace(request, vcpus=node.vcpus - 1)])
         assert not before.keys() & _held(stage).keys()

@@ -85,8 +85,8 @@ class TestRemote(Conformance):
         uid = stage.job()
 
         def told() -> list[str | None]:
-            found = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
-            return [event.delay and event.delay.message for event in found]
+            waits = [e for e in stage.events if isinstance(e, StartWaits) and e.job_uid == uid]
+            return [event.delay and event.delay.message for event in waits]
 
         lab.withhold(node, withheld=True)
         allocating = asyncio.ensure_future(stage.allocate(uid, node=node))
@@ -124,13 +124,13 @@ class TestRemote(Conformance):
             await stage.end(uid)
         finally:
             lab.freeze(slot.node, frozen=False)
-        found = [
+        changes = [
             event.state if isinstance(event, NodeChanged) else type(event.event)
             for event in stage.events
             if isinstance(event, NodeChanged)
             or (isinstance(event, ReplicaReport) and event.job_uid == uid)
         ]
-        assert found == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
+        assert changes == [ReplicaStarted, NodeState.QUARANTINED, ReplicaLost]
         [cause] = [event.cause for event in stage.events if isinstance(event, NodeChanged)]
         assert (
             "nothing was heard from there for 4 s, though the cluster says that it is up" in cause
@@ -253,10 +253,10 @@ class TestRemote(Conformance):
         *_, after = await stage.engine.allocate(uid, 1, [moved_to(before, there)])
         assert (after.node, after.address, after.port) == (there, *where)
         uid, before = await stopped()
-        told = f"port {before.port} of node {there} is taken by another program"
+        cause = f"port {before.port} of node {there} is taken by another program"
         with (
             socket.create_server((before.address, before.port)),
-            pytest.raises(StartFailed, match=told),
+            pytest.raises(StartFailed, match=cause),
         ):
             await stage.engine.allocate(uid, 1, [moved_to(before, there)])
 

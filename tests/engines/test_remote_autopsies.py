@@ -48,9 +48,9 @@ def test_what_is_too_much_or_of_a_lost_node_is_left_and_the_attempt_given_back(
             stage.forget(uid)
             assert stage.engine.autopsies(uid) == ()
         assert await stage.engine.allocations() == ()
-        told = [record.getMessage() for record in caplog.records]
-        assert any("more than the 0.1 MB that are taken" in text for text in told), told
-        assert sum("autopsy not kept" in text for text in told) == 2
+        logged = [record.getMessage() for record in caplog.records]
+        assert any("more than the 0.1 MB that are taken" in text for text in logged), logged
+        assert sum("autopsy not kept" in text for text in logged) == 2
 
     staged(body)(None, lab)
 
@@ -72,7 +72,7 @@ def member(name: str, size: int = 0, **more: object) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "cause"),
     [
         ([member("../out")], "is no place in it"),
         ([member("/etc/out")], "is no place in it"),
@@ -84,9 +84,9 @@ def member(name: str, size: int = 0, **more: object) -> tarfile.TarInfo:
     ],
 )
 def test_nothing_is_written_that_a_node_has_no_business_with(
-    tmp_path: Path, members: list[tarfile.TarInfo], told: str
+    tmp_path: Path, members: list[tarfile.TarInfo], cause: str
 ) -> None:
-    with pytest.raises(Torn, match=told):
+    with pytest.raises(Torn, match=cause):
         FilesLeft(tmp_path / "files", 100).take(tar_of(*members))
     assert sorted(path.name for path in tmp_path.rglob("*")) in (["files"], ["a", "files"])
 

@@ -65,15 +65,15 @@ async def test_a_stall_is_told_of_the_node_and_of_what_runs_there(
             seen.put_nowait(event)
 
     async def both() -> tuple[ReplicaNoted, NodeChanged]:
-        found: dict[type, EngineEvent | ReplicaNoted] = {}
+        events: dict[type, EngineEvent | ReplicaNoted] = {}
         async with asyncio.timeout(shared_files.EVERY + shared_files.PATIENCE + 20):
-            while len(found) < 2:
+            while len(events) < 2:
                 event = await seen.get()
                 if isinstance(event, ReplicaReport) and isinstance(event.event, ReplicaNoted):
-                    found[ReplicaNoted] = event.event
+                    events[ReplicaNoted] = event.event
                 elif isinstance(event, NodeChanged):
-                    found[NodeChanged] = event
-        noted, changed = found[ReplicaNoted], found[NodeChanged]
+                    events[NodeChanged] = event
+        noted, changed = events[ReplicaNoted], events[NodeChanged]
         assert isinstance(noted, ReplicaNoted) and isinstance(changed, NodeChanged)
         return noted, changed
 

@@ -145,10 +145,10 @@ class TestUnshared:
             assert (await stage.exited(uid)).exit.exit_code == 0
             [line] = stage.lines(uid)
             assert line["m"] == f"it came {lab.environment.root}"
-            told = [event.delay for event in stage.events if isinstance(event, StartWaits)]
-            assert told[0] and told[0].cause is WaitReason.CONTENT
-            assert "on node" in told[0].message or "to node" in told[0].message
-            assert told[-1] is None
+            delays = [event.delay for event in stage.events if isinstance(event, StartWaits)]
+            assert delays[0] and delays[0].cause is WaitReason.CONTENT
+            assert "on node" in delays[0].message or "to node" in delays[0].message
+            assert delays[-1] is None
 
         staged(body)(self, lab)
 

@@ -56,18 +56,18 @@ def test_every_type_that_a_product_may_have_is_public() -> None:
 
 
 def test_of_the_right_type_first_then_those_that_the_fewest_have() -> None:
-    found = FakeDevices("NVIDIA L4", "Tesla T4", "Tesla T4").find()
-    assert choose(found, 1, "NVIDIA_TESLA_T4", ["1", None, ""]) == "2"
-    assert choose(found, 3, "NVIDIA_TESLA_T4", ["1,2"]) == "0,1,2"
-    assert choose(found, 1, "NVIDIA_L4", ["0"]) == "0"
+    gpus = FakeDevices("NVIDIA L4", "Tesla T4", "Tesla T4").find()
+    assert choose(gpus, 1, "NVIDIA_TESLA_T4", ["1", None, ""]) == "2"
+    assert choose(gpus, 3, "NVIDIA_TESLA_T4", ["1,2"]) == "0,1,2"
+    assert choose(gpus, 1, "NVIDIA_L4", ["0"]) == "0"
 
 
 def test_what_the_service_must_not_use_is_not_given_out() -> None:
-    found = FakeDevices("Tesla T4", "Tesla T4", "Tesla T4").find()
-    assert visible(found, None) == found
-    assert visible(found, "2,0") == (found[2], found[0])
-    assert visible(found, "GPU-00000001,9,0") == (found[1],)
-    assert visible(found, "") == visible(found, "-1") == ()
+    gpus = FakeDevices("Tesla T4", "Tesla T4", "Tesla T4").find()
+    assert visible(gpus, None) == gpus
+    assert visible(gpus, "2,0") == (gpus[2], gpus[0])
+    assert visible(gpus, "GPU-00000001,9,0") == (gpus[1],)
+    assert visible(gpus, "") == visible(gpus, "-1") == ()
 
 
 LIBRARY = "libc.so.6"
@@ -160,12 +160,10 @@ def test_without_driver_or_library_there_are_no_gpus(monkeypatch: pytest.MonkeyP
 
 
 def test_virtual_nodes_share_the_machine_and_each_gpu_is_on_one_of_them() -> None:
-    found = FakeDevices("Tesla T4", "Tesla T4", "NVIDIA L4").find()
+    gpus = FakeDevices("Tesla T4", "Tesla T4", "NVIDIA L4").find()
     whole = Node("local", 8.0, 64 * GIB)
-    assert split(whole, share(found, 1), Declared()) == (
-        Node("local", 8.0, 64 * GIB, totals(found)),
-    )
-    assert split(whole, share(found, 2), Declared()) == (
+    assert split(whole, share(gpus, 1), Declared()) == (Node("local", 8.0, 64 * GIB, totals(gpus)),)
+    assert split(whole, share(gpus, 2), Declared()) == (
         Node("local-0", 4.0, 32 * GIB, (("NVIDIA_L4", 1), ("NVIDIA_TESLA_T4", 1))),
         Node("local-1", 4.0, 32 * GIB, (("NVIDIA_TESLA_T4", 1),)),
     )

@@ -59,8 +59,8 @@ def document(
     [(protocol.LEVEL_OWN, True), (protocol.LEVEL_USER, True), (protocol.LEVEL_SESSION, False)],
 )
 def test_a_root_of_its_own_is_had_where_there_is_a_view(level: str, is_own: bool) -> None:
-    asked = replace(PLAN, software=replace(PLAN.software, own_root=True))
-    assert document(replace(HOST, level=level), asked).isolation.own_root == is_own
+    plan = replace(PLAN, software=replace(PLAN.software, own_root=True))
+    assert document(replace(HOST, level=level), plan).isolation.own_root == is_own
     assert not document(replace(HOST, level=level)).isolation.own_root
 
 
@@ -154,16 +154,16 @@ def test_googles_hosts_lead_to_the_replica_whatever_it_runs() -> None:
 def test_without_a_hosts_file_or_a_service_nothing_leads_there() -> None:
     session = replace(HOST, level=protocol.LEVEL_SESSION)
     assert intercepted(session, CERTIFIED) == ()
-    told = document(
+    made = document(
         session,
         shared=replace(
             CERTIFIED, access=replace(CERTIFIED.access, rest_url="http://127.0.0.1:8080")
         ),
     )
-    assert told.network.certificate == ""
+    assert made.network.certificate == ""
     # gcloud alone can be told.
     assert (
-        told.program.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"]
+        made.program.environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"]
         == "http://127.0.0.1:8080/"
     )
     # A run without a service has buckets alone.

@@ -97,8 +97,8 @@ def test_a_replica_without_gpus_sees_none_of_the_machines(
 
 def test_on_a_machine_without_gpus_only_who_asked_for_some_is_told() -> None:
     assert device_edits(None, (), NO_DRIVER, private=True, image=False) == DeviceEdits()
-    asked = device_edits("", (), NO_DRIVER, private=True, image=False)
-    assert asked.environ["CUDA_VISIBLE_DEVICES"] == ""
+    edits = device_edits("", (), NO_DRIVER, private=True, image=False)
+    assert edits.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def test_an_image_gets_the_drivers_libraries_by_the_names_that_programs_ask_for(

@@ -105,9 +105,9 @@ def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
     into."""
 
     async def body() -> None:
-        told: list[EngineEvent] = []
+        events_told: list[EngineEvent] = []
         unclear: list[SlotHandle] = []
-        subject = slot_handle("a", emit=told.append, unclear=unclear.append)
+        subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
         expected, ends, looks, incarnation = subject.state, 0, 0, 1
         others: list[socket.socket] = []
         for event in events:
@@ -135,7 +135,7 @@ def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
                 case Event.ENDED:
                     subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
             assert subject.state is expected
-        assert (len(told), len(unclear)) == (ends, looks)
+        assert (len(events_told), len(unclear)) == (ends, looks)
         subject.close()
 
     asyncio.run(body())

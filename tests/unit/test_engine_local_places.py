@@ -57,9 +57,9 @@ def test_a_port_that_peers_were_told_is_kept_as_long_as_it_can_be_had() -> None:
         return slot.port
 
     first = port_of(asked(0, 0))
-    told = replace(asked(0, 0), port=31999)
-    assert port_of(told, {(31999, True), (first, False)}) == 31999
-    assert port_of(told, {(31999, False), (first, False)}) == first
+    request = replace(asked(0, 0), port=31999)
+    assert port_of(request, {(31999, True), (first, False)}) == 31999
+    assert port_of(request, {(31999, False), (first, False)}) == first
 
 
 def test_addresses_are_stable_distinct_and_never_look_like_networks() -> None:

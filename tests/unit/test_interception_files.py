@@ -49,7 +49,7 @@ def test_programs_of_any_user_may_read_whom_to_trust_and_no_key(tmp_path: Path) 
     files = certificates.prepare_interception(tmp_path, NOW, {})
     assert stat.S_IMODE(files.trust.stat().st_mode) == 0o644
     assert stat.S_IMODE(files.trust.parent.stat().st_mode) == 0o755
-    assert [each.name for each in files.trust.parent.iterdir()] == [files.trust.name]
+    assert [path.name for path in files.trust.parent.iterdir()] == [files.trust.name]
     assert "PRIVATE KEY" not in files.trust.read_text()
     for private in files.certificate.parent.iterdir():
         assert stat.S_IMODE(private.stat().st_mode) == 0o600, private.name
@@ -66,6 +66,6 @@ def test_whom_the_operator_trusts_is_trusted_too_and_nobody_twice(tmp_path: Path
     files = certificates.prepare_interception(
         tmp_path / "a", NOW, {**environ, "REQUESTS_CA_BUNDLE": "/none"}
     )
-    found = trusted(files)
-    assert set(found) - set(plain) == {other.read_text()}
-    assert len(found) == len(set(found)) == len(plain) + 1
+    roots = trusted(files)
+    assert set(roots) - set(plain) == {other.read_text()}
+    assert len(roots) == len(set(roots)) == len(plain) + 1

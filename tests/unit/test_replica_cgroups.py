@@ -74,9 +74,9 @@ def test_a_long_line_and_the_next_that_comes_with_its_last_piece_are_received_on
             unix_sockets.send(ours, line + b"\n", ours.fileno())
         receiver = unix_sockets.Receiver(theirs)
         received = [receiver.receive_one(), receiver.receive_one()]
-        assert [one and one[0] for one in received] == lines
-        for one in received:
-            os.close(one[1] if one else -1)
+        assert [pair and pair[0] for pair in received] == lines
+        for pair in received:
+            os.close(pair[1] if pair else -1)
     ours.shutdown(socket.SHUT_WR)
     assert unix_sockets.Receiver(theirs).receive_one() is None
     ours.close()

@@ -122,8 +122,8 @@ def test_little_room_is_told_as_long_as_it_lasts(world: World) -> None:
 
 
 def test_a_program_that_fills_and_empties_its_disk_does_not_fill_the_timeline(world: World) -> None:
-    told = [name for n in range(200) for name in world.look(free=n % 2 * 500 * GB)]
-    assert len(told) == 20
+    names = [name for n in range(200) for name in world.look(free=n % 2 * 500 * GB)]
+    assert len(names) == 20
 
 
 def test_many_files_are_looked_at_a_moment_at_a_time(

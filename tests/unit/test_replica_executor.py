@@ -83,9 +83,9 @@ def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
     there, then what it needs."""
     done = run(tmp_path, endpoint, "gs://b/dir:1/one.whl", "gs://b/two.whl")
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stdout.splitlines() if not line.startswith("Running command")]
-    scratch = told[1].rpartition(" ")[2].rpartition("/0/")[0]
-    assert told == [
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("Running command")]
+    scratch = lines[1].rpartition(" ")[2].rpartition("/0/")[0]
+    assert lines == [
         "Installing the package: gs://b/dir:1/one.whl",
         f"pip install --upgrade --force-reinstall --no-deps {scratch}/0/one.whl",
         "has /storage/v1/b/b/o/dir%3A1%2Fone.whl?alt=media",

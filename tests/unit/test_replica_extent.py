@@ -14,9 +14,9 @@ MIB = 1 << 20
 
 
 def measured(top: Path) -> int:
-    found = TreeSize(str(top))
-    assert found.go_on(60.0)
-    return found.found
+    tree = TreeSize(str(top))
+    assert tree.go_on(60.0)
+    return tree.found
 
 
 def write(path: Path, size: int) -> None:
@@ -26,11 +26,11 @@ def write(path: Path, size: int) -> None:
 
 def opened(top: Path) -> list[Path]:
     """What of this process's open files lies there; others come and go with what earlier tests left."""
-    found: list[Path] = []
+    directories: list[Path] = []
     for link in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that lists them, for one
-            found.append(link.readlink())
-    return [path for path in found if path.is_relative_to(top)]
+            directories.append(link.readlink())
+    return [path for path in directories if path.is_relative_to(top)]
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def top(tmp_path: Path) -> Path:
 
 def test_it_is_what_du_says(top: Path) -> None:
     (top / "work" / "second").hardlink_to(top / "a")
-    said = subprocess.run(["du", "-s", "-B1", top], capture_output=True, check=True, text=True)
+    done = subprocess.run(["du", "-s", "-B1", top], capture_output=True, check=True, text=True)
     # The directory itself is not below itself.
-    assert measured(top) == int(said.stdout.split()[0]) - top.stat().st_blocks * 512
+    assert measured(top) == int(done.stdout.split()[0]) - top.stat().st_blocks * 512
 
 
 def test_links_lead_nowhere(top: Path, tmp_path: Path) -> None:
@@ -83,13 +83,13 @@ def test_another_file_system_does_not_count(tmp_path: Path) -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")
-    found = TreeSize("/dev")
-    assert found.go_on(60.0)
+    tree = TreeSize("/dev")
+    assert tree.go_on(60.0)
     write(own := shared / f"trainshed-test-{os.getpid()}", 4 * MIB)
     try:
         again = TreeSize("/dev")
         assert again.go_on(60.0)
-        assert again.found - found.found < MIB
+        assert again.found - tree.found < MIB
     finally:
         own.unlink()
 

@@ -59,11 +59,11 @@ def test_secrets_are_masked_and_long_words_are_cut(tmp_path: Path, logs: Path) -
     secret = plan(logs, TF_CONFIG='{"token": "hunter22"}', KEY="hunter22")
     note_launch(secret, 1, Mask(("hunter22",)))
     assert "hunter22" not in (logs / LAUNCHES).read_text()
-    (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
-    assert found.argv[3] == "--key=***"
-    assert len(found.argv[2]) == (16 << 10) + 1
-    assert found.argv[2].endswith("x…")
-    assert json.loads(found.values["TF_CONFIG"]) == {"token": "***"}
+    (launch,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
+    assert launch.argv[3] == "--key=***"
+    assert len(launch.argv[2]) == (16 << 10) + 1
+    assert launch.argv[2].endswith("x…")
+    assert json.loads(launch.values["TF_CONFIG"]) == {"token": "***"}
 
 
 def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> None:
@@ -71,5 +71,5 @@ def test_what_cannot_be_written_harms_nothing(tmp_path: Path, logs: Path) -> Non
     note_launch(plan(logs), 1, None)
     with (logs / LAUNCHES).open("ab") as file:
         file.write(b'{"torn": \n{"incarnation": 2')
-    (found,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
-    assert found.incarnation == 1
+    (launch,) = read_launches([FileStreams(tmp_path)], UID, 1, PRIMARY)
+    assert launch.incarnation == 1

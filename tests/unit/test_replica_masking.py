@@ -121,13 +121,13 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     file = tmp_path / protocol.FILES / program.HYPERTUNE / metrics.PROGRAM_FILE
     file.parent.mkdir(parents=True)
-    said: list[str] = []
+    lines: list[str] = []
     events = Loop()
     taken = metrics.Metrics(
         str(tmp_path),
         1,
         events,
-        say=said.append,
+        say=lines.append,
         tell=lambda: None,
         retries=DiskRetries(events, lambda _: None),
         mask=Mask(("s3cret", "987654")),
@@ -137,4 +137,4 @@ def test_a_trials_metrics_do_not_show_one(tmp_path: Path, monkeypatch: pytest.Mo
     taken.seal()
     written = (tmp_path / metrics.FILE).read_text()
     assert [json.loads(line)["values"] for line in written.splitlines()] == [{"loss-***": 0.5}]
-    assert said and not any("s3cret" in line or "987654" in line for line in said)
+    assert lines and not any("s3cret" in line or "987654" in line for line in lines)

@@ -25,10 +25,10 @@ _FIN = 10
 
 @pytest.fixture
 def traffic() -> Iterator[Traffic]:
-    found = Traffic(OWN, PORT)
-    found.read([os.getpid()])
-    yield found
-    found.close()
+    counted = Traffic(OWN, PORT)
+    counted.read([os.getpid()])
+    yield counted
+    counted.close()
 
 
 def talk(server: socket.socket, size: int) -> tuple[socket.socket, socket.socket]:
@@ -54,10 +54,10 @@ def ended(
 ) -> tuple[int, int]:
     """The same once it is so much: the kernel tells of connections that end a moment later."""
     while True:
-        found = moved(traffic, before, *family)
-        if found[0] >= least[0] and found[1] >= least[1]:
-            return found
-        assert select.select([traffic], [], [], PATIENCE)[0], found
+        bytes_moved = moved(traffic, before, *family)
+        if bytes_moved[0] >= least[0] and bytes_moved[1] >= least[1]:
+            return bytes_moved
+        assert select.select([traffic], [], [], PATIENCE)[0], bytes_moved
 
 
 def listening(address: str) -> socket.socket:

@@ -149,9 +149,9 @@ def test_processes_are_added_up_where_no_control_group_counts(
 ) -> None:
     look = Look(tmp_path, guardian.pid)
     look.usage.begin(5 * SECOND)
-    found = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)
-    assert (found["processes"], found["gpus"]) == (1, [])
-    assert found["peak"] >= found["memory"]
+    look_at_it = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)
+    assert (look_at_it["processes"], look_at_it["gpus"]) == (1, [])
+    assert look_at_it["peak"] >= look_at_it["memory"]
     guardian.end_program()
     look.usage.stop()
     look.usage.seal(guardian.wait())
@@ -163,7 +163,7 @@ def test_processes_are_added_up_where_no_control_group_counts(
         "cpus": len(os.sched_getaffinity(0)),
         "gpus": [],
     }
-    assert last["last"] and last["cpu"] >= found["cpu"] and last["peak"] >= found["peak"]
+    assert last["last"] and last["cpu"] >= look_at_it["cpu"] and last["peak"] >= look_at_it["peak"]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -186,8 +186,8 @@ def test_control_groups_count_without_cached_files(tmp_path: Path, version: int)
         (cpu / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
     look = Look(tmp_path, 1 << 22, memory, cpu)
     look.usage.begin(1)
-    found = look.until(lambda last: True)
-    assert (found["memory"], found["cpu"]) == (500 * MIB, 7.0)
+    look_at_it = look.until(lambda last: True)
+    assert (look_at_it["memory"], look_at_it["cpu"]) == (500 * MIB, 7.0)
 
 
 def test_the_next_incarnation_goes_on_after_a_torn_line(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ MODULE = ("python3", "-m", "trainer.task", "--lr", "1")
 
 
 @pytest.mark.parametrize(
-    ("label", "setting", "trial", "asked"),
+    ("label", "setting", "trial", "is_asked"),
     [
         ("", "trials", True, True),
         ("", "trials", False, False),
@@ -42,14 +42,14 @@ MODULE = ("python3", "-m", "trainer.task", "--lr", "1")
     ],
 )
 def test_the_label_wins_over_the_setting(
-    label: str, setting: WarmStarts, trial: bool, asked: bool
+    label: str, setting: WarmStarts, trial: bool, is_asked: bool
 ) -> None:
-    assert is_asked_for(label, setting, is_trial_of_package=trial) is asked
+    assert is_asked_for(label, setting, is_trial_of_package=trial) is is_asked
 
 
 def of(argv: tuple[str, ...] = MODULE, **facts: object) -> WarmStart:
-    given = {"in_image": False, "gpus": 0, "reduces": False, "modules": ("numpy", "torch")}
-    return of_program(argv, runtime="/runtime", **(given | facts))  # pyright: ignore[reportArgumentType] - by name
+    values = {"in_image": False, "gpus": 0, "reduces": False, "modules": ("numpy", "torch")}
+    return of_program(argv, runtime="/runtime", **(values | facts))  # pyright: ignore[reportArgumentType] - by name
 
 
 def test_a_module_of_a_runtime_with_frameworks_begins_warm() -> None:
@@ -152,7 +152,7 @@ def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "isolation", "told"),
+    ("subject", "isolation", "text"),
     [
         (submitted("on"), "root", "begins warm, with numpy, sklearn, sklearn.ensemble imported"),
         (submitted("", trial="1"), "user", "begins warm, with numpy"),
@@ -162,9 +162,11 @@ def test_trials_of_a_package_begin_warm_and_other_jobs_by_their_label() -> None:
         (submitted(""), "root", ""),
     ],
 )
-def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, told: str) -> None:
-    found = list(expected_beginnings(subject, LaunchDefaults(), isolation))
-    assert len(found) == bool(told) and all(told in each for each in found), found
+def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, text: str) -> None:
+    beginnings = list(expected_beginnings(subject, LaunchDefaults(), isolation))
+    assert len(beginnings) == bool(text) and all(text in beginning for beginning in beginnings), (
+        beginnings
+    )
 
 
 def test_describe_says_how_replicas_began() -> None:

@@ -238,10 +238,10 @@ class House:
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
         """What a slot's journal says of who served it last: process ids of `shim` and `guardian`."""
         journal = self.data / "slots" / str(uid) / "1" / str(replica) / "journal"
-        said: dict[str, int] = {}
+        entries: dict[str, int] = {}
         for line in journal.read_text().splitlines():
-            said.update(json.loads(line) if line else {})
-        return said
+            entries.update(json.loads(line) if line else {})
+        return entries
 
 
 Test = Callable[[House], Awaitable[None]]
@@ -284,7 +284,7 @@ def house(data: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
 
 def processes_marked(mark: str) -> list[int]:
     """Processes of this machine that carry `mark` in their command line."""
-    found: list[int] = []
+    processes: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -292,8 +292,8 @@ def processes_marked(mark: str) -> list[int]:
             except OSError:
                 continue
             if mark.encode() in command:
-                found.append(int(entry.name))
-    return found
+                processes.append(int(entry.name))
+    return processes
 
 
 @pytest.fixture

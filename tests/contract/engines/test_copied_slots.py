@@ -25,8 +25,8 @@ def test_a_copy_of_live_slots_kills_nobody(house: Run, tmp_path: Path, started_t
     async def test(original: House) -> None:
         uid = await original.python(SLEEPS)
         await original.line(uid, lambda text: text == "up")
-        said = original.shim(uid)
-        guardian, since = said["guardian"], said["since"]
+        ids = original.shim(uid)
+        guardian, since = ids["guardian"], ids["since"]
         copy(original.data, tmp_path / "copy")
         twin = House(tmp_path / "copy", original.level)
         await twin.open()

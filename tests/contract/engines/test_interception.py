@@ -24,8 +24,8 @@ def test_the_metadata_server_is_found_by_name_and_by_address(house: Run, tmp_pat
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         callers.append(json.loads(await reader.readline())["job_uid"])
-        asked = (await reader.readuntil(b"\r\n\r\n")).split()[1]
-        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + asked)
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + path)
         writer.close()
 
     async def test(house: House) -> None:

@@ -123,8 +123,8 @@ def steps() -> Iterator[Path]:
             directory = Path(place, name)
             directory.mkdir()
             directory.chmod(0o755)
-            one = opened.enter_context(socket.socket(socket.AF_UNIX))
-            one.bind(str(directory / "node1_7.0"))
+            socket_of_a_step = opened.enter_context(socket.socket(socket.AF_UNIX))
+            socket_of_a_step.bind(str(directory / "node1_7.0"))
             os.chown(directory / "node1_7.0", owner, owner)
         yield Path(place)
 

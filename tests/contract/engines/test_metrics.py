@@ -36,7 +36,9 @@ async def trial(house: House, program: str) -> JobUid:
 
 def measured(house: House, uid: JobUid) -> list[tuple[int, float | None]]:
     reader = MetricsReader(FileStreams(house.data / "logs"))
-    return [(each.step, each.value("acc")) for each in reader.measurements(uid)]
+    return [
+        (measurement.step, measurement.value("acc")) for measurement in reader.measurements(uid)
+    ]
 
 
 def wait_for_measurement(house: House, uid: JobUid) -> None:

@@ -83,15 +83,15 @@ def test_programs_of_an_image_find_both_at_fixed_places(
         with_programs(tmp_path / "image.tar")
         shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
         uid, places = await gang(house, FIRST)
-        told = part(package, ImageRoot(str(root)))
-        await house.engine.launch([house.plan(uid, "true", **told)])
+        fields = part(package, ImageRoot(str(root)))
+        await house.engine.launch([house.plan(uid, "true", **fields)])
         await house.exit(uid)
         await house.engine.drop_reducers(uid, 1, (FIRST,))
         program = (
             f"cat {REDUCTION_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
             f"${reduction.LOST_FILE}) 2>/dev/null || echo refused"
         )
-        second = house.plan(uid, "sh", "-c", program, incarnation=2, **told)
+        second = house.plan(uid, "sh", "-c", program, incarnation=2, **fields)
         await house.engine.launch([second])
         assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0, house.texts(uid)
         assert house.texts(uid) == ["of use", *places, "refused"]
@@ -107,9 +107,9 @@ def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path)
         asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
         for vcpus, expected in ((1, 1), (4096, int(here))):
             uid, _ = await gang(house)
-            told = part(package, None, **{reduction.LISTEN: "here:2222"})
+            fields = part(package, None, **{reduction.LISTEN: "here:2222"})
             plan = house.plan(
-                uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **told
+                uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields
             )
             await house.engine.launch([plan])
             await house.exit(uid)

@@ -20,12 +20,12 @@ def children(pid: int) -> list[int]:
 
 def guardians(shim: int) -> list[int]:
     """One, once the shim is ready; before that it has another child for a moment."""
-    found: list[int] = []
+    guardian_ids: list[int] = []
     for child in children(shim):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{child}/comm").read_text() == "ts-guardian\n":
-                found.append(child)
-    return found
+                guardian_ids.append(child)
+    return guardian_ids
 
 
 async def until(true: Callable[[], bool]) -> None:

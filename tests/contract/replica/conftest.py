@@ -123,10 +123,10 @@ class Place:
 
     def journal(self) -> dict[str, int]:
         """Process ids of `shim` and `guardian` of who served the slot last."""
-        said: dict[str, int] = {}
+        entries: dict[str, int] = {}
         for entry in (self.slot / protocol.JOURNAL).read_text().splitlines():
-            said.update(json.loads(entry) if entry else {})
-        return said
+            entries.update(json.loads(entry) if entry else {})
+        return entries
 
 
 MakePlace = Callable[[], Place]

@@ -75,7 +75,7 @@ def running(
 ) -> Generator[Running]:
     """`hosts`: ports on loopback of the real hosts, which `trust` certifies; without them nothing is passed
     on. `service`: who answers for its APIs."""
-    given = {
+    settings = {
         "target": target,
         "identity": identity.decode(),
         "certificate": str(certificate or ""),
@@ -86,7 +86,7 @@ def running(
     }
     source = str(Path(relay.__file__).parents[3])
     process = subprocess.Popen(
-        [sys.executable, "-c", _RELAYS, source, json.dumps(given)],
+        [sys.executable, "-c", _RELAYS, source, json.dumps(settings)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -24,15 +24,15 @@ time.sleep(60)
 
 
 def alive(mark: str) -> list[int]:
-    found: list[int] = []
+    processes: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if mark.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                    processes.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return processes
 
 
 @pytest.mark.parametrize("frozen", [("shim",), ("shim", "guardian"), ()])

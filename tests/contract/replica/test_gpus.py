@@ -76,14 +76,14 @@ def test_of_the_machines_devices_a_program_sees_what_it_was_given(place: Place) 
     """spec/machines#gpus: assigned GPUs only. Any device of this machine stands for one."""
     if place.level == protocol.LEVEL_SESSION:
         pytest.skip("without namespaces all devices are to be seen")
-    found = sorted(
+    devices = sorted(
         entry.path
         for entry in os.scandir("/dev")
         if entry.name not in _ALWAYS_THERE and stat.S_ISCHR(entry.stat().st_mode)
     )
-    if len(found) < 2:
+    if len(devices) < 2:
         pytest.skip("this machine has no two devices to tell apart")
-    given, other = found[:2]
-    shown = f"import os; print(*[os.path.exists(path) for path in ({given!r}, {other!r})])"
-    assert place.python(shown, devices=[given]).record()["exit_code"] == 0
+    own, other = devices[:2]
+    shown = f"import os; print(*[os.path.exists(path) for path in ({own!r}, {other!r})])"
+    assert place.python(shown, devices=[own]).record()["exit_code"] == 0
     assert place.texts() == ["True False"]

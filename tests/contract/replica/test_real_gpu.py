@@ -53,7 +53,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Device, ...]:
+def gpus() -> tuple[Device, ...]:
     devices = NvmlDevices({}).find()
     if not devices:
         pytest.skip("no GPU: the driver's library (NVML) finds none on this machine")
@@ -67,20 +67,20 @@ def _environ(edits: DeviceEdits) -> dict[str, str]:
     return environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
 
 
-def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, found: tuple[Device, ...]) -> None:
+def test_a_replica_uses_its_own_gpu_and_is_seen_to(place: Place, gpus: tuple[Device, ...]) -> None:
     private = place.level != protocol.LEVEL_SESSION
-    last_gpu = found[-1]
-    edits = device_edits(last_gpu.word, found, find_driver(), private=private, image=False)
+    last_gpu = gpus[-1]
+    edits = device_edits(last_gpu.word, gpus, find_driver(), private=private, image=False)
     line = place.python(_PROGRAM, environ=_environ(edits), devices=edits.devices, usage_every=1.0)
     record = line.record()
     assert record["exit_code"] == 0, record["tail"]
-    told: dict[str, Any] = json.loads(place.texts()[-1])
+    answers: dict[str, Any] = json.loads(place.texts()[-1])
     if private and last_gpu.part is None:
-        assert told["uuids"] == [last_gpu.uuid]
-    if told["torch"]:
-        assert (told["count"], told["sum"]) == (1, 1.0)
+        assert answers["uuids"] == [last_gpu.uuid]
+    if answers["torch"]:
+        assert (answers["count"], answers["sum"]) == (1, 1.0)
     lines = (place.logs / usage.FILE).read_text().splitlines()
     ((busy, used, total, peak),) = json.loads(lines[-1])["gpus"]
     assert 0 <= used <= peak <= total == last_gpu.memory_bytes
-    if told["torch"] and last_gpu.part is None:
+    if answers["torch"] and last_gpu.part is None:
         assert busy > 0.5 and peak > 3 * 4096 * 4096 * 4

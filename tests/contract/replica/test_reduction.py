@@ -36,11 +36,11 @@ def run(place: Place, text: str, **fields: object) -> Line:
 
 def notes(line: Line) -> list[tuple[int, str, str, str]]:
     """All that the shim tells of one program, from its start to its end."""
-    found: list[tuple[int, str, str, str]] = []
+    notes: list[tuple[int, str, str, str]] = []
     while (message := line.hear("note", "exited", "lost", "refused"))["e"] == "note":
-        found.append((message["n"], message["name"], message["severity"], message["text"]))
+        notes.append((message["n"], message["name"], message["severity"], message["text"]))
     assert message["e"] == "exited", message
-    return found
+    return notes
 
 
 def metrics(place: Place) -> list[dict[str, Any]]:
@@ -59,13 +59,13 @@ def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     they are."""
     late = '("late", "WARNING", "rank 3\\n waits")'
     line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}], sent=7)")
-    told = notes(line)
-    assert told == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "late", "WARNING", "rank 3 waits")]
+    seen = notes(line)
+    assert seen == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "late", "WARNING", "rank 3 waits")]
     assert said(place) == [
-        {"severity": each[2], "message": f"trainshed reduction: {each[3]}"} for each in told
+        {"severity": note[2], "message": f"trainshed reduction: {note[3]}"} for note in seen
     ]
     kept = journal.Entries(str(place.slot)).notes(1)
-    assert [(each["n"], each["name"]) for each in kept] == [(1, "mode"), (2, "late")]
+    assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "late")]
     started, *_, last = metrics(place)
     assert started["incarnation"] == 1
     assert (last["metrics"], last["last"]) == ({"sent": 7}, True)
@@ -79,10 +79,10 @@ open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
 loud = [("n%d" % number, "LOUD", "x" * 9999) for number in range(90)]
 report(loud, sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
 """
-    told = notes(run(place, REPORT + text))
-    assert len(told) == reduction_reports.MOST_NOTES + 4
-    assert told[0][1:3] == ("unreadable", "WARNING")
-    assert {(each[2], len(each[3])) for each in told[1:]} == {("INFO", 500)}
+    seen = notes(run(place, REPORT + text))
+    assert len(seen) == reduction_reports.MOST_NOTES + 4
+    assert seen[0][1:3] == ("unreadable", "WARNING")
+    assert {(note[2], len(note[3])) for note in seen[1:]} == {("INFO", 500)}
     assert metrics(place)[-1]["metrics"] == {"ok": [1, 2.5]}
 
 
@@ -98,5 +98,5 @@ def test_reducers_that_were_never_used_are_told_of_at_the_end(place: Place) -> N
     ((number, name, severity, text),) = notes(line)
     assert (number, name, severity) == (1, reduction_reports.UNUSED, "WARNING")
     assert "ended without using the job's reducers" in text
-    assert [each["text"] for each in journal.Entries(str(place.slot)).notes(1)] == [text]
+    assert [note["text"] for note in journal.Entries(str(place.slot)).notes(1)] == [text]
     assert said(place)[-1]["message"].endswith(text)

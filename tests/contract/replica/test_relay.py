@@ -42,10 +42,10 @@ def test_every_connection_begins_with_the_line_that_says_whose_it_is(
         introduction, connection = behind.accept()
         assert introduction == IDENTITY + b"\n"
         with connection:
-            said = b""
+            received = b""
             while data := connection.recv(100):
-                said += data
-            assert said == b'{"project": "p2"}\n'
+                received += data
+            assert received == b'{"project": "p2"}\n'
             connection.sendall(b"answer %d" % number)
     assert line.record()["exit_code"] == 0, place.texts()
     assert place.texts() == ["answer 0", "answer 1"]

@@ -48,8 +48,8 @@ def endpoint(tmp_path: Path, files: certificates.Interception) -> Iterator[Endpo
     service = (behind[1].path, behind[2].path)
     with running(behind[0].path, files.certificate, service=service) as relaying:
         yield Endpoint(relaying.secure_port, str(files.trust), *behind)
-    for each in behind:
-        each.server.close()
+    for backend in behind:
+        backend.server.close()
 
 
 def taken(behind: Behind) -> socket.socket:

@@ -34,7 +34,7 @@ class Real:
 
     def __init__(self, directory: Path) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
-        asked = self.asked
+        requests = self.asked
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -42,7 +42,7 @@ class Real:
             def do(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                asked.append((self.command, self.path, headers, body))
+                requests.append((self.command, self.path, headers, body))
                 known = self.path.startswith(("/public", "/oauth2/"))
                 content = DATA if known else b"really not here"
                 self.send_response(200 if known else 404)
@@ -168,7 +168,7 @@ def test_a_public_bucket_is_read_where_it_is(world: World, api: Api, path: str) 
         assert api.ask("GET", path) == (200, DATA)
         assert api.ask("HEAD", path) == (200, b"")
         assert api.ask("GET", "/local/x") == (200, b"content")
-    assert [asked[:2] for asked in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
+    assert [sent[:2] for sent in world.real.asked] == [("GET", path), ("HEAD", path)] * 2
 
 
 def test_other_apis_are_not_ours(world: World, api: Api) -> None:
@@ -177,7 +177,7 @@ def test_other_apis_are_not_ours(world: World, api: Api) -> None:
     assert api.ask("POST", "/oauth2/v4/token", b"grant=x", host=OTHER) == (200, DATA)
     large = gzip.compress(DATA) * 8
     assert api.ask("PUT", "/oauth2/x", large, host=OTHER) == (200, DATA)
-    assert [asked[3] for asked in world.real.asked] == [b"", b"grant=x", large]
+    assert [sent[3] for sent in world.real.asked] == [b"", b"grant=x", large]
 
 
 @pytest.mark.parametrize(
@@ -208,15 +208,17 @@ def test_what_is_ours_stays_here(world: World, api: Api, method: str, path: str,
 
 def test_no_token_of_ours_goes_out(world: World, api: Api) -> None:
     basic = base64.b64encode(b"oauth2accesstoken:" + world.token.encode()).decode()
-    for said in (
+    for authorization in (
         f"Bearer {world.token}",
         f"bearer  {world.token}",
         f"Bearer {world.identity_token}",
         f"Bearer {world.service.token}",
         f"Basic {basic}",
     ):
-        assert api.ask("GET", "/public/x", headers={"Authorization": said})[0] == 200, said
-        assert "authorization" not in world.real.asked[-1][2], said
+        assert api.ask("GET", "/public/x", headers={"Authorization": authorization})[0] == 200, (
+            authorization
+        )
+        assert "authorization" not in world.real.asked[-1][2], authorization
     assert api.ask("GET", "/public/x", headers={"X-Token": world.token})[0] == 200
     assert "x-token" not in world.real.asked[-1][2]
     assert world.token.encode().startswith(conversation.JOB_TOKEN)
@@ -239,12 +241,12 @@ def test_without_a_way_out_ours_is_the_answer(world: World, way: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        given = {
+        ways = {
             "closed": world.relay(port),
             "distrusted": world.relay(trust=world.files.trust),
             "proxy": world.relay(proxy=f"http://127.0.0.1:{port}"),
         }
-        with given[way] as api:
+        with ways[way] as api:
             for _ in range(2):
                 status, body = api.ask("GET", "/public/x")
                 assert status == 404
@@ -292,13 +294,18 @@ def test_a_question_about_secrets_is_googles_with_a_token_of_googles_alone(world
     path = "/v1/projects/p/secrets/s/versions/latest:access"
     theirs = {"Authorization": "Bearer ya29.a0AfH6SMBx.theirs"}
     with world.relay() as api:
-        asked = len(world.real.asked)
+        before = len(world.real.asked)
         assert api.ask("GET", path, host=SECRETS, headers=theirs) == (404, b"really not here")
         written = api.ask("POST", f"{path}:x", b"{}", host=SECRETS, headers=theirs)
         assert written == (404, b"really not here")
-        found = world.real.asked[asked:]
-        assert [(method, body) for method, _, _, body in found] == [("GET", b""), ("POST", b"{}")]
-        assert {headers["authorization"] for _, _, headers, _ in found} == {theirs["Authorization"]}
+        requests = world.real.asked[before:]
+        assert [(method, body) for method, _, _, body in requests] == [
+            ("GET", b""),
+            ("POST", b"{}"),
+        ]
+        assert {headers["authorization"] for _, _, headers, _ in requests} == {
+            theirs["Authorization"]
+        }
         for ours in ({"Authorization": f"Bearer {world.token}"}, {}):
             assert api.ask("GET", path, host=SECRETS, headers=ours)[1] != b"really not here"
-        assert len(world.real.asked) == asked + 2, "a token of ours has not gone out"
+        assert len(world.real.asked) == before + 2, "a token of ours has not gone out"

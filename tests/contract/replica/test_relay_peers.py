@@ -171,6 +171,6 @@ def refusal(connection: http.client.HTTPConnection) -> str:
     connection.request("POST", "/", b"x" * 100_000)
     answer = connection.getresponse()
     assert answer.status == 403
-    said = json.loads(answer.read())["error"]["message"]
+    message = json.loads(answer.read())["error"]["message"]
     connection.close()
-    return said
+    return message

@@ -184,13 +184,13 @@ def test_a_start_that_finds_the_disk_full_has_not_begun(
     fill(small_disk).unlink()
     refused = 0
     for free in range(24):
-        found = os.statvfs(small_disk)
+        system = os.statvfs(small_disk)
         used = (
-            found.f_files - found.f_ffree
+            system.f_files - system.f_ffree
             if limit == "nr_inodes"
-            else found.f_blocks - found.f_bfree
+            else system.f_blocks - system.f_bfree
         )
-        unit = 1 if limit == "nr_inodes" else found.f_frsize
+        unit = 1 if limit == "nr_inodes" else system.f_frsize
         remount(small_disk, f"{limit}={(used + free) * unit}")
         line = place.again("print('ran')", environ={"PATH": os.environ["PATH"]})
         answer = line.hear("started", "refused", "lost")

@@ -206,8 +206,8 @@ tell(mptcp=made(socket.AF_INET, 262), six=made(socket.AF_INET6, 262), smc=made(4
      tcp=made(socket.AF_INET, 6))
 """
     refused = errno.EPROTONOSUPPORT
-    found = told(place, asks)
-    assert found == {"mptcp": refused, "six": refused, "smc": errno.EAFNOSUPPORT, "tcp": None}
+    answers = told(place, asks)
+    assert answers == {"mptcp": refused, "six": refused, "smc": errno.EAFNOSUPPORT, "tcp": None}
 
 
 def test_what_is_bound_in_its_place_is_bound_as_it_was_asked(place: Place) -> None:
@@ -243,8 +243,8 @@ tell(
     unspecified=call({call_filter.number_of("bind")}, tcp.fileno(), bytes(16), 16),
 )
 """
-    found = told(place, asks)
-    assert found == {
+    answers = told(place, asks)
+    assert answers == {
         "own": OWN,
         "loopback": "127.0.0.1",
         "anywhere": "0.0.0.0",
@@ -277,8 +277,8 @@ def test_nobody_gets_a_port_by_the_shims_rights(place: Place) -> None:
             pytest.skip("this user may not bind such a port: nothing could be got by him")
     allowed = place.level == protocol.LEVEL_ROOT
     allowed |= place.level == protocol.LEVEL_SESSION
-    found = told(place, f"tell(port=bind(('{OWN}', 83)))")
-    assert found == {"port": OWN if allowed else errno.EACCES}
+    answers = told(place, f"tell(port=bind(('{OWN}', 83)))")
+    assert answers == {"port": OWN if allowed else errno.EACCES}
 
 
 def test_one_who_cannot_be_looked_at_binds_what_is_his_or_nothing(place: Place) -> None:
@@ -286,6 +286,6 @@ def test_one_who_cannot_be_looked_at_binds_what_is_his_or_nothing(place: Place) 
 call({157 if platform.machine() == "x86_64" else 167}, 4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 tell(another=bind(("{ANOTHERS}", 0)), kept=bind(("0.0.0.0", {KEPT})))
 """
-    found = told(place, asks)
-    assert isinstance(found["another"], int)
-    assert isinstance(found["kept"], int)
+    answers = told(place, asks)
+    assert isinstance(answers["another"], int)
+    assert isinstance(answers["kept"], int)

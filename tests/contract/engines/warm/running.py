@@ -116,9 +116,9 @@ async def both_ways(
     prefix: Prefix | None = None,
 ) -> tuple[Outcome, Outcome]:
     """Outcomes of a program that began cold, and of the same that began warm."""
-    asked = warm or runtime.warm()
+    wanted = warm or runtime.warm()
     cold_uid = await start(house, runtime, *argv, warm=None, prefix=prefix)
-    warm_uid = await start(house, runtime, *argv, warm=asked, prefix=prefix)
+    warm_uid = await start(house, runtime, *argv, warm=wanted, prefix=prefix)
     assert await how_it_began(house, warm_uid) == WARM
     assert await how_it_began(house, cold_uid) == ""
     return await outcome(house, cold_uid), await outcome(house, warm_uid)
@@ -143,5 +143,5 @@ def preloader_of() -> int:
     own = os.getpid()
     children = Path(f"/proc/{own}/task").glob("*/children")
     ids = [int(word) for path in children for word in path.read_text().split()]
-    (found,) = (pid for pid in ids if Path(f"/proc/{pid}/comm").read_text() == "ts-preloader\n")
-    return found
+    (preloader,) = (pid for pid in ids if Path(f"/proc/{pid}/comm").read_text() == "ts-preloader\n")
+    return preloader

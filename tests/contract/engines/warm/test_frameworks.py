@@ -83,6 +83,6 @@ def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
             # TensorFlow talks of the processor first.
             shown = [str(line["m"]) for line in house.log(uid) if line["s"] == "o"]
             drawn.append(tuple(json.loads(shown[-1])))
-        assert all(one != other for one, other in zip(*drawn, strict=True)), drawn
+        assert all(first != other for first, other in zip(*drawn, strict=True)), drawn
 
     house(test)

@@ -82,11 +82,11 @@ def test_a_preloader_that_is_killed_costs_no_program(house: Run, runtime: ToyRun
         stopped = preloader_of()
         os.kill(stopped, signal.SIGSTOP)
         several = range(3)
-        asked = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
+        uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
         os.kill(stopped, signal.SIGKILL)
         assert (await house.exit(runs)).exit.exit_code == 0
-        assert [(await house.exit(uid)).exit.exit_code for uid in asked] == [3] * len(asked)
-        assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in asked])
+        assert [(await house.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
+        assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in uids])
         assert await preloaded(house, runtime) == WARM
 
     house(test)

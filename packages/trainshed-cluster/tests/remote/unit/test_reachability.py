@@ -29,9 +29,9 @@ def breaks(*links: str) -> list[Break]:
     ],
 )
 def test_as_few_as_it_takes_are_unfit(nodes: str, links: list[str], unfit: str) -> None:
-    found = judge(nodes, breaks(*links))
-    assert "".join(sorted(found.unfit)) == unfit
-    assert not found.network
+    verdict = judge(nodes, breaks(*links))
+    assert "".join(sorted(verdict.unfit)) == unfit
+    assert not verdict.network
 
 
 def test_causes_name_the_others_and_what_they_met() -> None:
@@ -39,11 +39,11 @@ def test_causes_name_the_others_and_what_they_met() -> None:
         "b": "it is not reached from a, c (timed out)"
     }
     many = [f"n{number}" for number in range(9)]
-    found = judge(many, [Break(node, "n8", "refused") for node in many[:8]])
-    assert found.unfit == {"n8": "it is not reached from n0, n1, n2, n3 and 4 more (refused)"}
+    verdict = judge(many, [Break(node, "n8", "refused") for node in many[:8]])
+    assert verdict.unfit == {"n8": "it is not reached from n0, n1, n2, n3 and 4 more (refused)"}
 
 
 def test_if_no_node_reaches_another_one_none_is_to_blame() -> None:
-    found = judge("abc", breaks("ab", "ba", "ac", "ca", "bc", "cb"))
-    assert not found.unfit
-    assert found.network.startswith("none of a, b, c reaches another one (timed out from a to b)")
+    verdict = judge("abc", breaks("ab", "ba", "ac", "ca", "bc", "cb"))
+    assert not verdict.unfit
+    assert verdict.network.startswith("none of a, b, c reaches another one (timed out from a to b)")
