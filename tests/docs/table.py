@@ -36,7 +36,7 @@ _VERTEX = (
 
 BLOCKS: dict[str, Runs | File] = {
     "docs/clients.md#Clients": Runs(),
-    "README.md#Your own program, in five lines": Runs(terminal=True, says="State     SUCCEEDED"),
+    "README.md#Your own program, in five lines": Runs(terminal=True, says="SUCCEEDED"),
     "docs/run.md#Run a program of your own": Runs(),
     "docs/run.md#From data to a model": File("train.py"),
     "docs/run.md#From data to a model 2": Runs(says="score 1.0"),
