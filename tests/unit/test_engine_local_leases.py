@@ -11,7 +11,7 @@ import pytest
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local import findings
-from trainshed.engines.local.reconciler import Nodes
+from trainshed.engines.local.reconciler import Leases, Nodes
 from trainshed.engines.local.slot_handle import TABLE, Event, SlotHandle, State
 from trainshed.engines.port import EngineEvent, NodeChanged, NodeState, Slot
 from trainshed.replica import protocol
@@ -53,6 +53,27 @@ def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -
         subject.begin(2)
         assert subject.ask() == 0
         theirs.close()
+
+    asyncio.run(body())
+
+
+def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
+    async def body() -> None:
+        silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
+        other.wants_room = True
+        over.lose("gone")
+        reported: asyncio.Future[list[list[SlotHandle]]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def late(*slot_handles: object) -> None:
+            if not reported.done():
+                reported.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
+
+        leases = Leases(0.003, lambda: iter([silent, other, over]), late)
+        leases.watch()
+        assert await asyncio.wait_for(reported, 10) == [[silent], [silent], [silent, other]]
+        leases.close()
 
     asyncio.run(body())
 

@@ -134,6 +134,22 @@ def test_a_long_segment_is_continued_without_being_read_whole(
     assert lines[-1]["m"] == "next"
 
 
+def test_segments_are_named_by_their_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 200)
+    log = Segments(str(tmp_path))
+    for number in range(10):
+        log.write("o", [f"line {number} " + "x" * 40])
+    log.seal()
+    for path in tmp_path.iterdir():
+        content = path.read_text()
+        if content:
+            assert json.loads(content.split("\n")[0])["n"] == int(path.stem)
+    assert len(list(tmp_path.iterdir())) > 3
+    assert [line["n"] for line in read(tmp_path)] == list(range(10))
+
+
 def test_the_tail_is_the_last_two_kilobytes(tmp_path: Path) -> None:
     log = Segments(str(tmp_path))
     log.write("e", ["ü" * 1000, "ü" * 1000])
