@@ -158,7 +158,7 @@ class Resource(Struct, frozen=True):
     #: Only what the service adds, in the resource's type.
     outputs: Message
     #: The stored part as a message, if that is at hand; `message` changes it.
-    given: Message | None = None
+    stored: Message | None = None
 
     def public(self) -> dict[str, Any]:
         """Return the whole as `to_public` of the message would."""
@@ -168,7 +168,7 @@ class Resource(Struct, frozen=True):
 
     def message(self) -> Message:
         """Return the whole as a message."""
-        at_hand = self.given
+        at_hand = self.stored
         whole = from_public(type(self.outputs), self.kept) if at_hand is None else at_hand
         whole.MergeFrom(self.outputs)
         return whole

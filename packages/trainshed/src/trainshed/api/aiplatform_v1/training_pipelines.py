@@ -86,7 +86,7 @@ class TaskInputs(Struct, frozen=True):
     """The inputs of a pipeline's task."""
 
     #: The JSON as it was sent.
-    given: Any
+    sent: Any
     #: The message, as far as it can be read; None if the task is not known.
     message: Message | None = None
     #: Faults of what cannot be read.
@@ -125,8 +125,8 @@ def check_create(
     pipeline = request.training_pipeline
     inputs = _inputs(call, pipeline)
     public = wire_json.to_public(pipeline)
-    if inputs.given is not None:
-        public["trainingTaskInputs"] = inputs.given
+    if inputs.sent is not None:
+        public["trainingTaskInputs"] = inputs.sent
 
     def parse() -> ParsedPipeline:
         return parse_pipeline(
