@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -230,15 +229,6 @@ def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(servic
     connection.close()
 
 
-def test_addresses_in_answers_are_in_the_scheme_that_the_program_speaks(service: Service) -> None:
-    """A relay that takes calls of Google's hosts over TLS says so; the program goes on where it is told
-    to."""
-    secured = json.dumps({**json.loads(program("p")), "scheme": "https"}).encode() + b"\n"
-    told = {"Host": "www.googleapis.com"}
-    view = ask(service, secured, "GET", "/storage/v1/b/bucket-p/o/x", headers=told)[1]
-    assert view["mediaLink"].startswith("https://www.googleapis.com/download/storage/v1/")
-
-
 def test_grants_of_the_iam_policy_count(service: Service) -> None:
     """Across projects, as far as the role goes, from the moment at which it is set."""
     read = ("GET", "/storage/v1/b/bucket-q/o/x?alt=media")
@@ -398,16 +388,6 @@ def test_no_other_answer_is_a_page_either(service: Service, path: str) -> None:
         assert told["x-content-type-options"] == "nosniff"
 
 
-def test_records_of_older_versions_are_the_service_s_own_project_s(service: Service) -> None:
-    """What was made before buckets had projects, and an operator's directory."""
-    record = state_directory(service.root) / "buckets" / "bucket-p.json"
-    old = json.loads(record.read_text())
-    del old["project"]
-    record.write_text(json.dumps(old))
-    assert ask(service, program("p"), "GET", "/storage/v1/b/bucket-p")[0] == 403
-    assert ask(service, program("own"), "GET", "/storage/v1/b/bucket-p")[0] == 200
-
-
 @pytest.fixture(params=["port", "gateway"])
 def address(request: pytest.FixtureRequest, service: Service) -> Iterator[str]:
     """What `trainshed env` prints as STORAGE_EMULATOR_HOST."""
@@ -507,82 +487,6 @@ def test_gcsfs(address: str, service: Service) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "read"
-
-
-SDK = """
-import os
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-aiplatform.init(project="p", location="us-central1", api_endpoint="http://127.0.0.1:9",
-                api_transport="rest", credentials=Credentials("none"), staging_bucket="gs://bucket-p")
-from google.cloud.aiplatform.utils import gcs_utils
-print(gcs_utils.upload_to_gcs(os.environ["FILE"], "gs://bucket-p/staged/script.py"))
-gcs_utils.stage_local_data_in_gcs(os.environ["FILE"], "gs://bucket-p/data")
-"""
-
-
-@pytest.mark.soak  # As a user: tests/e2e/test_sdk.py; in a job: test_clients_in_jobs.py.
-def test_the_vertex_sdk_stages_files(service: Service, tmp_path: Path) -> None:
-    """spec/clients#recipes: `CustomTrainingJob` and `from_local_script` upload what they run by this, without
-    a token."""
-    script = tmp_path / "script.py"
-    script.write_text("print('hello')\n")
-    done = subprocess.run(
-        [sys.executable, "-c", SDK],
-        env={**os.environ, "STORAGE_EMULATOR_HOST": service.address(), "FILE": str(script)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert owner(service, "GET", "/storage/v1/b/bucket-p/o/staged%2Fscript.py?alt=media")[1]
-
-
-@pytest.mark.gcloud
-@pytest.mark.soak  # gsutil, below; gcloud in a job: tests/e2e/test_gcloud_vertex.py.
-def test_gcloud_storage_with_its_token(service: Service, tmp_path: Path) -> None:
-    """At the port itself, small and resumable, as `trainshed env` points it there; and an error without
-    delay."""
-    gcloud = shutil.which("gcloud")
-    if gcloud is None:
-        pytest.skip("NOT TESTED: there is no gcloud on this machine's PATH")
-    (tmp_path / "small").write_text("hello")
-    (tmp_path / "big").write_bytes(os.urandom(12 * MIB))
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("CLOUDSDK_")},
-        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
-        "CLOUDSDK_AUTH_ACCESS_TOKEN": service.token,
-        "CLOUDSDK_CORE_PROJECT": "p",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"http://127.0.0.1:{service.port}/storage/v1/",
-    }
-
-    def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [gcloud, "storage", *arguments],
-            env=environment | changes,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    copied = run("cp", "small", "big", "gs://bucket-p/in/")
-    assert copied.returncode == 0, copied.stderr
-    back = run("cp", "gs://bucket-p/in/big", "back")
-    assert back.returncode == 0, back.stderr
-    assert (tmp_path / "back").read_bytes() == (tmp_path / "big").read_bytes()
-    refused = run("buckets", "notifications", "list", "gs://bucket-p")
-    assert refused.returncode != 0
-    log = (state_directory(service.root) / "access.log").read_text().splitlines()
-    asked = [line["status"] for line in map(json.loads, log) if line["identity"] == "owner@test"]
-    assert asked[-1:] == [400]  # told once, and not tried again as if it would pass
-    assert asked.count(400) == 1
-    unknown = run("cat", "gs://bucket-p/in/small", CLOUDSDK_AUTH_ACCESS_TOKEN="wrong")
-    assert unknown.returncode != 0
-    assert "401" in unknown.stderr or "token" in unknown.stderr
 
 
 def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:

@@ -62,19 +62,6 @@ def test_objects_and_files_of_programs_are_copied_whole(service: Service) -> Non
     assert (service.root / "shared-1" / "out" / "deep" / "file").read_bytes() == b"by a program"
 
 
-def test_a_list_has_more_than_one_page(service: Service) -> None:
-    directory = service.root / "bucket-p" / "m"
-    directory.mkdir(parents=True)
-    for number in range(1_203):
-        (directory / f"{number:04}").touch()
-
-    async def test() -> None:
-        async with BucketCopies(service.uds)(EXPORT) as buckets:
-            assert len(await buckets.objects(EXPORT.source)) == 1_203
-
-    asyncio.run(test())
-
-
 def test_an_export_does_what_programs_of_its_project_may(service: Service) -> None:
     client = client_at(service.address())
     for bucket in ("bucket-p", "bucket-q"):

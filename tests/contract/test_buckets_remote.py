@@ -26,14 +26,12 @@ from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
 from google.cloud.storage import transfer_manager
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
-from tests.e2e.programs.event_writer import EventWriter
 from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules, BucketTable
 from trainshed.core.pipelines.records import ModelExport
-from trainshed.serve.bucket_adapters import BucketCopies, BucketSummaries
-from trainshed.summaries.following import Follower
+from trainshed.serve.bucket_adapters import BucketCopies
 
 # Looked for, and loaded by those alone who run it: every worker of a run reads this file.
 for _library, _what in (("obstore", "the library for remote buckets"), ("moto", "an S3 server")):
@@ -150,24 +148,6 @@ def test_the_python_client(bucket: Any, service: Service) -> None:
     bucket.blob("moved").delete()
     assert not bucket.blob("moved").exists()
     assert not (service.root / "far-1").exists()
-
-
-@pytest.mark.soak  # Of this machine's buckets: test_buckets_clients.py.
-def test_large_content_in_little_memory(bucket: Any, service: Service) -> None:
-    """Staged on this disk, sent in parts, verified by the client on its way back."""
-    content = os.urandom(MIB) * 50
-    for name, chunk in (("chunked", 8 * MIB), ("whole", None)):
-        bucket.blob(name, chunk_size=chunk).upload_from_string(content, checksum="md5")
-        assert bucket.blob(name).download_as_bytes(checksum="md5") == content
-    bucket.blob("whole").upload_from_string(
-        content, if_generation_match=bucket.get_blob("whole").generation
-    )
-    assert service.process is not None
-    status = Path(f"/proc/{service.process.pid}/status")
-    if status.exists():  # Linux
-        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        assert int(peak.split()[1]) < 250 * 1024
-    assert not list((service.root.with_name("store.state") / "tmp").iterdir())
 
 
 def test_preconditions_hold(bucket: Any) -> None:
@@ -301,27 +281,6 @@ def test_other_parts_of_the_service(bucket: Any, door: LocalStore) -> None:
     assert door.shown("theirs") == ()
     assert door.is_closed("far-1", "own")
     assert not door.is_closed("far-1", "theirs")
-
-
-def test_summaries_are_followed(bucket: Any, door: LocalStore, tmp_path: Path) -> None:
-    """The event files below a trial's directory: those of a project that may read them, each read again when
-    it changed."""
-    writer = EventWriter(tmp_path / "written")
-    (path,) = (tmp_path / "written").iterdir()
-    places = BucketSummaries(door)
-    assert places.directory("gs://far-1/job/3", "others") is None
-    directory = places.directory("gs://far-1/job/3/", "theirs")
-    assert directory is not None
-    follower = Follower(directory, ("acc",))
-    for step in (1, 2):
-        writer.scalar("acc", step / 4, step)
-        bucket.blob(f"job/3/eval/{path.name}").upload_from_filename(path)
-        bucket.blob(f"job/33/eval/{path.name}").upload_from_filename(path)
-        assert follower.look()
-        (points,) = follower.runs("acc").values()
-        assert {step: point.value for step, point in points.items()} == {
-            n: n / 4 for n in range(1, step + 1)
-        }
 
 
 def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(

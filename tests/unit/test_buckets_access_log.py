@@ -12,7 +12,7 @@ from tests.unit.test_buckets_http import Ask
 from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.rest.access_log import AccessLine, AccessLog, older, read_back
+from trainshed.buckets.rest.access_log import AccessLine, AccessLog, read_back
 from trainshed.buckets.setup import PLAIN
 from trainshed.core.resume.traffic import Access
 from trainshed.replica.system import kernel
@@ -50,30 +50,10 @@ def times(path: Path, since: int = 0, *, read_at_most: int = _LONG) -> tuple[lis
     return [each.time for each in page.lines], page.since
 
 
-def test_no_log_is_an_empty_one(tmp_path: Path) -> None:
-    assert times(tmp_path / "log", 7) == ([], 7)
-
-
 def test_what_ended_since_is_found_in_its_order(tmp_path: Path) -> None:
     write(tmp_path / "log", *map(line, range(10)))
     assert times(tmp_path / "log") == (list(range(10)), 0)
     assert times(tmp_path / "log", 8) == ([7, 8, 9], 8), "7 ended at 8"
-
-
-def test_only_what_is_wanted_is_kept(tmp_path: Path) -> None:
-    write(tmp_path / "log", line(1, "a"), line(2, "b"))
-    page = read_back(tmp_path / "log", 0, lambda each: each.object == "b")
-    assert [each.time for each in page.lines] == [2]
-
-
-def test_the_older_file_is_read_as_well(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    write(path, *map(line, range(10)), rotate_at=1200)
-    assert older(path).exists()
-    found, since = times(path, 1)
-    kept = len(older(path).read_text().splitlines()) + len(path.read_text().splitlines())
-    assert found == list(range(10))[-kept:]
-    assert since == (found[0] + 1 if kept < 10 else since), "what was before may be gone"
 
 
 def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
@@ -84,15 +64,6 @@ def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
     assert times(tmp_path / "log", 29)[1] == 29, "of late times all is known"
 
 
-def test_a_long_log_is_read_so_far_and_no_further(tmp_path: Path) -> None:
-    """Bounded work for a question about long ago."""
-    write(tmp_path / "log", *map(line, range(1000)))
-    found, since = times(tmp_path / "log", 0, read_at_most=2000)
-    assert 0 < len(found) < 20
-    assert found[-1] == 999
-    assert since == found[0] + 1
-
-
 def test_lines_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "log"
     write(path, line(1))
@@ -100,14 +71,6 @@ def test_lines_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
         file.write('{"time": 2, "dur\n')
     write(path, line(3))
     assert times(path) == ([1, 3], 0)
-
-
-def test_lines_of_an_older_version_have_no_door(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    write(path, line(1))
-    path.write_text(path.read_text().replace(',"door":"replica"', ""))
-    (found,) = read_back(path, 0, lambda _: True).lines
-    assert found.door == ""
 
 
 def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:

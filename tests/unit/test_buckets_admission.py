@@ -17,7 +17,6 @@ from trainshed.buckets.admission import (
     allowed,
     readable,
     shown,
-    wanted,
 )
 from trainshed.buckets.callers import (
     ANONYMOUS,
@@ -33,8 +32,6 @@ from trainshed.buckets.callers import (
     storage_key,
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
-from trainshed.buckets.names import validate_bucket_name
-from trainshed.buckets.routes import parse_target
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket
 
@@ -130,14 +127,6 @@ def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> N
         admit_name(PERSON, name, rules)
 
 
-def test_default_buckets_have_names_that_are_legal_and_of_one_project_alone() -> None:
-    projects = ["own", "p", "a.b", "a:b", "a-b", "A-b", "p" * 56, "p" * 57, "p" * 60, "own-", "1"]
-    names = [default_bucket("trainshed", "own", project) for project in projects]
-    assert len(set(names)) == len(names)
-    assert [validate_bucket_name(name) for name in names] == names
-    assert names[:2] == ["trainshed", "trainshed-p"]
-
-
 def test_refusals_say_why_and_what_to_do() -> None:
     with pytest.raises(Forbidden, match=r"sa@p .* other\. .*Grant it a role") as refusal:
         admit(PROGRAM, "storage.objects.get", OTHER)
@@ -154,49 +143,6 @@ def test_refusals_say_why_and_what_to_do() -> None:
     admit_project(PROGRAM, "storage.buckets.create", "p")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "asked"),
-    [
-        ("GET", "/storage/v1/b", []),
-        ("GET", "/storage/v1/b/x", ["x buckets.get"]),
-        ("DELETE", "/storage/v1/b/x", ["x buckets.delete"]),
-        ("PATCH", "/storage/v1/b/x", ["x buckets.update"]),
-        ("PUT", "/storage/v1/b/x/iam", ["x buckets.setIamPolicy"]),
-        ("GET", "/storage/v1/b/x/iam", ["x buckets.getIamPolicy"]),
-        ("GET", "/storage/v1/b/x/storageLayout", ["x objects.list"]),
-        ("POST", "/storage/v1/b/x/unheard-of", ["x buckets.get"]),
-        ("GET", "/storage/v1/b/x/o", ["x objects.list"]),
-        ("GET", "/storage/v1/b/x/o/n", ["x objects.get"]),
-        ("PATCH", "/storage/v1/b/x/o/n", ["x objects.update"]),
-        ("DELETE", "/storage/v1/b/x/o/n", ["x objects.delete"]),
-        ("POST", "/storage/v1/b/x/o/n/compose", ["x objects.get", "x objects.create"]),
-        ("POST", "/storage/v1/b/x/o/n/rewriteTo/b/y/o/m", ["x objects.get", "y objects.create"]),
-        ("POST", "/storage/v1/b/x/o/n/copyTo/b/y/o/m", ["x objects.get", "y objects.create"]),
-        (
-            "POST",
-            "/storage/v1/b/x/o/n/moveTo/o/m",
-            ["x objects.get", "x objects.create", "x objects.delete"],
-        ),
-        ("GET", "/storage/v1/b/x/o/n/acl", ["x objects.get"]),
-        ("POST", "/upload/storage/v1/b/x/o", ["x objects.create"]),
-        ("PUT", "/resumable/upload/storage/v1/b/x/o", ["x objects.create"]),
-        ("GET", "/download/storage/v1/b/x/o/n", ["x objects.get"]),
-        ("GET", "/x/n", ["x objects.get"]),
-        ("PUT", "/x/n", ["x objects.create"]),
-        ("POST", "/x/n", ["x objects.create"]),
-        ("DELETE", "/x/n", ["x objects.delete"]),
-        ("GET", "/x", ["x objects.list"]),
-        ("PUT", "/x", ["x objects.list"]),
-    ],
-)
-def test_every_path_asks_for_something(method: str, path: str, asked: list[str]) -> None:
-    found = [
-        f"{bucket} {permission.removeprefix('storage.')}"
-        for bucket, permission in wanted(method, parse_target(path.encode()))
-    ]
-    assert found == asked
-
-
 def test_a_caller_goes_through_a_header_and_comes_back() -> None:
     loud = Caller(Kind.REPLICA, "é\r\nx@p", "p", "7", 2, "0-0")
     encoded = encode_caller(loud)
@@ -211,13 +157,6 @@ def test_a_caller_goes_through_a_header_and_comes_back() -> None:
 def test_a_line_that_says_nothing_introduces_nobody(line: bytes) -> None:
     with pytest.raises(UnreadableCaller):
         introduced(line)
-
-
-def test_an_introduction_may_say_more_than_is_asked() -> None:
-    line = (
-        b'{"project":"p","job_uid":"7","attempt":2,"replica":"0-0","service_account":"s","new":1}'
-    )
-    assert introduced(line).caller == Caller(Kind.REPLICA, "s", "p", "7", 2, "0-0")
 
 
 def test_a_key_is_told_from_a_bucket_of_that_name() -> None:

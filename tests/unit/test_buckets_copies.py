@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.buckets.disk.records import FILE, RecordTable
+from trainshed.buckets.disk.records import FILE
 from trainshed.buckets.port import Draft, ObjectRecord, Query
 
 BUCKET = "bucket"
@@ -118,33 +117,6 @@ def properties(record: ObjectRecord) -> tuple[object, ...]:
     )
 
 
-def test_who_looks_while_others_do_finds_the_same_record(
-    tmp_path: Path, attributes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first list of a copy is asked for while its records are being completed."""
-    before = make(tmp_path / "data", attributes)
-    cp_r(tmp_path / "data", tmp_path / "copy")
-    store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
-    others = [store]
-
-    def get(
-        table: RecordTable,
-        key: str,
-        look: Callable[[RecordTable, str], bytes | None] = RecordTable.get,
-    ) -> bytes | None:
-        if others:
-            everything(others.pop())
-        return look(table, key)
-
-    monkeypatch.setattr(RecordTable, "get", get)
-    after = everything(store)
-    store.close()
-    assert not others
-    assert {name: properties(record) for name, record in after.items()} == {
-        name: properties(record) for name, record in before.items()
-    }
-
-
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_a_copy_keeps_every_record(
     tmp_path: Path, attributes: bool, way: Callable[[Path, Path], None]
@@ -180,20 +152,6 @@ def test_what_was_rewritten_in_a_copy_is_noticed(
     assert store.read_record(BUCKET, "dir//double").generation != bound.generation
 
 
-def test_a_rejected_record_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "data", attributes=True)
-    cp_r(tmp_path / "data", tmp_path / "copy")
-    (tmp_path / "copy" / "buckets" / BUCKET / "plain.txt").write_bytes(b"HELLO")
-    store = ObjectStore(tmp_path / "copy" / "buckets")
-    store.read_record(BUCKET, "plain.txt", hash_limit=0)
-
-    def refuse(fd: int) -> None:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr("trainshed.buckets.disk.records.digest_file", refuse)
-    store.read_record(BUCKET, "plain.txt", hash_limit=0)
-
-
 def test_all_records_are_bound_by_the_look_after_a_copy(tmp_path: Path, attributes: bool) -> None:
     before = make(tmp_path / "data", attributes)
     cp_r(tmp_path / "data", tmp_path / "copy")
@@ -206,19 +164,6 @@ def test_all_records_are_bound_by_the_look_after_a_copy(tmp_path: Path, attribut
     assert {name: record.generation for name, record in everything(store).items()} == {
         name: record.generation for name, record in before.items()
     }
-
-
-def test_objects_of_an_older_version_get_into_the_table(tmp_path: Path) -> None:
-    before = make(tmp_path / "data", attributes=True)
-    state = state_directory(tmp_path / "data" / "buckets")
-    for path in [*state.glob(f"{FILE}*"), state / "epoch.json", state / "anchor"]:
-        path.unlink(missing_ok=True)
-    old = ObjectStore(tmp_path / "data" / "buckets")
-    old.complete_records()
-    old.close()
-    cp_r(tmp_path / "data", tmp_path / "copy")
-    store = ObjectStore(tmp_path / "copy" / "buckets")
-    assert everything(store)["plain.txt"].generation == before["plain.txt"].generation
 
 
 def test_a_damaged_table_is_made_anew(tmp_path: Path) -> None:
@@ -248,14 +193,3 @@ def test_a_write_within_an_epoch_is_noticed_however_like_the_old_one_it_is(
     os.utime(other, ns=(time.time_ns(), record.file.mtime_ns))
     other.replace(path)
     assert store.read_record(BUCKET, "x").generation != record.generation
-
-
-def test_what_keeps_the_table_from_being_opened_may_pass(tmp_path: Path) -> None:
-    in_its_way = tmp_path / FILE
-    in_its_way.mkdir()
-    with closing(RecordTable(in_its_way)) as table:
-        table.put("bucket/early", "epoch", b"lost")
-        in_its_way.rmdir()
-        table.put("bucket/late", "epoch", b"kept")
-        assert table.get("bucket/late") == b"kept"
-        assert table.count() == 1

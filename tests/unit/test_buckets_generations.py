@@ -18,7 +18,6 @@ import pytest
 from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.disk.catalog import state_directory
-from trainshed.buckets.disk.generations import CONTENTS
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Conflict, Held, NotFound, PreconditionFailed
 from trainshed.buckets.local import LocalStore
@@ -179,20 +178,6 @@ def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
     assert get(store, "x", written.generation) == b"by a program"
 
 
-def test_where_there_are_no_links_it_is_copied(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = put(store, "x", b"one")
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError("no links here")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "link", refuse)
-        second = put(store, "x", b"two")
-    assert (get(store, "x", first), get(store, "x", second)) == (b"one", b"two")
-
-
 def test_a_copy_of_the_directory_has_all_generations(store: ObjectStore, tmp_path: Path) -> None:
     generations = [put(store, "x", content) for content in (b"one", b"two")]
     store.close()
@@ -252,16 +237,6 @@ def test_a_noncurrent_generation_can_be_held(store: ObjectStore) -> None:
         store.delete(BUCKET, "x", first)
     put(store, "x", b"three")
     assert get(store, "x", first) == b"one"
-
-
-def test_new_objects_of_a_bucket_that_holds_them(store: ObjectStore) -> None:
-    store.catalog.patch(BUCKET, {"defaultEventBasedHold": True, "storageClass": "NEARLINE"})
-    put(store, "x", b"one")
-    record = store.read_record(BUCKET, "x")
-    assert record.holds == (EVENT_BASED_HOLD,)
-    assert record.fields["storageClass"] == "NEARLINE"
-    with pytest.raises(Held):
-        put(store, "x", b"two")
 
 
 # --- kill -9 ---
@@ -360,16 +335,6 @@ def _live(store: ObjectStore) -> int | None:
         return store.read_record(BUCKET, "x").generation
     except NotFound:
         return None
-
-
-def test_a_removal_that_was_broken_off_shows_no_ghost(store: ObjectStore) -> None:
-    first = put(store, "x", b"one")
-    second = put(store, "x", b"two")
-    store.generations.content(BUCKET, "x", first).unlink()
-    assert all_of(store) == [("x", second)]
-    store.delete(BUCKET, "x", second)
-    store.catalog.delete(BUCKET)
-    assert not (state_directory(store.root) / CONTENTS / BUCKET).exists()
 
 
 @pytest.mark.parametrize(

@@ -124,15 +124,6 @@ def test_all_of_it_at_once(metadata: Metadata) -> None:
     assert "project-id p1" in lines
 
 
-def test_values_as_json(metadata: Metadata) -> None:
-    assert told(metadata, f"{V1}/project/project-id", "alt=json") == "p1"
-    assert told(metadata, f"{V1}/project/", "alt=json") == [
-        "attributes/",
-        "numeric-project-id",
-        "project-id",
-    ]
-
-
 def test_an_identity_token_needs_an_audience(metadata: Metadata) -> None:
     path = f"{ACCOUNT}/identity"
     assert text(metadata, path, "audience=https://a&format=full") == f"{EMAIL} for https://a"
@@ -177,13 +168,6 @@ def test_metadata_is_read_and_not_waited_for(metadata: Metadata) -> None:
     assert asked(metadata, f"{ACCOUNT}/email", method="HEAD").status == 200
     refused = asked(metadata, f"{V1}/instance/", "wait_for_change=true")
     assert (refused.status, b"wait_for_change" in refused.body) == (400, True)
-
-
-@pytest.mark.parametrize(
-    "path", ["/bucket", "/storage/v1/b", "/computemetadata/v1", "/b/computeMetadata"]
-)
-def test_other_paths_are_not_its(metadata: Metadata, path: str) -> None:
-    assert metadata.answer(path, "", FLAVOR, CALLER) is None
 
 
 def test_the_tokens_are_those_that_the_service_reads() -> None:

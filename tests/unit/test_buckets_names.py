@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainshed.buckets.conditions import Conditions, conditions_of
-from trainshed.buckets.disk.tree import MARK, decode_component, encode_segment, place_of
+from trainshed.buckets.disk.tree import decode_component, encode_segment, place_of
 from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFailed
-from trainshed.buckets.listing import Search, compile_glob
+from trainshed.buckets.listing import compile_glob
 from trainshed.buckets.names import parse_gs_uri, validate_bucket_name, validate_object_name
 from trainshed.buckets.rest.multipart import MultipartReader
 from trainshed.buckets.routes import Endpoint, parse_target
@@ -96,12 +96,6 @@ def test_two_names_never_share_a_place(left: list[str], right: list[str]) -> Non
     assert (place_of(first) == place_of(second)) == (first == second)
 
 
-def test_plain_names_are_plain_files() -> None:
-    place = place_of("a/b:c/d e%41.txt")
-    assert (place.dirs, place.leaf) == (("a", "b:c"), "d e%41.txt")
-    assert place_of("a/").leaf.startswith(MARK)
-
-
 @pytest.mark.parametrize(
     ("path", "endpoint", "bucket", "name", "action"),
     [
@@ -131,14 +125,6 @@ def test_paths(path: str, endpoint: Endpoint, bucket: str, name: str, action: st
         name,
         action,
     )
-
-
-def test_copy_paths_name_both_ends() -> None:
-    target = parse_target(b"/storage/v1/b/B/o/x%2Fy/rewriteTo/b/C/o/z%20z")
-    assert (target.object, target.action) == ("x/y", "rewriteTo")
-    assert (target.to_bucket, target.to_object) == ("C", "z z")
-    target = parse_target(b"/storage/v1/b/B/o/x/moveTo/o/y")
-    assert (target.action, target.to_bucket, target.to_object) == ("moveTo", "B", "y")
 
 
 def _body(boundary: str, newline: str, content: bytes) -> bytes:
@@ -228,14 +214,3 @@ def test_a_glob_means_what_it_meant_to_pythons_own_expressions(pattern: str, nam
     with warnings.catch_warnings(action="ignore"):  # "Possible nested set"
         slow = re.compile(glob.text, re.DOTALL)
     assert glob.is_all_of(name) == (slow.fullmatch(name) is not None)
-
-
-def test_a_search_ends_its_page_after_a_while_but_looks_at_one_name_at_least() -> None:
-    clock = iter([0.0, *[100.0] * 9])
-    search = Search(compile_glob("*b"), lambda: next(clock))
-    assert not search.is_over()
-    assert not search.passes("a")
-    assert search.is_over()
-    forever = Search(None, lambda: next(clock))
-    assert forever.passes("a")
-    assert not forever.is_over()

@@ -30,7 +30,6 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.local import LocalStore
 from trainshed.buckets.port import Draft, ObjectRecord, Query
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 from trainshed.buckets.transfers import Source, compose, copy, move
@@ -80,18 +79,6 @@ def visible(store: ObjectStore, name: str = "") -> Path:
 
 def temporaries(store: ObjectStore) -> list[Path]:
     return list((state_directory(store.root) / "tmp").iterdir())
-
-
-def test_an_object_is_a_plain_file_with_its_record(store: ObjectStore) -> None:
-    record = put(store, "a/b:c.txt", b"hello", draft=Draft({"contentType": "t/x"}, {"k": "v"}))
-    assert visible(store, "a/b:c.txt").read_bytes() == b"hello"
-    assert record.md5 == base64.b64encode(hashlib.md5(b"hello").digest()).decode()
-    assert record.crc32c == "mnG7TA=="
-    again = ObjectStore(store.root, attributes=True).read_record(BUCKET, "a/b:c.txt")
-    if again.generation == record.generation:
-        assert again == record
-    assert store.read_record(BUCKET, "a/b:c.txt") == record
-    assert temporaries(store) == []
 
 
 def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
@@ -213,24 +200,6 @@ class TestThroughTheDirectory:
         with pytest.raises(PreconditionFailed):
             put(store, "f", b"x", Conditions(generation_match=record.generation))
         put(store, "f", b"x", Conditions(generation_match=now.generation))
-
-    def test_checksums_are_kept_only_once_the_file_has_settled(self, store: ObjectStore) -> None:
-        path = visible(store, "f")
-        path.write_bytes(b"hello")
-        past = store.now() - 10 * SECOND
-        os.utime(path, ns=(past, past))
-        first = store.read_record(BUCKET, "f")
-        opened = store.open(BUCKET, "f", hash_limit=0)
-        opened.close()
-        assert opened.record == first  # with its checksums, though none were to be computed
-
-    def test_a_removed_directory_takes_its_objects_along(self, store: ObjectStore) -> None:
-        put(store, "d/e/f")
-        visible(store, "d/e/f").unlink()
-        visible(store, "d/e").rmdir()
-        assert names(store) == []
-        put(store, "d/e/f", b"again", ABSENT)
-        assert get(store, "d/e/f") == b"again"
 
     def test_symbolic_links_and_pipes_are_no_objects(
         self, store: ObjectStore, tmp_path: Path
@@ -539,24 +508,6 @@ class TestSessions:
         put(store, "x")
         with pytest.raises(PreconditionFailed):
             sessions.start(UploadSpec(BUCKET, "x", store.now(), conditions=ABSENT))
-
-
-def test_the_synchronous_door(store: ObjectStore) -> None:
-    put(store, "d/f", b"hello")
-    local = LocalStore(store.root)
-    with local.open(BUCKET, "d/f") as file:
-        assert file.read() == b"hello"
-    assert local.exists(BUCKET, "d/f")
-    assert not local.exists(BUCKET, "nope")
-    assert not local.exists("no-such-bucket", "x")
-    assert local.list(BUCKET, "d/") == ["d/f"]
-    assert not local.bucket_exists("no-such-bucket")
-    for prefix in ("", "d", "new/dir/"):
-        local.write_probe(BUCKET, prefix)
-    assert local.list(BUCKET) == ["d/f"]
-    assert sorted(path.name for path in visible(store).iterdir()) == ["d"]
-    with pytest.raises(NotFound):
-        local.write_probe("no-such-bucket", "")
 
 
 def test_what_a_dead_process_left_is_cleaned(store: ObjectStore) -> None:

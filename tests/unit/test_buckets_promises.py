@@ -11,7 +11,6 @@ from tests.unit.test_buckets_http import ITEM, UPLOAD, Ask, ask, put, store
 from trainshed.buckets.admission import allowed
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.disk.objects import ObjectStore
-from trainshed.core.names import project_number
 
 __all__ = ["ask", "store"]
 
@@ -22,23 +21,10 @@ UNDONE: list[dict[str, Any]] = [
     {"objectRetention": {"mode": "Enabled"}},
     {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
     {"autoclass": {"enabled": True}},
-    {"rpo": "ASYNC_TURBO"},
-    {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-WEST1"]}},
     {"encryption": {"defaultKmsKeyName": "projects/p/locations/us/keyRings/r/cryptoKeys/k"}},
-    {
-        "encryption": {
-            "googleManagedEncryptionEnforcementConfig": {"restrictionMode": "FullyRestricted"}
-        }
-    },
-    {"billing": {"requesterPays": True}},
-    {"hierarchicalNamespace": {"enabled": True}},
     {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 1}}]}},
     {"cors": [{"origin": ["*"]}]},
-    {"website": {"mainPageSuffix": "index.html"}},
-    {"logging": {"logBucket": "other"}},
-    {"ipFilter": {"mode": "Enabled"}},
     {"acl": [{"entity": "allUsers", "role": "READER"}]},
-    {"defaultObjectAcl": [{"entity": "allUsers", "role": "READER"}]},
     {"somethingOfNextYear": {"on": True}},
 ]
 
@@ -59,13 +45,6 @@ def test_a_property_without_an_effect_is_refused_by_its_name(
         assert name in answer.json["error"]["message"]
     assert ask("GET", "/storage/v1/b/other").status == 404
     assert "labels" not in ask("GET", BUCKET).json
-
-
-def test_all_that_is_refused_is_named_at_once(ask: Ask) -> None:
-    message = ask("PATCH", BUCKET, {"rpo": "ASYNC_TURBO", "autoclass": {"enabled": True}}).json[
-        "error"
-    ]["message"]
-    assert "autoclass, rpo" in message
 
 
 def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
@@ -216,15 +195,6 @@ def test_holds_over_the_api(ask: Ask) -> None:
     assert ask("DELETE", f"{ITEM}y").status == 403
 
 
-def test_a_put_of_a_bucket_clears_what_it_does_not_name(ask: Ask) -> None:
-    before = ask("PATCH", BUCKET, {"labels": {"a": "b"}, "versioning": {"enabled": True}}).json
-    assert before["labels"] == {"a": "b"}
-    after = ask("PUT", BUCKET, {"versioning": {"enabled": True}}).json
-    assert ("labels" in after, after["versioning"]) == (False, {"enabled": True})
-    assert ask("PATCH", BUCKET, {"labels": {"c": "d"}}).json["versioning"] == {"enabled": True}
-    assert "labels" not in ask("PATCH", BUCKET, {"labels": None}).json
-
-
 def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
     put(ask, "x", b"one")
     for target in (f"{ITEM}x", BUCKET):
@@ -243,13 +213,6 @@ def test_a_trailing_delimiter_is_included_however_it_is_asked_for(ask: Ask) -> N
         page = ask("GET", f"{BUCKET}/o?delimiter=/&includeTrailingDelimiter={flag}").json
         assert [each["name"] for each in page["items"]] == ["a/", "c"]
         assert page["prefixes"] == ["a/"]
-
-
-def test_a_bucket_has_the_number_of_its_project(ask: Ask) -> None:
-    made = ask("POST", "/storage/v1/b?project=vision", {"name": "other"}).json
-    assert made["projectNumber"] == str(project_number("vision"))
-    assert ask("GET", "/storage/v1/b/other").json["projectNumber"] == made["projectNumber"]
-    assert ask("GET", BUCKET).json["projectNumber"] == str(project_number("trainshed"))
 
 
 def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:

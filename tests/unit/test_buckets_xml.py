@@ -133,13 +133,6 @@ def test_an_upload_in_parts(ask: Ask, store: ObjectStore) -> None:
     assert not list(session.glob("part-*"))
 
 
-def test_a_namespace_and_quotes_as_entities_are_understood(ask: Ask) -> None:
-    upload = _begin(ask)
-    etag = _part(ask, upload, 1, b"x").replace('"', "&quot;")
-    listed = _list_of((1, etag), namespace=' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"')
-    assert ask("POST", f"/bucket/big?uploadId={upload}", listed).status == 200
-
-
 @pytest.mark.parametrize(
     "listed",
     [
@@ -210,27 +203,6 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
     assert asked("POST", f"/theirs/big?uploadId={upload}") in {400, 404}
     assert asked("DELETE", f"/theirs/big?uploadId={upload}") == 404
     assert asked("PUT", "/theirs/a") == 200
-
-
-def test_what_is_not_served_says_so(ask: Ask) -> None:
-    for method, target in (
-        ("PUT", "/bucket"),
-        ("DELETE", "/bucket"),
-        ("GET", "/bucket?acl"),
-        ("PATCH", "/bucket/x"),
-        ("POST", "/bucket/x"),
-    ):
-        answer = ask(method, target)
-        said = (_said(answer.body, "Code"), "JSON API" in _said(answer.body, "Message")[0])
-        assert (answer.status, *said) == (400, ["NotImplemented"], True)
-
-
-def test_a_name_that_xml_cannot_hold_spoils_no_list(ask: Ask) -> None:
-    for name in ("a%01b", "c", "d%EF%BF%BF"):
-        put(ask, name, b"1")
-    assert _said(ask("GET", "/bucket?list-type=2").body, "Key") == ["a\ufffdb", "c", "d\ufffd"]
-    absent = ask("GET", "/bucket/%01")
-    assert _said(absent.body, "Message") == ["No such object: bucket/\ufffd"]
 
 
 def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:

@@ -82,13 +82,6 @@ def test_variables_of_the_image_lie_below_ours_and_ours_below_the_users() -> Non
     assert environ["PATH"] == "/mine:/opt/bin:/bin"
 
 
-def test_the_images_files_directory_and_user_are_the_programs() -> None:
-    """spec/program."""
-    found = plan(vertex(custom_job(container())))
-    assert found.software.image == ImageRoot("/cache/images/abc/root", "/app", "ada")
-    assert found.software.template == ""
-
-
 def test_an_ml_job_directory_follows_the_images_own_command() -> None:
     """spec/submit#ml-jobs, spec/program#arguments: `--job-dir PATH` as two arguments after all others;
     `$(VAR)` is text in an `ml` job."""

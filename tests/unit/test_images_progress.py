@@ -56,17 +56,6 @@ def test_docker_is_told_in_the_same_words() -> None:
     assert listener.progress.summary() == said
 
 
-def test_what_the_tool_has_not_said_yet_is_not_taken_for_nothing() -> None:
-    """spec/runtimes#builds: nobody is told that a pull is nearly over when it is not."""
-    podman, docker = Listener(), Listener()
-    podman.hear(*(f"Copying blob {n:012x} [=>--] 9MB / 10MB" for n in range(6)))
-    podman.hear("", after=4)
-    assert " 54 MB of at least 60 MB, 0 of at least 6 layers, " in podman.told[-1]
-    docker.hear(f"{CODE}: Waiting", f"{BASE}: Downloading [==> ]  9MB/10MB")
-    docker.hear("", after=4)
-    assert " 9 MB of at least 10 MB, 0 of at least 2 layers, " in docker.told[-1]
-
-
 def test_it_is_told_ever_more_seldom() -> None:
     """spec/runtimes#builds: an hour's pull is a page of the log, not a book."""
     listener = Listener()
@@ -100,10 +89,3 @@ def test_layers_that_are_written_to_the_store_may_take_their_time() -> None:
         "10 MB of 10 MB, 1 of 1 layer, 10 s, being written to the store."
     )
     listener.hear("", after=1000)
-
-
-def test_another_try_of_the_tool_is_told() -> None:
-    """spec/runtimes#builds: whatever waits says why."""
-    listener = Listener()
-    listener.hear("WARN[0000] Failed, retrying in 1s ... (1/3). Error: connection refused ")
-    assert listener.told == ["Failed, retrying in 1s ... (1/3). Error: connection refused"]

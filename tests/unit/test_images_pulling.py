@@ -86,13 +86,6 @@ def test_an_image_that_is_here_is_asked_about_only_where_it_may_have_moved(
     assert shop.pulls == pulls
 
 
-def test_an_image_that_is_not_here_is_pulled() -> None:
-    """spec/runtimes#images."""
-    counter, shop = Counter(MISSING), Shop(there=NEWER)
-    assert counter.get(shop, VERSION) == NEWER
-    assert counter.said == [f"Pulling {VERSION} with podman.", f"{VERSION} is pulled: 0.0 s."]
-
-
 def test_without_an_answer_of_the_registry_the_image_that_is_here_is_used_and_that_is_told() -> (
     None
 ):
@@ -112,22 +105,6 @@ def test_a_registry_is_not_asked_for_every_replica() -> None:
     assert not counter.pulling.is_due(LATEST)
     counter.now += 2 * MINUTE
     assert counter.pulling.is_due(LATEST)
-
-
-def test_a_silent_registry_is_left_alone_for_longer() -> None:
-    """spec/runtimes#builds."""
-    counter, shop = Counter(MISSING), Shop(here=HERE)
-    counter.get(shop, LATEST)
-    counter.now += 2 * MINUTE
-    assert not counter.pulling.is_due(LATEST)
-    counter.now += 10 * MINUTE
-    assert counter.pulling.is_due(LATEST)
-
-
-def test_who_wants_the_registry_always_gets_no_older_image() -> None:
-    """spec/runtimes#images."""
-    with pytest.raises(BuildFailed, match="the registry is silent"):
-        Counter(ALWAYS).get(Shop(here=HERE), VERSION)
 
 
 @pytest.mark.parametrize(("final", "kind"), [(True, PackageFailed), (False, BuildFailed)])

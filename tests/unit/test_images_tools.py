@@ -1,7 +1,6 @@
 """Which tool gets images, and what is said where none works (spec/runtimes#images). The tools are scripts
 that play podman or docker."""
 
-import asyncio
 import json
 import os
 import select
@@ -13,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.images.commands import Commands, essence
-from trainshed.runtimes.images.service import Images, ImageSettings
+from trainshed.runtimes.images.commands import Commands
 from trainshed.runtimes.images.tool import ToolFailed
 from trainshed.runtimes.images.tools import Tools
 from trainshed.runtimes.stop import Stop
@@ -36,16 +34,6 @@ def tools(directory: Path, wanted: str = "auto") -> Tools:
     found = Tools(wanted, {"PATH": str(directory)}, time.monotonic_ns)
     found.search()
     return found
-
-
-def test_podman_is_taken_if_it_works(tmp_path: Path) -> None:
-    """spec/runtimes#images: with podman or docker, custom images run."""
-    program(tmp_path, "podman", f"echo '{WORKS}'")
-    found = tools(tmp_path)
-    tool = found.tool()
-    assert tool is not None
-    assert tool.name == "podman"
-    assert found.missing() == ""
 
 
 def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: Path) -> None:
@@ -76,13 +64,6 @@ def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: P
     said = tools(tmp_path).missing()
     assert "podman is there and says: no user namespaces." in said
     assert "docker is there and says: Cannot connect" in said
-
-
-@pytest.mark.parametrize("script", ["echo '{}'", "echo not json", "echo '[]'"])
-def test_a_tool_that_answers_something_else_is_none(tmp_path: Path, script: str) -> None:
-    """spec/runtimes#images."""
-    program(tmp_path, "podman", script)
-    assert "its answer is not understood" in tools(tmp_path).missing()
 
 
 def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
@@ -120,27 +101,6 @@ def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) ->
     program(tmp_path, "podman", "sleep 60 & echo $! > child; wait")
     commands = Commands(str(tmp_path / "podman"), os.environ, quick=0.3)
     with pytest.raises(ToolFailed, match="did not answer within 0 seconds"):
-        commands.ask("info")
-
-
-def test_a_tool_whose_output_nobody_takes_any_more_is_killed(tmp_path: Path) -> None:
-    """spec/runtimes#builds: a disk that is full ends the unpacking at once."""
-
-    def take(chunk: bytes) -> None:
-        raise ValueError("full")
-
-    program(tmp_path, "podman", "yes")
-    commands = Commands(str(tmp_path / "podman"), os.environ)
-    with pytest.raises(ValueError, match="full"):
-        commands.pour("export", take=take)
-
-
-def test_nothing_runs_after_the_end_of_the_service(tmp_path: Path) -> None:
-    """spec/runtimes#builds."""
-    program(tmp_path, "podman", "sleep 60")
-    commands = Commands(str(tmp_path / "podman"), os.environ)
-    commands.close()
-    with pytest.raises(ToolFailed, match="being stopped"):
         commands.ask("info")
 
 
@@ -213,60 +173,8 @@ def test_a_pull_is_shown_a_terminal_and_its_lines_are_told_without_its_cursor(
     assert [line for line in heard if line] == ["a 1", "a 2", "b", "last"]
 
 
-def test_a_pull_that_says_nothing_lets_its_listener_end_it(tmp_path: Path) -> None:
-    """spec/runtimes#builds: whatever waits says why, and not for ever."""
-
-    def hear(line: str) -> None:
-        raise ToolFailed(f"nothing but {line!r}")
-
-    program(tmp_path, "podman", "sleep 60")
-    commands = Commands(str(tmp_path / "podman"), os.environ)
-    with pytest.raises(ToolFailed, match="nothing but ''"):
-        commands.follow("pull", "x", hear=hear, stop=Stop())
-
-
-def test_an_image_that_comes_after_others_says_so(tmp_path: Path) -> None:
-    """spec/runtimes#builds: whatever waits says why."""
-    program(tmp_path, "podman", f"[ $1 = info ] && echo '{WORKS}' && exit; exec sleep 60")
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    images = Images(
-        tmp_path / "shelf", ImageSettings("podman"), now=time.monotonic_ns, environ=environ
-    )
-    told: list[str] = []
-
-    async def five() -> None:
-        names = [f"registry.example.org/team/trainer:{n}" for n in range(5)]
-        getting = [asyncio.create_task(images.prepare(name, told.append)) for name in names]
-        await asyncio.sleep(0)
-        for each in getting:
-            each.cancel()
-        await asyncio.wait(getting)
-
-    asyncio.run(five())
-    images.close()
-    assert told[0] == (
-        "4 other images are being fetched; registry.example.org/team/trainer:4 is next after one of them."
-    )
-
-
 def _unheard(line: str) -> None:
     """Nobody listens."""
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ("Error: initializing source: manifest unknown", "initializing source: manifest unknown"),
-        ('time="x" level=warning msg="not shared"\nError: no such host', "no such host"),
-        ('time="x" level=error msg="no subuid ranges \\"found\\""', 'no subuid ranges "found"'),
-        ("Error response from daemon: pull access denied.", "pull access denied"),
-        ("WARN[0000] not shared\nERRO[0001] no subuid ranges", "no subuid ranges"),
-        ("", ""),
-    ],
-)
-def test_an_error_is_told_in_the_words_that_matter(said: str, words: str) -> None:
-    """spec/operations#errors: typed errors beside the public messages."""
-    assert essence(said) == words
 
 
 @pytest.mark.parametrize(

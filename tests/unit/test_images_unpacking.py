@@ -111,18 +111,6 @@ def test_half_an_image_is_none(tmp_path: Path, data: bytes) -> None:
         unpacked(tmp_path / "root", data)
 
 
-def test_what_the_source_of_the_stream_raises_is_raised(tmp_path: Path) -> None:
-    """spec/runtimes#images."""
-    (tmp_path / "root").mkdir()
-
-    def pour(take: Callable[[bytes], None]) -> None:
-        take(archive([(member("x"), b"x")])[:512])
-        raise ValueError("the tool broke")
-
-    with pytest.raises(ValueError, match="the tool broke"):
-        unpacking.unpack(tmp_path / "root", pour, lambda done: None)
-
-
 def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     """spec/operations#errors: typed errors."""
     with pytest.raises(DiskFull, match=r"it takes 1,000,000.0 GB unpacked, and .* are free"):

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,6 @@ def test_what_is_installed_first_is_in_every_lock() -> None:
     assert "--hash" in locked("uv", run)
     names = [line.partition("==")[0] for line in run.splitlines() if not line.startswith(" ")]
     assert [name for name in names if locked(name, dev) != locked(name, run)] == []
-
-
-def test_no_setting_of_uv_is_taken_for_a_requirement_without_a_hash() -> None:
-    """With constraints there `./dev` would install by pip, which takes minutes."""
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"].get("uv", {})
-    assert not [name for name in settings if name.endswith("-dependencies")]
 
 
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 2)])

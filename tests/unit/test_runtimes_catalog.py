@@ -4,7 +4,6 @@ facts/packaging#runtime-versions, facts/packaging#images)."""
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.image_map import read_images
-from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
+from trainshed.runtimes.sheet import Minor
 
 _IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
 
@@ -101,28 +100,6 @@ def test_a_python_that_is_missing_is_named_with_how_to_get_it(
         assert _chosen(there.for_image(uri)).is_exact
 
 
-@pytest.mark.parametrize(("version", "python"), [("2.8", "3.7"), ("1.15", "3.7")])
-def test_the_python_of_a_runtime_version_is_named_too(version: str, python: str) -> None:
-    told = f"Python {python}: `pyenv install {python}`"
-    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_runtime_version(version, python))
-    assert (choice.is_exact, told in choice.notices[0]) == (False, True)
-    refused = LocalCatalog(Pythons((3, 11)), exact=True).for_runtime_version(version, python)
-    assert told in _refused(refused)
-
-
-def test_an_old_version_without_its_python_becomes_the_nearest_version() -> None:
-    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_image(_IMAGES + "sklearn-cpu.1-0:latest"))
-    assert (choice.version, choice.python_version) == ("1.6", "3.11")
-    assert "cannot be had here" in choice.notices[0]
-
-
-def test_the_machine_is_not_searched_where_the_own_python_is_exact() -> None:
-    pythons = Pythons((3, 10))
-    _chosen(LocalCatalog(pythons).for_image(_IMAGES + "sklearn-cpu.1-6:latest"))
-    _chosen(LocalCatalog(pythons).for_runtime_version("", ""))
-    assert pythons.searches == 0
-
-
 @pytest.mark.parametrize("name", ["ray-cpu.2-47.py311", "ray-gpu.2-9.py310"])
 def test_another_framework_is_refused_and_the_nearest_are_named(name: str) -> None:
     """spec/runtimes#environments: never replaced by an environment without that framework."""
@@ -161,19 +138,6 @@ def test_images_of_every_framework(
     assert told == (choice.version != asked)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["pytorch-xla.2-4.py310", "pytorch-cpu.2-4.py310", "pytorch-cpu.1-13.py37", "pytorch-cpu.1-4"],
-)
-def test_pytorch_by_every_name_that_people_write(name: str) -> None:
-    """facts/packaging#images: the list says xla, people write cpu. The service's own Python is the nearest
-    here."""
-    pythons = Pythons((3, 11), ((3, 10), (3, 7)))
-    choice = _chosen(LocalCatalog(pythons).for_image(f"{_IMAGES}{name}:latest"))
-    assert (choice.family, choice.version, choice.python_version) == ("pytorch", "2.13", "3.11")
-    assert "PyTorch 2.13 on Python 3.11" in choice.notices[0]
-
-
 def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
     """The public image of PyTorch without GPUs is called XLA's, whether one has a TPU or not."""
     catalog = LocalCatalog(Pythons((3, 11)))
@@ -201,19 +165,6 @@ def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables:
     assert not _chosen(catalog.default("pytorch")).old_ways
 
 
-def test_a_build_with_cuda_is_for_images_for_gpus_where_there_is_one() -> None:
-    """spec/runtimes#environments; a machine without a GPU runs the build for CPUs, and says so."""
-    with_gpu = LocalCatalog(Pythons((3, 11)), has_gpu=lambda: True)
-    without = LocalCatalog(Pythons((3, 11)))
-    gpu, cpu = (f"{_IMAGES}pytorch-{device}.2-4.py310:latest" for device in ("gpu", "xla"))
-    assert _chosen(with_gpu.for_image(gpu)).version == "2.13+cuda13"
-    assert _chosen(with_gpu.for_image(cpu)).version == "2.13"
-    choice = _chosen(without.for_image(gpu))
-    assert choice.version == "2.13"
-    assert any("no GPU was found here" in notice for notice in choice.notices)
-    assert _chosen(with_gpu.default("pytorch")).version == "2.13"
-
-
 def test_the_version_comes_before_cuda() -> None:
     """spec/runtimes#substitutes: the nearest version; that it is built for CPUs is told."""
     catalog = LocalCatalog(Pythons((3, 11), ((3, 10), (3, 7))), has_gpu=lambda: True)
@@ -223,15 +174,6 @@ def test_the_version_comes_before_cuda() -> None:
     old = _chosen(catalog.for_image(_IMAGES + "tf-gpu.2-6:latest"))
     assert old.version == "2.6"
     assert any("with CUDA" in notice for notice in old.notices)
-
-
-@pytest.mark.parametrize("uri", ["python:3.11", "gcr.io/my-project/trainer:v1", "busybox"])
-def test_a_custom_image_needs_a_container_engine(uri: str) -> None:
-    """spec/runtimes#images: refused at create with that reason, and with what an operator can do."""
-    reason = _refused(LocalCatalog(Pythons((3, 11))).for_image(uri))
-    assert uri in reason
-    assert "container engine" in reason
-    assert "[[images]]" in reason
 
 
 @dataclass
@@ -327,15 +269,6 @@ def test_a_runtime_version_gets_the_nearest_runtime_and_is_told_what_is_missing(
     assert bool(missing) == ("Add what the program needs" in notice)
 
 
-def test_no_runtime_version_is_the_default_with_a_notice() -> None:
-    """spec/submit#defaults."""
-    choice = _chosen(LocalCatalog(Pythons((3, 11))).for_runtime_version("", ""))
-    assert (choice.family, choice.version, choice.python_version) == ("scikit-learn", "1.9", "3.11")
-    assert choice.notices[0].startswith(
-        "No runtime version was asked for: the service's default is used, scikit-learn 1.9"
-    )
-
-
 def test_exact_refuses_substitutes_but_not_the_default() -> None:
     """spec/runtimes#substitutes: an operator's setting."""
     catalog = LocalCatalog(Pythons((3, 11)), exact=True)
@@ -364,24 +297,6 @@ def test_a_release_by_name_on_the_nearest_python() -> None:
     assert "3.7 to 3.8" in _refused(LocalCatalog(Pythons((3, 11))).named("tensorflow", "2.4"))
 
 
-def test_the_sheets_are_in_order() -> None:
-    """Newest first is what `default` relies on, and no two families stand for one framework."""
-    for sheet in FAMILIES:
-        versions = [parse_minor(release.version) or (0, 0) for release in sheet.releases]
-        assert versions == sorted(versions, reverse=True)
-        assert all(release.pythons[0] <= release.pythons[1] for release in sheet.releases)
-        assert sheet.smoke.is_file()
-        assert all(sheet.lock(release).is_file() for release in sheet.releases)
-    frameworks = [sheet.framework for sheet in FAMILIES if sheet.framework]
-    assert len(frameworks) == len(set(frameworks))
-
-
-def test_minor_versions_read_and_write() -> None:
-    assert parse_minor("3.10.13") == (3, 10)
-    assert parse_minor("latest") is None
-    assert format_minor((3, 10)) == "3.10"
-
-
 def test_the_locks_hold_what_the_sheets_ask_for() -> None:
     """spec/runtimes#environments: environments are installed from locks alone; a release that moves on needs
     `./dev lock`."""
@@ -401,21 +316,3 @@ def test_the_locks_hold_what_the_sheets_ask_for() -> None:
     (cuda,) = (release for release in torch.releases if release.for_gpu)
     # Two signs would also take a build for CPUs, if the machine's index has one.
     assert "torch===2.13.0" in torch.lock(cuda).read_text().splitlines()
-
-
-def test_the_documented_families_are_the_families() -> None:
-    """docs/runtimes.md: every family with its versions and Pythons, in order."""
-    page = (Path(__file__).parents[2] / "docs/runtimes.md").read_text()
-    table = page[page.index("## Families") : page.index("Each version")]
-    rows = [row.strip("| ").split(" |") for row in table.splitlines() if row.startswith("| `")]
-    assert [[cell.strip() for cell in row[:3]] for row in rows] == [
-        [
-            f"`{sheet.family}`",
-            ", ".join(release.version for release in sheet.releases),
-            " to ".join(
-                format_minor(bound(release.pythons[end] for release in sheet.releases))
-                for end, bound in ((0, min), (1, max))
-            ),
-        ]
-        for sheet in FAMILIES
-    ]

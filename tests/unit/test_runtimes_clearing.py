@@ -4,14 +4,12 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.caches import remove_cache
-from trainshed.replica.supervisor import program
 from trainshed.runtimes.cache_cleaner import CacheCleaner, Removal
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.shelf import Shelf
@@ -55,19 +53,6 @@ def _going(pieces: list[Removal]) -> list[str]:
     return [piece.name for piece in pieces if not piece.why]
 
 
-def test_packages_of_jobs_with_reducers_go_like_the_rest(cache: Path) -> None:
-    """spec/reduction: one that a reducer lives in stays."""
-    _put(cache, "reduction", "old", days=40)
-    held = _put(cache, "reduction", "held", days=40)
-    with (held / ".built").open() as built:
-        fcntl.flock(built, fcntl.LOCK_SH)
-        pieces = _pieces(cache)
-    assert [(piece.kind, piece.name) for piece in pieces if not piece.why] == [
-        ("reduction package", "old")
-    ]
-    assert [piece.why for piece in pieces if piece.why] == ["a program lives in it"]
-
-
 def test_only_what_was_not_used_for_so_long_goes(cache: Path) -> None:
     old = _put(cache, "environments", "old", days=40)
     new = _put(cache, "environments", "new", days=20)
@@ -87,13 +72,6 @@ def test_what_was_used_a_moment_ago_stays_whatever_is_asked(cache: Path) -> None
     assert _pieces(cache, older_than=0) == []
     _age(path / ".built", 1)
     assert _going(_pieces(cache, older_than=0)) == ["fresh"]
-
-
-def test_a_use_is_remembered(cache: Path) -> None:
-    _put(cache, "environments", "used", days=40)
-    shelf = Shelf(cache / "environments")
-    shelf.used("used")
-    assert abs(time.time_ns() - shelf.last_used("used")) < 60 * 10**9
 
 
 def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
@@ -119,10 +97,6 @@ def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     assert not path.exists()
 
 
-def test_places_that_are_nothing_finished_are_held_by_nobody(tmp_path: Path) -> None:
-    assert program.hold_leases([str(tmp_path), "/nonexistent"]) == []
-
-
 def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> None:
     _put(cache, "environments", "under", days=40)
     _put(cache, "environments", "alone", days=40)
@@ -132,14 +106,6 @@ def test_an_environment_stays_with_the_layers_that_lie_on_it(cache: Path) -> Non
     assert _going(pieces) == ["goes", "alone"]  # A layer before what it lies on.
     (kept,) = [piece for piece in pieces if piece.why]
     assert (kept.name, kept.why) == ("under", "a layer that stays lies on it")
-
-
-def test_what_came_into_use_meanwhile_stays(cache: Path) -> None:
-    path = _put(cache, "environments", "again", days=40)
-    (piece,) = _pieces(cache)
-    Shelf(cache / "environments").used("again")
-    assert not piece.remove()
-    assert path.exists()
 
 
 def test_leftovers_of_killed_builders_go_and_those_of_living_ones_stay(cache: Path) -> None:

@@ -74,13 +74,6 @@ def _flat(version: Minor) -> int:
     return version[0] * 1000 + version[1]
 
 
-def test_the_table_holds_the_hundred() -> None:
-    names = [module.name for module in MODULES]
-    assert len(names) == len(set(names)) >= 100
-    families = {sheet.family for sheet in FAMILIES}
-    assert all(set(module.families) <= families for module in MODULES)
-
-
 @pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
 def test_each_module_of_the_table_is_pinned_or_left_out_with_a_reason(
     sheet: Sheet, release: Release, python: Minor

@@ -88,14 +88,6 @@ def test_the_first_entry_that_fits_gives_the_runtime(
     assert "operator's setting" in notice
 
 
-def test_what_no_entry_fits_is_as_it_was() -> None:
-    catalog = _catalog(_PYTHONS)
-    assert _chosen(catalog, "localhost/own:v1") == RuntimeChoice(
-        CONTAINER, "", "", image="localhost/own:v1"
-    )
-    assert _chosen(catalog, _SKLEARN).family == "scikit-learn"
-
-
 def test_an_entry_wins_over_the_prebuilt_names() -> None:
     text = '[[images]]\npattern = "*/sklearn-cpu.1-6:*"\nimage = "localhost/sklearn:1"\n'
     choice = _chosen(_catalog(text), _SKLEARN)
@@ -113,13 +105,6 @@ def test_runtime_versions_are_mapped_under_a_name_of_their_own() -> None:
     assert (choice.family, choice.version) == ("scikit-learn", "1.6")
     assert "runtimeVersion:2.6 is mapped" in choice.notices[0]
     assert isinstance(catalog.for_runtime_version("1.15", "3.7"), RuntimeRefusal)
-
-
-def test_an_image_that_is_mapped_to_must_be_there() -> None:
-    text = '[[images]]\npattern = "a:*"\nimage = "quay.test/b:1"\n'
-    reason = _refused(_catalog(text), "a:1")
-    assert "a:1" in reason
-    assert "quay.test/b:1 is not here; pull it." in reason
 
 
 def test_a_python_that_is_not_here_is_told_or_refused() -> None:

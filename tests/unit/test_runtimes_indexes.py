@@ -13,10 +13,6 @@ def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
     return index_environment({"HOME": str(tmp_path), **environ}, [file])
 
 
-def test_without_configuration_uv_is_told_nothing(tmp_path: Path) -> None:
-    assert _told(tmp_path) == {}
-
-
 def test_files_are_translated(tmp_path: Path) -> None:
     told = _told(
         tmp_path,
@@ -46,11 +42,6 @@ def test_install_wins_over_global_and_variables_over_both(tmp_path: Path) -> Non
     assert told["UV_DEFAULT_INDEX"] == "https://variable.test"
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", {"UV_NO_INDEX": "1"}), ("false", {})])
-def test_no_index(tmp_path: Path, value: str, expected: dict[str, str]) -> None:
-    assert _told(tmp_path, PIP_NO_INDEX=value) == expected
-
-
 def test_a_certificate_is_passed_on_unless_one_is_set(tmp_path: Path) -> None:
     assert _told(tmp_path, PIP_CERT="/ca.pem") == {"SSL_CERT_FILE": "/ca.pem"}
     assert _told(tmp_path, PIP_CERT="/ca.pem", SSL_CERT_FILE="/other.pem") == {}
@@ -63,10 +54,6 @@ def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
     settings.mkdir(parents=True)
     (settings / "uv.toml").write_text('[[index]]\nurl = "https://uv.test"\n')
     assert _told(tmp_path, mirror) == {}
-
-
-def test_a_file_that_cannot_be_read_is_no_configuration(tmp_path: Path) -> None:
-    assert _told(tmp_path, "index-url = no section here") == {}
 
 
 @pytest.mark.parametrize(

@@ -34,13 +34,6 @@ def test_the_services_own_variables_do_not_reach_setup_scripts(tmp_path: Path) -
     assert f"UV_CACHE_DIR={tmp_path / 'cache'}" in text
 
 
-def test_an_operators_uv_cache_is_used(tmp_path: Path) -> None:
-    lines: list[str] = []
-    installer = _installer(tmp_path, "env", UV_CACHE_DIR="/shared")
-    installer.install(Path("python"), tmp_path / "site", [], lines.append)
-    assert "UV_CACHE_DIR=/shared" in lines
-
-
 def test_our_own_uv_cache_is_closed_to_other_users(tmp_path: Path) -> None:
     """uv lets everybody write its lock files; an operator's cache is as he made it."""
     own, theirs = tmp_path / "cache", tmp_path / "theirs"
@@ -65,23 +58,6 @@ def test_environments_share_files_with_our_own_cache_alone(
     assert f"--link-mode {mode} numpy" in lines[0]
 
 
-def test_uv_is_told_what_it_cannot_read_of_old_distributions(tmp_path: Path) -> None:
-    lines: list[str] = []
-    _installer(tmp_path, "cat uv.toml").install(Path("p"), tmp_path / "site", [], lines.append)
-    assert 'version = "0.24.2"' in lines
-    assert not (tmp_path / "uv.toml").exists()
-
-
-def test_jobs_never_share_files_with_the_cache(tmp_path: Path) -> None:
-    lines: list[str] = []
-    installer = _installer(tmp_path, 'echo "$@"')
-    installer.install(Path("/x/python"), tmp_path / "site", ["numpy"], lines.append)
-    assert (
-        f"pip install --python /x/python --target {tmp_path / 'site'} --link-mode copy numpy"
-        in lines
-    )
-
-
 def test_a_failure_has_the_last_lines(tmp_path: Path) -> None:
     installer = _installer(tmp_path, "seq 1 100; echo 'error: no such thing' >&2; exit 2")
     with pytest.raises(InstallFailed) as failed:
@@ -104,10 +80,6 @@ def test_an_installer_that_is_killed_is_not_the_users_fault(tmp_path: Path) -> N
     with pytest.raises(InstallFailed, match="killed from outside") as failed:
         installer.install(Path("python"), tmp_path / "site", [], lambda line: None)
     assert failed.value.is_machine_trouble
-
-
-def test_the_version_of_another_uv_is_asked(tmp_path: Path) -> None:
-    assert _installer(tmp_path, "echo 'uv 9.9.9 (test)'").version() == "9.9.9"
 
 
 def test_a_setup_that_never_ends_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:

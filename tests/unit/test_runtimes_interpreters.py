@@ -52,18 +52,6 @@ def test_programs_have_3_11_where_it_is_and_the_services_own_elsewhere(tmp_path:
     assert _look(tmp_path, PATH=str(tmp_path / "bin")).usual() == (3, 11)
 
 
-def test_a_memory_that_cannot_be_written_costs_only_searches(tmp_path: Path) -> None:
-    """As on a read-only cache: a job's creation must not fail of it."""
-    fake = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
-    (tmp_path / "memory.json").mkdir()
-    for searches in (1, 2):
-        interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
-        assert (3, 99) in interpreters.found()
-        assert interpreters.get((3, 99))
-        assert _runs(fake) == searches
-    assert not list(tmp_path.glob("memory.json.*"))
-
-
 def test_each_is_run_once_and_remembered(tmp_path: Path) -> None:
     pyenv = _fake(tmp_path / "home/.pyenv/versions/3.97.4/bin/python3.97", (3, 97, 4))
     older = _fake(tmp_path / "home/.pyenv/versions/3.97.2/bin/python3.97", (3, 97, 2))
@@ -93,13 +81,6 @@ def test_shims_other_implementations_and_broken_ones_are_passed_over(
     assert set(interpreters.found()) == {sys.version_info[:2]}
     assert interpreters.get((3, 96)) is None
     assert _runs(shim) == (0 if directory == "shims" else 1)
-
-
-def test_a_torn_memory_only_costs_a_search(tmp_path: Path) -> None:
-    (tmp_path / "memory.json").write_text("{")
-    fake = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
-    assert (3, 99) in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
-    assert _runs(fake) == 1
 
 
 def test_places_that_may_not_be_read_are_passed_over(

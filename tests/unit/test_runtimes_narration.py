@@ -7,7 +7,7 @@ import pytest
 
 from trainshed.runtimes import installer as module
 from trainshed.runtimes.installer import Installer, InstallFailed
-from trainshed.runtimes.output import BEAT, Narration
+from trainshed.runtimes.output import Narration
 
 
 def test_a_list_of_packages_is_one_line() -> None:
@@ -17,29 +17,6 @@ def test_a_list_of_packages_is_one_line() -> None:
         narration.hear(line)
     narration.end()
     assert said == ["Installed 2 packages in 1ms", "+ numpy 2.0, + scipy 1.0", "Done"]
-
-
-def test_in_a_long_silence_it_says_what_it_waits_for() -> None:
-    said: list[str] = []
-    narration = Narration(said.append)
-    for line in ("Downloading torch (180MiB)", "Downloading numpy (16MiB)", " Downloaded numpy"):
-        narration.hear(line)
-    narration.silence()
-    narration.silence()
-    assert said[-2:] == [
-        f"Still downloading torch (180MiB): {BEAT:.0f} s.",
-        f"Still downloading torch (180MiB): {2 * BEAT:.0f} s.",
-    ]
-    narration.hear(" Downloaded torch")
-    narration.silence()
-    assert said[-1] == f"Still working since 'Downloaded torch': {BEAT:.0f} s."
-
-
-def test_before_it_has_said_anything_it_says_what_is_done() -> None:
-    said: list[str] = []
-    narration = Narration(said.append, "compiling")
-    narration.silence()
-    assert said == [f"Still compiling: {BEAT:.0f} s."]
 
 
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:

@@ -111,31 +111,11 @@ def test_a_content_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None
     assert packages.fetch((pinned,)) == (fetched,)
 
 
-def test_without_fingerprints_nothing_is_known_but_everything_works(tmp_path: Path) -> None:
-    bucket = Bucket(fingerprints=False)
-    bucket.write(_URI, b"one")
-    packages = Packages(tmp_path, bucket)
-    assert packages.fetch(unpinned(_URI)) == packages.fetch(unpinned(_URI))
-    assert packages.known(unpinned(_URI)) is None
-
-
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     packages = Packages(tmp_path, Bucket())
     assert packages.known(unpinned(_URI)) is None
     with pytest.raises(PackageFailed, match=r"gs://b/aiplatform.*does not exist"):
         packages.fetch(unpinned(_URI))
-
-
-def test_an_interrupted_read_leaves_nothing(tmp_path: Path) -> None:
-    class Broken(Bucket):
-        def open(self, uri: str) -> BinaryIO:
-            raise FileNotFoundError(uri)
-
-    bucket = Broken()
-    bucket.write(_URI, b"one")
-    with pytest.raises(PackageFailed):
-        Packages(tmp_path, bucket).fetch(unpinned(_URI))
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

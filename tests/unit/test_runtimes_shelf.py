@@ -164,16 +164,6 @@ def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:
         assert shelf.has("key")
 
 
-def test_where_the_system_names_no_boot_the_disk_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "absent")
-    shelf = Shelf(tmp_path / "shelf")
-    shelf.put("key", _fill)
-    assert shelf.has("key")
-    assert (tmp_path / "shelf" / ".marks" / "key").exists()
-
-
 def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
     left = tmp_path / ".drafts" / "key.dead"
     _fill(left)
@@ -204,15 +194,3 @@ def test_a_directory_is_finished_while_others_use_it_already(tmp_path: Path) -> 
     shelf.wait()
     assert finished == ["key"]
     assert other.remove(kept)
-
-
-def test_what_could_not_be_finished_is_finished_later(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    shelf.put("key", _fill)
-    finished: list[Path] = []
-    shelf.finish("key", finished.append)
-    shelf.wait()
-    assert finished == [shelf.path("key")]
-    shelf.finish("removed", finished.append)
-    shelf.wait()
-    assert len(finished) == 1

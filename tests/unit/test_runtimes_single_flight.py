@@ -139,16 +139,3 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_complained_of_nowhere
     await asyncio.sleep(0)
     gc.collect()
     assert complaints == []
-
-
-async def test_a_failure_is_told_to_all_and_the_next_one_builds_again(
-    workers: ThreadPoolExecutor,
-) -> None:
-    flights = SingleFlight[str](workers)
-
-    def fail(tell: Progress, stop: Stop) -> str:
-        raise ValueError("no disk")
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no disk"):
-            await flights.run("key", fail, None)

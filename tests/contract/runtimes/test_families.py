@@ -14,10 +14,9 @@ from tests.contract.runtimes.conftest import Objects, Workshop, copy_template
 from trainshed.core import reduction
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.runtimes.families import FAMILIES, sheet_of
-from trainshed.runtimes.image_map import read_images
 from trainshed.runtimes.interpreters import Interpreters
 from trainshed.runtimes.port import PreparedRuntime
-from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
+from trainshed.runtimes.service import LocalRuntimes
 from trainshed.runtimes.sheet import format_minor, parse_minor
 
 CACHE = Path(
@@ -93,18 +92,6 @@ def _content(prepared: PreparedRuntime) -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-@pytest.mark.soak  # Reducers are, below; all families: ./dev test-runtimes.
-def test_plain_python_is_built_on_the_oldest_interpreter_that_is_here(tmp_path: Path) -> None:
-    """spec/runtimes#environments: old runtimes for real, where an interpreter is found."""
-    (sheet,) = (each for each in FAMILIES if each.family == "python")
-    (release,) = sheet.releases
-    found = Interpreters(CACHE / "interpreters.json").found()
-    oldest = format_minor(min(each for each in found if release.runs_on(each)))
-    prepared = prepare(CACHE, RuntimeChoice("python", "", oldest), [])
-    assert copy_template(prepared, tmp_path).run("python3", str(sheet.smoke)).returncode == 0
-    assert {"pip", "google-cloud-storage", "cloudml-hypertune"} <= set(_content(prepared))
-
-
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
     read-only, whatever the Python."""
@@ -129,20 +116,6 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
         assert reducer.stdout.readline().startswith("listening on 127.0.0.1:")
         reducer.terminate()
         assert reducer.wait(30) == 0
-
-
-def test_an_operators_settings_reach_the_choice(tmp_path: Path) -> None:
-    """spec/runtimes#substitutes: the image map, and builds for GPUs where there is one."""
-    entries = read_images([{"pattern": "python:3.*", "runtime": "python"}])
-    settings = RuntimeSettings(image_map=entries, has_gpu=lambda: True)
-    runtimes = LocalRuntimes(tmp_path, Objects(), settings, now=time.monotonic_ns)
-    gpu = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
-    answers = [runtimes.catalog.for_image(uri) for uri in ("python:3.11", gpu)]
-    runtimes.close()
-    assert [a.version if isinstance(a, RuntimeChoice) else a for a in answers] == [
-        "",
-        "2.13+cuda13",
-    ]
 
 
 def test_what_an_environment_holds_is_recorded_with_it(workshop: Workshop) -> None:

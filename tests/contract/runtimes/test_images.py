@@ -164,18 +164,6 @@ def test_it_is_unpacked_once_and_then_ready_at_once(shop: Shop, reference: str) 
     assert shop.tool("ps", "--all", "--quiet").stdout == ""
 
 
-def test_many_jobs_at_once_unpack_it_once(shop: Shop, reference: str) -> None:
-    """spec/runtimes#images: built once."""
-    shop.make(reference, *CHANGES)
-    images, said = shop.images(), list[str]()
-
-    async def all_of_them() -> list[Image]:
-        return await asyncio.gather(*(images.prepare(reference, said.append) for _ in range(5)))
-
-    assert len({each.root for each in asyncio.run(all_of_them())}) == 1
-    assert len(set(said)) <= 3, said
-
-
 def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, reference: str) -> None:
     """spec/program: what was built last is what runs."""
     shop.make(reference, *CHANGES)
@@ -240,16 +228,6 @@ def test_a_registry_that_does_not_answer_is_told_with_the_tools_words(shop: Shop
     with pytest.raises(BuildFailed, match="connection refused"):
         # Nobody listens at the discard port.
         prepare(shop.images(), "127.0.0.1:9/there/is-none:1")
-
-
-def test_without_a_tool_an_image_is_refused_with_the_reason(shop: Shop) -> None:
-    """spec/runtimes#images: refused at create."""
-    images = shop.images(PATH="/nonexistent")
-    images.search()
-    with pytest.raises(BuildFailed, match="was not found on the service's PATH"):
-        prepare(images, "localhost/there-is-none:1")
-    assert "was not found on the service's PATH" in images.refusal("localhost/there-is-none:1")
-    assert "is not an image name" in images.refusal("localhost/There-Is:1")
 
 
 def test_a_job_whose_package_is_missing_fails_before_its_image_is_fetched(

@@ -52,18 +52,6 @@ def test_a_log_in_is_used_where_it_is_for(registry: Registry, tmp_path: Path) ->
     assert Registries(right, insecure).read(name).entrypoint == ("/train",)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("team/trainer:v2", "has no image of that name"),
-        ("team/other:v1", "has no image of that name"),
-    ],
-)
-def test_why_nothing_was_read_is_told(registry: Registry, name: str, why: str) -> None:
-    with pytest.raises(NotRead, match=why):
-        Registries(insecure=(registry.host,)).read(f"{registry.host}/{name}")
-
-
 def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Registry) -> None:
     with pytest.raises(NotRead, match="does not answer"):
         Registries().read(f"{registry.host}/team/trainer:v1")

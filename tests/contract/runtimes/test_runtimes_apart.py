@@ -311,23 +311,6 @@ def test_an_archive_is_looked_at_where_there_is_no_interpreter_to_be_seen(
     assert done.said == "ran --offline plain\n", done
 
 
-def test_what_a_wheel_should_ask_for_besides_is_added(place: Path, level: str) -> None:
-    """facts/experiments#autologging: its own words are read inside, like all that strangers have packed."""
-    wheel = place / "shown" / "p-1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        said = "Requires-Dist: google-cloud-aiplatform[autologging]==2.7.0\n"
-        archive.writestr("p-1.dist-info/METADATA", said)
-    confinement = _confinement(place, level)
-    confinement = replace(
-        confinement,
-        shown=(str(place / "shown"),),
-        terms=replace(confinement.terms, hidden=(str(Path(os.__file__).parent),)),
-        archives=(str(wheel),),
-        corrected=True,
-    )
-    assert _run(confinement, "/bin/echo", "ran").said == "ran --offline mlflow<3\n"
-
-
 def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -> None:
     source = place / "shown" / "p.zip"
     with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -336,11 +319,6 @@ def test_a_refused_archive_is_told_and_nothing_is_run(place: Path, level: str) -
     assert (done.code, done.said) == (1, "")
     assert done.verdict.kind == "archive"
     assert "(the limit of metadata files)" in done.verdict.text
-
-
-def test_its_exit_status_is_the_commands(place: Path, level: str) -> None:
-    assert _run(_confinement(place, level), "/bin/sh", "-c", "exit 7").code == 7
-    assert _run(_confinement(place, level), "/bin/sh", "-c", "kill -9 $$").code in (0, 137)
 
 
 def test_a_level_that_does_not_work_is_no_level_below(place: Path) -> None:

@@ -81,14 +81,6 @@ def test_a_setup_script_sees_and_changes_nothing_of_the_service(
         assert facts["uids"][1] != "0"
 
 
-def test_a_setup_script_has_a_home_of_its_own(workshop: Workshop) -> None:
-    """Holds with and without namespaces; the directory is gone when the layer is built."""
-    facts = _facts(workshop)
-    assert ".build/home" in facts["home"]
-    assert ".build/tmp" in facts["environ"]["TMPDIR"]
-    assert not list(workshop.cache.glob("layers/*/.build"))
-
-
 def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> None:
     """What a script leaves behind is read by the service, which may read more than the script."""
     secret = workshop.data / "secret"
@@ -114,14 +106,6 @@ def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> No
     assert planted.is_symlink()
     assert not (layer / "scripts" / "stolen").exists()
     assert Path("/etc").stat().st_mode == mode
-
-
-def test_a_package_that_cannot_be_built_says_why(workshop: Workshop) -> None:
-    workshop.objects.content["gs://b/broken.tar.gz"] = sdist(
-        "broken", "raise SystemExit('no!')", {}
-    )
-    with pytest.raises(PackageFailed, match="no!"):
-        workshop.prepare("gs://b/broken.tar.gz")
 
 
 def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop) -> None:

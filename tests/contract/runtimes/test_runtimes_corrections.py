@@ -63,10 +63,3 @@ def test_an_mlflow_that_imports_comes_with_the_sdks_autologging(
 ) -> None:
     chosen = _chosen(index, tmp_path, [f"{_SDK}[autologging]==2.7.0"])
     assert chosen == {f"{_SDK}==2.7.0", "mlflow==2.16.0", "protobuf==5.29.6"}
-
-
-def test_whoever_asks_for_the_old_mlflow_gets_it_with_the_protobuf_it_was_made_for(
-    index: Path, tmp_path: Path
-) -> None:
-    chosen = _chosen(index, tmp_path, [f"{_SDK}[autologging]==2.7.0", "mlflow==1.27.0"])
-    assert {"mlflow==1.27.0", "protobuf==3.20.3"} <= chosen
