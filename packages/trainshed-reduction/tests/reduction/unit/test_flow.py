@@ -3,8 +3,8 @@
 import pytest
 
 from trainshed_reduction import layout, wire
-from trainshed_reduction.client.flow import flow_for
 from trainshed_reduction.client.formation import describe
+from trainshed_reduction.client.running_group import flow_for
 from trainshed_reduction.settings import Settings
 
 _SETTINGS = Settings((("r", 1),), b"token")
@@ -34,8 +34,8 @@ def test_fast_links_have_more_under_way_and_larger_chunks() -> None:
 
 def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
     """spec/reduction#settings: the settings and the reducers' limit are kept to."""
-    told = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
-    assert flow_for(told, 4) == (32 * _KIB, 12345)
+    limited = _SETTINGS._replace(chunk_bytes=32 * _KIB, credit_bytes=12345)
+    assert flow_for(limited, 4) == (32 * _KIB, 12345)
     largest = _SETTINGS._replace(chunk_bytes=1 << 30, worker_gbps=1e5, reducer_gbps=1e5)
     assert flow_for(largest, 4).chunk == wire.MAX_CHUNK
 
@@ -51,8 +51,8 @@ def test_the_mode_is_told_with_what_it_can_gain() -> None:
     assert "hybrid: 30% of every tensor to each reducer, 10% to each worker" in hybrid
     assert "at most 1.25 times" in hybrid
     for secured in (known._replace(ca="PEM"), known._replace(ca_file="/ca.pem")):
-        told = describe(secured, 8, 8, 16, layout.Shares(1 / 8, 0.0))
-        assert told.startswith("8 reducers (16 threads), pure over TLS; at most 1.75 times")
+        description = describe(secured, 8, 8, 16, layout.Shares(1 / 8, 0.0))
+        assert description.startswith("8 reducers (16 threads), pure over TLS; at most 1.75 times")
     assert describe(_SETTINGS, 2, 1, 1, layout.Shares(1.0, 0.0)) == (
         "1 reducer (1 thread), pure; at most 1.00 times the ring's speed"
     )
