@@ -111,11 +111,11 @@ def run(plan: Plan) -> Outcome:
             nonlocal killed
             assert processes[0].stdout is not None
             for line in processes[0].stdout:
-                told = json.loads(line)
-                if "done" not in told:
-                    last.append(told)
+                event = json.loads(line)
+                if "done" not in event:
+                    last.append(event)
                     continue
-                while killed * plan.operations < told["done"] * plan.kills and killed < plan.kills:
+                while killed * plan.operations < event["done"] * plan.kills and killed < plan.kills:
                     victim = chance.choice(reducers.all)
                     ended.wait(chance.uniform(0, 0.02))
                     victim.kill()
@@ -139,11 +139,11 @@ def run(plan: Plan) -> Outcome:
                 process.wait()
             killer.join()
     return Outcome(
-        wrong=int(sum(each["wrong"] for each in last)),
+        wrong=int(sum(rank_counts["wrong"] for rank_counts in last)),
         killed=killed,
-        lost=int(sum(each["lost"] for each in last)),
+        lost=int(sum(rank_counts["lost"] for rank_counts in last)),
         seconds=time.monotonic() - began,
-        slowest=max(each["slowest"] for each in last),
+        slowest=max(rank_counts["slowest"] for rank_counts in last),
     )
 
 

@@ -135,15 +135,15 @@ def inputs(seed: int, rank: int, elements: int, dtype: DType) -> Array:
 def ordered_sum(arrays: Sequence[Array], dtype: DType, reduction: Reduction) -> Array:
     """In the order of ranks; half types in fp32, rounded once. A mean is divided before that."""
     if dtype is DType.BFLOAT16:
-        wide: Sequence[Array] = [from_bfloat16(each) for each in arrays]
+        wide: Sequence[Array] = [from_bfloat16(addend) for addend in arrays]
     elif dtype is DType.FLOAT16:
-        wide = [each.astype(np.float32) for each in arrays]
+        wide = [addend.astype(np.float32) for addend in arrays]
     else:
         wide = arrays
     whole = wide[0].copy()
     with np.errstate(over="ignore"):
-        for each in wide[1:]:
-            whole += each
+        for addend in wide[1:]:
+            whole += addend
     if reduction is Reduction.AVERAGE:
         whole /= whole.dtype.type(len(arrays))
     if dtype is DType.BFLOAT16:

@@ -71,11 +71,11 @@ class Reducers:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        return tuple(each.address for each in self.all)
+        return tuple(reducer.address for reducer in self.all)
 
     def __enter__(self) -> "Reducers":
-        for each in self.all:
-            each.start()
+        for reducer in self.all:
+            reducer.start()
         return self
 
     def __exit__(
@@ -84,5 +84,5 @@ class Reducers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for each in self.all:
-            each.kill()
+        for reducer in self.all:
+            reducer.kill()

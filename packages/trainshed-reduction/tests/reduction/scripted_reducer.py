@@ -106,10 +106,10 @@ def run_until(
     events: list[Event] = []
     limit = time.monotonic() + PATIENCE
     while not done(events):
-        assert time.monotonic() < limit, (events, [each.arrived for each in reducers])
+        assert time.monotonic() < limit, (events, [reducer.arrived for reducer in reducers])
         events += transfer.run(0.001)
-        for each in reducers:
-            each.read()
+        for reducer in reducers:
+            reducer.read()
     return events
 
 
@@ -120,5 +120,5 @@ def settle(transfer: NativeTransfer, reducers: list[ScriptedReducer]) -> list[Ev
     while idle < 3:
         more = transfer.run(0.005)
         events += more
-        idle = 0 if sum([each.read() for each in reducers]) or more else idle + 1
+        idle = 0 if sum([reducer.read() for reducer in reducers]) or more else idle + 1
     return events

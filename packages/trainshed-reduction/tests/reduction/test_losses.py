@@ -139,12 +139,12 @@ def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -
             right &= all(_sum_of(communicator, rank, world, seed) for seed in (1, 2))
             return right and communicator.metrics()["epoch"] == 1
 
-        told = settings(
+        config = settings(
             reducers.addresses,
             lost_file=str(lost_file),
             lost_seconds=1.0 if told_by == "time" else 60.0,
         )
-        group = Ranks(told, world, FileBoard(tmp_path))
+        group = Ranks(config, world, FileBoard(tmp_path))
         assert all(group.run(act))
         assert any("lost for good" in line for line in group.lines)
 
@@ -170,8 +170,8 @@ def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path:
     address = ("127.0.0.1", free_port())
     lost_file = tmp_path / "lost"
     lost_file.write_text("{}:{}\n".format(*address))
-    told = settings((address,), lost_file=str(lost_file), start_seconds=ranks.PATIENCE)
-    communicator = Communicator(told, group="test", rank=0, world=2)
+    config = settings((address,), lost_file=str(lost_file), start_seconds=ranks.PATIENCE)
+    communicator = Communicator(config, group="test", rank=0, world=2)
     began = time.monotonic()
     with pytest.raises(ReductionFailed, match="the service has given up reducer"):
         communicator.start()
@@ -214,8 +214,8 @@ def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -
         def native(rank: int) -> Finisher:
             return finishers[rank]
 
-        told = settings(reducers.addresses, lost_seconds=1.0)
-        assert Ranks(told, world, FileBoard(tmp_path), native).run(act) == [True] * world
+        config = settings(reducers.addresses, lost_seconds=1.0)
+        assert Ranks(config, world, FileBoard(tmp_path), native).run(act) == [True] * world
     assert finishers[0].pieces
 
 

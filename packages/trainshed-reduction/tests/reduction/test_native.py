@@ -38,7 +38,7 @@ def part(request: pytest.FixtureRequest) -> Library:
 
 def reduce(part: Library, dtype: DType, reduction: Reduction, payloads: list[bytes]) -> bytes:
     """The payloads stand at odd places, as they may in a receive buffer."""
-    parts = [memoryview(bytearray(b"x" + each))[1:] for each in payloads]
+    parts = [memoryview(bytearray(b"x" + payload))[1:] for payload in payloads]
     result = bytearray(len(payloads[0]))
     sums.add_up(part, dtype, reduction, parts, result)
     return bytes(result)
@@ -75,8 +75,8 @@ def test_sums_are_those_of_numpy(part: Library, dtype: DType, reduction: Reducti
         ours = reduce(part, dtype, reduction, payloads)
         with np.errstate(all="ignore"):
             total = widened(dtype, payloads[0])
-            for each in payloads[1:]:
-                total = total + widened(dtype, each)
+            for payload in payloads[1:]:
+                total = total + widened(dtype, payload)
             if reduction is Reduction.AVERAGE:
                 total = total / total.dtype.type(RANKS)
             theirs = rounded(dtype, total)

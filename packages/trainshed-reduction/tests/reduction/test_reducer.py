@@ -236,13 +236,13 @@ def test_what_it_cannot_begin_with_it_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """spec/reduction#reports: on standard error, with exit status 2."""
-    told = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
-    for name, value in told.items():
+    variables_set = {variables.TOKEN: TOKEN.decode(), variables.LISTEN: "127.0.0.1:0", **environ}
+    for name, value in variables_set.items():
         monkeypatch.setenv(name, value)
     assert main() == 2
-    said = capsys.readouterr()
-    assert text in said.err
-    assert not said.out
+    output = capsys.readouterr()
+    assert text in output.err
+    assert not output.out
 
 
 def test_without_the_part_in_c_it_says_so(tmp_path: Path) -> None:

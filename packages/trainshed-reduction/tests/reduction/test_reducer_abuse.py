@@ -59,11 +59,11 @@ def _stranger(port: int) -> socket.socket:
 
 def _end(connection: socket.socket) -> bytes:
     """All that the reducer still says."""
-    said = b""
+    answer = b""
     with contextlib.suppress(ConnectionError):
         while data := connection.recv(4096):
-            said += data
-    return said
+            answer += data
+    return answer
 
 
 def test_without_the_token_nobody_comes_in(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_nothing_is_kept_for_what_is_only_announced(tmp_path: Path, state: str) 
                 worker.start()
                 connection = worker.connection
             connection.sendall(header)
-            said = _end(connection)
-            assert said[-wire.MAX_TEXT :].strip(b"\0"), header
-            last = said[said.rindex(b"TSR2") :]
+            answer = _end(connection)
+            assert answer[-wire.MAX_TEXT :].strip(b"\0"), header
+            last = answer[answer.rindex(b"TSR2") :]
             assert wire.unpack(last[: wire.HEADER.size]).kind is Kind.ERROR
 
 

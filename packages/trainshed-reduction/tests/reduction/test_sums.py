@@ -50,8 +50,8 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
             wanted = expected(seed, world, size, dtype, reduction).tobytes()
             assert result == wanted, (dtype, reduction, size)
 
-    told = settings(addresses[:reducers], chunk_bytes=chunk)
-    group = Ranks(told, world, group=f"sums {world}")
+    config = settings(addresses[:reducers], chunk_bytes=chunk)
+    group = Ranks(config, world, group=f"sums {world}")
     group.run(act)
     assert f"{2 * reducers} thread" in group.all[0].describe()
 
@@ -59,7 +59,7 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
 def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Address, ...]) -> None:
     """spec/reduction#exactness: the same bits from one reducer and from two, in small chunks and in large
     ones."""
-    found: set[bytes] = set()
+    results: set[bytes] = set()
     for number, (count, chunk) in enumerate([(1, 16 << 10), (2, 256 << 10)]):
 
         def act(rank: int, communicator: Communicator) -> bytes:
@@ -69,9 +69,9 @@ def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Addr
             assert operation.wait(ranks.PATIENCE)
             return array.tobytes()
 
-        told = settings(addresses[:count], chunk_bytes=chunk)
-        found.update(Ranks(told, 3, group=f"same {number}").run(act))
-    assert len(found) == 1
+        config = settings(addresses[:count], chunk_bytes=chunk)
+        results.update(Ranks(config, 3, group=f"same {number}").run(act))
+    assert len(results) == 1
 
 
 def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ...]) -> None:
@@ -205,8 +205,8 @@ def test_a_rank_that_has_a_native_operation_too_many_is_told(
 
     failed = threading.Event()
     here = Remembered({-18: "the SUM of 3 elements of FLOAT32 as operation 17"})
-    told = settings(addresses, wait_seconds=300.0)
-    for text in Ranks(told, 2, group="shifted", apart=lambda _: here).run(act):
+    config = settings(addresses, wait_seconds=300.0)
+    for text in Ranks(config, 2, group="shifted", apart=lambda _: here).run(act):
         assert (
             "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the "
             "SUM of 3 elements "
@@ -313,9 +313,9 @@ def test_sums_over_tls(tmp_path: Path) -> None:
             assert operation.wait(ranks.PATIENCE)
             return array.tobytes()
 
-        told = settings(reducers.addresses, ca_file=str(ours.root))
+        config = settings(reducers.addresses, ca_file=str(ours.root))
         wanted = expected(3, 2, 500_000, DType.FLOAT32, Reduction.SUM).tobytes()
-        assert Ranks(told, 2).run(act) == [wanted] * 2
+        assert Ranks(config, 2).run(act) == [wanted] * 2
         wrong = settings(reducers.addresses, ca_file=str(theirs.root), start_seconds=0.5)
         with pytest.raises(ReductionFailed, match="certificate verify failed"):
             Ranks(wrong, 2).run(act)

@@ -43,13 +43,13 @@ def test_every_collective_is_right_and_sums_are_exact(
     with Reducers(2) as reducers:
 
         def lose() -> None:
-            for each in reducers.all:
-                each.kill()
+            for reducer in reducers.all:
+                reducer.kill()
             draft = tmp_path / "draft"
-            draft.write_text("".join("{}:{}\n".format(*each) for each in reducers.addresses))
+            draft.write_text("".join("{}:{}\n".format(*reducer) for reducer in reducers.addresses))
             draft.rename(lost)
 
-        told = with_reducers(
+        environ = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
             # Most sums here are small.
@@ -59,16 +59,16 @@ def test_every_collective_is_right_and_sums_are_exact(
             **{variables.REPORT_FILE: str(report)},
         )
         ended = run_ranks(
-            *(torch_python, "collectives.py", 3, environment(site, **told), {"now": lose}),
+            *(torch_python, "collectives.py", 3, environment(site, **environ), {"now": lose}),
             nursery=torch_nursery,
         )
-    assert [each.status for each in ended] == [0, 0, 0]
+    assert [rank.status for rank in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
     wanted += ["threads", "forks", "again", "by_name", "all_lost"]
-    for each in ended:
-        assert [line.split()[1] for line in each.output.splitlines() if line != "now"] == wanted
+    for rank in ended:
+        assert [line.split()[1] for line in rank.output.splitlines() if line != "now"] == wanted
     # The service writes into the log what is reported; nothing stands there twice.
-    assert not any("2 reducers" in line for each in ended for line in each.said)
+    assert not any("2 reducers" in line for rank in ended for line in rank.said)
     notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
     assert "2 reducers" in notes["mode"]
     assert "idle" not in notes
@@ -80,15 +80,15 @@ def test_training_by_ddp_is_as_without_reducers(
     """spec/reduction#exactness: DDP in all its ways gives the losses that gloo gives, and the same parameters
     on all ranks."""
     with Reducers(2) as reducers:
-        told = with_reducers(
+        environ = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store",
             # DDP's buckets here are small.
             **{variables.MIN_BYTES: "65536"},
         )
-        surroundings = environment(site, **told)
+        surroundings = environment(site, **environ)
         ended = run_ranks(torch_python, "ddp.py", 3, surroundings, nursery=torch_nursery)
-    assert [each.status for each in ended] == [0, 0, 0]
+    assert [rank.status for rank in ended] == [0, 0, 0]
     lines = ended[0].output.splitlines()
     half = len(lines) // 2
     assert (lines[0], lines[half]) == ("ReducingGroup", "ProcessGroup")
@@ -104,7 +104,7 @@ def test_sums_go_natively_where_that_is_faster(
     report = tmp_path / "report"
     with Reducers(2) as reducers:
         first = reducers.all[0]
-        told = with_reducers(
+        environ = with_reducers(
             reducers.addresses,
             **{variables.MIN_BYTES: "65536", variables.REPORT_FILE: str(report)},
             **{variables.CHUNK_BYTES: "4096", variables.CREDIT_BYTES: "4096"},
@@ -115,32 +115,32 @@ def test_sums_go_natively_where_that_is_faster(
             first.start()
 
         ended = run_ranks(
-            *(torch_python, "choice.py", 3, environment(site, **told), {"half": replace}),
+            *(torch_python, "choice.py", 3, environment(site, **environ), {"half": replace}),
             nursery=torch_nursery,
         )
-    assert [each.status for each in ended] == [0] * 3
-    assert [each.output.split()[-1] for each in ended] == ["ok"] * 3
-    found = json.loads(report.read_text())
-    (chosen,) = [note for note in found["notes"] if note["id"].startswith("chosen")]
+    assert [rank.status for rank in ended] == [0] * 3
+    assert [rank.output.split()[-1] for rank in ended] == ["ok"] * 3
+    content = json.loads(report.read_text())
+    (chosen,) = [note for note in content["notes"] if note["id"].startswith("chosen")]
     assert (chosen["id"], chosen["severity"]) == ("chosen native 1", "WARNING")
     assert "by the native all-reduce, which is used from here on" in chosen["text"]
-    assert found["metrics"]["native_operations"] > 60
+    assert content["metrics"]["native_operations"] > 60
 
 
 def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:
     """spec/reduction#exactness: with several ranks on each node, one sum of each part leaves it; all ranks
     have the same bits. The first rank is started as a job starts it."""
     with Reducers(2) as reducers:
-        told = with_reducers(
+        environ = with_reducers(
             reducers.addresses,
             **{variables.MIN_BYTES: "65536"},
         )
         ended = run_ranks(
-            *(torch_python, "nodes.py", 4, environment(site, **told)),
+            *(torch_python, "nodes.py", 4, environment(site, **environ)),
             nursery=torch_nursery,
             started=1,
         )
-    assert [(each.status, each.output) for each in ended] == [(0, "ok ReducingGroup\n")] * 4
+    assert [(rank.status, rank.output) for rank in ended] == [(0, "ok ReducingGroup\n")] * 4
     assert "each of 2 nodes" in ended[0].said[0]
 
 
@@ -160,20 +160,20 @@ def test_what_cannot_be_used_is_said_once_and_done_without(
     plug-in: native on all ranks."""
     nowhere = (("127.0.0.1", free_port()),)
     with Reducers(1) as reducers:
-        told = with_reducers(
+        environ = with_reducers(
             nowhere if lacking == "reducers" else reducers.addresses,
             TEST_AUTOLOAD="0" if lacking == "plug-in of rank 1" else "01",
             **{variables.START_SECONDS: "4"},
         )
         if lacking == "token":
-            told |= {variables.TOKEN: "another"}
-        surroundings = environment(site, **told)
+            environ |= {variables.TOKEN: "another"}
+        surroundings = environment(site, **environ)
         ended = run_ranks(torch_python, "fallback.py", 2, surroundings, nursery=torch_nursery)
-    assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
-    (said,) = ended[0].said
-    assert FALLBACK in said
-    named = {"reducers": "{}:{}".format(*nowhere[0]), "token": "token"}
-    assert named.get(lacking, "rank 1") in said
+    assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
+    (line,) = ended[0].said
+    assert FALLBACK in line
+    culprits = {"reducers": "{}:{}".format(*nowhere[0]), "token": "token"}
+    assert culprits.get(lacking, "rank 1") in line
     assert lacking != "plug-in of rank 1" or not ended[1].said
 
 
@@ -196,7 +196,7 @@ def test_import_torch_never_breaks(
         ]
         runs = [pool.submit(run_one, torch_python, *case) for case in cases]
         changed, senseless, half, idle = (run.result() for run in runs)
-    assert [each.status for each in (changed, senseless, half, idle)] == [0] * 4
+    assert [program.status for program in (changed, senseless, half, idle)] == [0] * 4
     for ended, cause in (
         (changed, "process groups"),
         (senseless, variables.CHUNK_BYTES),
@@ -224,8 +224,8 @@ def test_ranks_that_go_different_ways_are_told_at_once(
     """spec/reduction#reports: one's tensor is for the reducers, another's for gloo: an error that says so,
     and none for a rank that is late."""
     with Reducers(2) as reducers:
-        told = with_reducers(reducers.addresses, TEST_CASE=differing)
-        ended = run_ranks(torch_python, "mismatch.py", 2, environment(site, **told))
+        environ = with_reducers(reducers.addresses, TEST_CASE=differing)
+        ended = run_ranks(torch_python, "mismatch.py", 2, environment(site, **environ))
     kind, seconds, text = ended[0].output.split(maxsplit=2)
     assert kind == "ReductionFailed"
     assert float(seconds) < WITHOUT_WAITING
@@ -253,10 +253,10 @@ def test_sums_of_a_gpu(torch_python: Path, site: Path) -> None:
         ended = run_ranks(
             torch_python, "gpu.py", 2, environment(site, **with_reducers(reducers.addresses))
         )
-    if any(each.status == NO_GPU for each in ended):
+    if any(rank.status == NO_GPU for rank in ended):
         pytest.skip("PyTorch sees no GPU here")
     wanted = "".join(f"ok {name}\n" for name in ("exact", "order", "futures", "overlap", "ddp"))
-    assert [(each.status, each.output) for each in ended] == [(0, wanted)] * 2
+    assert [(rank.status, rank.output) for rank in ended] == [(0, wanted)] * 2
 
 
 @pytest.mark.gpu

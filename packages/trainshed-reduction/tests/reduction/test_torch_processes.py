@@ -25,9 +25,9 @@ def test_nothing_is_left_of_a_group_that_ended(torch_python: Path, site: Path) -
     """spec/reduction: as without reducers the store's server ends with the group; else the next group meets
     at the old one's."""
     with Reducers(1) as reducers:
-        told = with_reducers(reducers.addresses)
-        ended = run_ranks(torch_python, "made_again.py", 2, environment(site, **told))
-    assert [(each.status, each.output) for each in ended] == [(0, "gone\n"), (0, "")]
+        environ = with_reducers(reducers.addresses)
+        ended = run_ranks(torch_python, "made_again.py", 2, environment(site, **environ))
+    assert [(rank.status, rank.output) for rank in ended] == [(0, "gone\n"), (0, "")]
     assert "1 reducer" in ended[0].said[0]
 
 
@@ -41,10 +41,10 @@ def test_spawned_ranks_speak_for_their_program(
     themselves first."""
     report = tmp_path / "report"
     with Reducers(1) as reducers:
-        told = with_reducers(reducers.addresses, **{variables.REPORT_FILE: str(report)})
-        told[variables.NODE_FIRST] = node_first
-        ended = run_ranks(torch_python, "spawned.py", 2, environment(site, **told))
-    assert [(each.status, each.output) for each in ended] == [(0, "ok\n")] * 2
+        environ = with_reducers(reducers.addresses, **{variables.REPORT_FILE: str(report)})
+        environ[variables.NODE_FIRST] = node_first
+        ended = run_ranks(torch_python, "spawned.py", 2, environment(site, **environ))
+    assert [(rank.status, rank.output) for rank in ended] == [(0, "ok\n")] * 2
     notes = {note["id"]: note["text"] for note in json.loads(report.read_text())["notes"]}
     assert "1 reducer" in notes["mode"]
     assert ("after a sum within each of 2 nodes" in notes["mode"]) is (node_first == "1")
@@ -57,9 +57,9 @@ def test_reducers_that_are_switched_off_are_told_of(
 ) -> None:
     """spec/reduction#frameworks: never silently idle, for the reducers can only say that nobody comes."""
     report = tmp_path / "report"
-    told = with_reducers((("127.0.0.1", 1),), **{variables.REPORT_FILE: str(report)})
-    told[variables.MODE] = "off"
-    ended = run_one(torch_python, ["imports.py"], environment(site, **told), torch_nursery)
+    environ = with_reducers((("127.0.0.1", 1),), **{variables.REPORT_FILE: str(report)})
+    environ[variables.MODE] = "off"
+    ended = run_one(torch_python, ["imports.py"], environment(site, **environ), torch_nursery)
     assert (ended.status, ended.errors) == (0, "")
     (note,) = json.loads(report.read_text())["notes"]
     assert note["text"] == "native all-reduce is used: TRAINSHED_REDUCTION is off"

@@ -77,7 +77,7 @@ def attach(
 
 
 def of(events: list[Event], kind: type) -> list[object]:
-    return [each for each in events if isinstance(each, kind)]
+    return [event for event in events if isinstance(event, kind)]
 
 
 def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
@@ -112,8 +112,8 @@ def test_partial_writes(make: Make, reducers: Reducers) -> None:
         transfer.run(0)
         reducer.read(3001)
     settle(transfer, [reducer])
-    assert [each.payload for each in reducer.arrived] == sent
-    assert [each.header.chunk for each in reducer.arrived] == [0, 1, 2, 3, 4]
+    assert [frame.payload for frame in reducer.arrived] == sent
+    assert [frame.header.chunk for frame in reducer.arrived] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("piece", [1, 47, 48, 49, 147, 148, 149, 400])
@@ -122,14 +122,14 @@ def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     data = [bytearray(b"mine" * 25) for _ in range(3)]
-    for index, each in enumerate(data):
-        transfer.push(0, chunk(0, index, each))
+    for index, payload in enumerate(data):
+        transfer.push(0, chunk(0, index, payload))
     run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
     sums = [b"%dsum" % index * 25 for index in range(3)]
     stream, expected = b"", list[Event]()
-    for index, each in enumerate(sums):
+    for index, payload in enumerate(sums):
         text = b"waiting" * index
-        stream += message(Kind.STATUS, text) + result(0, index, each)
+        stream += message(Kind.STATUS, text) + result(0, index, payload)
         expected.append(Message(0, wire.Header(Kind.STATUS, nbytes=len(text)), text))
         expected.append(Result(0, index))
     events = list[Event]()
@@ -217,7 +217,7 @@ def test_headers_tell_what_is_here_when_they_are_sent(make: Make, reducers: Redu
         run_until(transfer, [reducer], lambda _, count=index + 1: len(reducer.arrived) == count)
         reducer.own.send(result(0, index, bytes(1000), acknowledged=9 + index))
     events = settle(transfer, [reducer])
-    assert [each.header.acknowledged for each in reducer.arrived] == [10, 11, 12]
+    assert [frame.header.acknowledged for frame in reducer.arrived] == [10, 11, 12]
     assert of(events, Result)[-1] == Result(0, 12)
     assert transfer.acknowledged == [11]
 
@@ -240,13 +240,13 @@ def test_what_is_sent_again_after_a_reducer_was_lost(make: Make, reducers: Reduc
     transfer.push(0, chunk(0, 5, data))
     transfer.push(0, final(0, 6, b"late" * 250))
     run_until(transfer, [new], lambda _: len(new.arrived) == 4)
-    assert [each.header.kind for each in new.arrived] == [
+    assert [frame.header.kind for frame in new.arrived] == [
         Kind.FINAL,
         Kind.FINAL,
         Kind.DATA,
         Kind.FINAL,
     ]
-    assert [each.header.acknowledged for each in new.arrived] == [5, 5, 5, 5]
+    assert [frame.header.acknowledged for frame in new.arrived] == [5, 5, 5, 5]
     assert data == b"mine" * 250
     new.own.send(result(0, 5, b"sums" * 250, acknowledged=4))
     assert run_until(transfer, [new], len) == [Result(0, 5)]
@@ -337,9 +337,9 @@ def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None
     transfer.run(0)
     reducer.own.send(message(Kind.ERROR, b"rank 3 did it"))
     reducer.own.close()
-    told, lost = run_until(transfer, [], lambda events: of(events, Lost))
-    assert isinstance(told, Message)
-    assert told.payload == b"rank 3 did it"
+    messages, lost = run_until(transfer, [], lambda events: of(events, Lost))
+    assert isinstance(messages, Message)
+    assert messages.payload == b"rank 3 did it"
     assert isinstance(lost, Lost)
     assert lost.cause
 
@@ -351,8 +351,8 @@ def test_messages_have_their_limits(make: Make, reducers: Reducers, kind: Kind) 
     transfer, reducer = make(1, PLENTY), reducers()
     attach(transfer, 0, reducer)
     reducer.own.send(message(kind, b"x" * limit) + message(kind, b"x" * (limit + 1)))
-    told, lost = run_until(transfer, [], lambda events: of(events, Lost))
-    assert told == Message(0, wire.Header(kind, nbytes=limit), b"x" * limit)
+    messages, lost = run_until(transfer, [], lambda events: of(events, Lost))
+    assert messages == Message(0, wire.Header(kind, nbytes=limit), b"x" * limit)
     assert isinstance(lost, Lost)
     assert lost.cause == wire.STRANGE
 
