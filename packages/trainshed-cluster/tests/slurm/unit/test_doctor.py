@@ -49,7 +49,7 @@ def test_what_does_not_hold_is_told_with_how_to_mend_it(
 )
 def test_what_a_silent_node_may_cost_is_told(lease: float, verdict: str, told: str) -> None:
     found = lost_nodes(lease)
-    assert found.verdict == verdict and told in found.told
+    assert found.verdict == verdict and told in found.text
     assert verdict == "good" or ("305 s" in found.cause and "at most 90" in found.remedy)
 
 
@@ -68,5 +68,5 @@ def test_how_long_jobs_may_run_is_told() -> None:
     assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
     assert time_limit({"main": ""}).verdict == "good"
     found = time_limit(limits)
-    assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.told
+    assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.text
     assert "--time=" in found.remedy

@@ -1,0 +1,15 @@
+"""The conformance suite as a process on the lab's login node runs it (test_conformance_users.py)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conformance_lab import new_lab
+from trainshed.engines.conformance.lab import Lab
+from trainshed.engines.conformance.suite import Conformance
+
+
+class TestElsewhere(Conformance):
+    @pytest.fixture
+    def lab(self, tmp_path: Path) -> Lab:
+        return new_lab(tmp_path)
