@@ -181,11 +181,15 @@ WARM_ROWS = (
 
 
 def shown() -> str:
-    """The table as the page has it."""
+    """The table as the page has it, and before it what is held at every level."""
     titles = [column.title for column in COLUMNS]
+    everywhere = [row.what for row in ROWS if set(row.says) == {HELD}]
     lines = [
+        f"Held at every level: {'; '.join(everywhere)}.",
+        "",
         "| what a program tries | " + " | ".join(titles) + " |",
         "|---|" + "---|" * len(titles),
     ]
-    lines += [f"| {row.what} | " + " | ".join(row.says) + " |" for row in ROWS]
+    differ = (row for row in ROWS if row.what not in everywhere)
+    lines += [f"| {row.what} | " + " | ".join(row.says) + " |" for row in differ]
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
