@@ -138,14 +138,6 @@ def test_the_storage_client_goes_by_the_default_credentials(replica: Replica) ->
     assert line == "p1 Credentials content"
 
 
-def test_the_storage_client_works_without_credentials_as_well(replica: Replica) -> None:
-    code = STORES.replace('client_options={"api_endpoint": endpoint}', "")
-    endpoint = f"http://{replica.place}"
-    more = {"STORAGE_EMULATOR_HOST": endpoint, "GOOGLE_CLOUD_PROJECT": "p1"}
-    (line,) = replica.program(code, ENDPOINT=endpoint, BUCKET="without-credentials", **more)
-    assert line == "p1 AnonymousCredentials content"
-
-
 class Intercepted(HTTPConnection):
     """To Google's storage host, as far as a client can see."""
 

@@ -109,13 +109,6 @@ def test_who_says_nothing_at_all_is_told_nothing(served: Served) -> None:
         assert told(connection) == b""
 
 
-def test_a_second_head_has_no_more_time_than_the_first(served: Served) -> None:
-    with served.connected() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\nGET / HT")
-        answer = told(connection)
-    assert answer.startswith(b"HTTP/1.1 200")
-
-
 def test_a_body_that_stands_still_ends_with_a_408_and_the_application_learns_it(
     served: Served,
 ) -> None:
@@ -188,14 +181,6 @@ def test_who_has_closed_his_own_side_is_answered_all_that_he_asked(served: Serve
         assert told(connection).count(b"HTTP/1.1 200") == 3
 
 
-def test_who_has_left_is_waited_for_no_longer_than_the_limit(served: Served) -> None:
-    with served.connected() as connection:
-        connection.sendall(asked("/18"))
-        connection.shutdown(socket.SHUT_WR)
-        assert told(connection) == b""
-    assert served.application.left.get(timeout=10) == "/18"
-
-
 def test_half_a_request_whose_caller_has_left_ends_at_once(served: Served) -> None:
     for half in (b"GET / HT", POST + b"some of it"):
         with served.connected() as connection:
@@ -232,11 +217,3 @@ def test_who_offers_another_protocol_is_answered_in_this_one(
         assert told(connection).count(b"HTTP/1.1 200") == 3
     # What an earlier test has broken off may come before them.
     assert served.application.bodies[-3:] == [came, came, b"end"]
-
-
-def test_the_body_of_who_offers_another_protocol_may_be_late_like_any_other(
-    served: Served,
-) -> None:
-    with served.connected() as connection:
-        connection.sendall(UPGRADING + b"content-length: 9\r\n\r\nsome")
-        assert told(connection).startswith(b"HTTP/1.1 408")

@@ -18,7 +18,7 @@ from trainshed.access.job_tokens import (
     JobKeyUnreadable,
     JobTokens,
 )
-from trainshed.access.principals import Principal, Role
+from trainshed.access.principals import Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unauthenticated
 
@@ -83,25 +83,6 @@ def test_a_token_that_was_changed_is_none(clock: Clock) -> None:
         assert tokens.read(changed(token, place, value)) is None
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        "",
-        "tsj1",
-        "tsj1.",
-        "tsj1..",
-        "tsj1.W10.",
-        "tsj1.W10.é",
-        "tsj2.W10.x",
-        ".",
-        "opaque",
-        "a.b.c",
-    ],
-)
-def test_what_is_no_token_is_none(clock: Clock, token: str) -> None:
-    assert JobTokens(KEY, clock).read(token) is None
-
-
 def test_a_signature_cut_short_or_absent_is_none(clock: Clock) -> None:
     tokens = JobTokens(KEY, clock)
     token, _ = tokens.mint(CLAIMS)
@@ -154,18 +135,6 @@ def test_a_file_that_is_no_key_is_named(tmp_path: Path, clock: Clock, content: s
         JobTokens.open(path, clock)
 
 
-def test_the_service_recognises_a_program_by_its_token(tmp_path: Path, clock: Clock) -> None:
-    jobs = JobTokens(KEY, clock)
-    authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
-    token, _ = jobs.mint(CLAIMS)
-    assert authority.authenticate(f"Bearer {token}") == Principal(
-        CLAIMS.email, Role.JOB, "p1", CLAIMS
-    )
-    clock.now += LIFETIME * SECOND
-    with pytest.raises(Unauthenticated, match="metadata endpoint"):
-        authority.authenticate(f"Bearer {token}")
-
-
 def test_the_token_of_a_program_that_is_over_is_refused(tmp_path: Path, clock: Clock) -> None:
     jobs = JobTokens(KEY, clock)
     authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
@@ -175,16 +144,3 @@ def test_the_token_of_a_program_that_is_over_is_refused(tmp_path: Path, clock: C
     assert authority.authenticate(f"Bearer {now}").role is Role.JOB
     with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
         authority.authenticate(f"Bearer {before}")
-
-
-def test_a_service_without_the_key_knows_no_program(tmp_path: Path, clock: Clock) -> None:
-    token, _ = JobTokens(KEY, clock).mint(CLAIMS)
-    with pytest.raises(Unauthenticated, match="not known"):
-        TokenAuthority.open(tmp_path / "tokens.json", clock).authenticate(f"Bearer {token}")
-
-
-def test_the_project_of_a_principal_is_kept_with_its_token(tmp_path: Path, clock: Clock) -> None:
-    bound = Principal("robot@example.com", Role.JOB, "p1")
-    token = TokenAuthority.open(tmp_path / "tokens.json", clock).issue(bound)
-    again = TokenAuthority.open(tmp_path / "tokens.json", clock)
-    assert again.authenticate(f"Bearer {token}") == bound

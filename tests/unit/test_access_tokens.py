@@ -40,23 +40,6 @@ def test_the_file_holds_no_token_and_only_its_owner_can_read_it(tmp_path: Path) 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize(
-    ("header", "part"),
-    [
-        (None, "no credentials"),
-        ("", "no credentials"),
-        ("Basic dTpw", "'Basic'"),
-        ("Bearer unknown", "not known"),
-        ("Bearer", "not known"),
-    ],
-)
-def test_a_refusal_says_what_to_send(tmp_path: Path, header: str | None, part: str) -> None:
-    with pytest.raises(Unauthenticated) as refused:
-        opened(tmp_path).authenticate(header)
-    assert part in str(refused.value)
-    assert "Authorization: Bearer TOKEN" in str(refused.value)
-
-
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 2, "tokens": []}', '{"format": 1}'])
 def test_a_file_that_is_not_ours_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tokens.json"

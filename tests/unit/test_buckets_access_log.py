@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from trainshed.buckets.local import LocalStore
 from trainshed.buckets.rest.access_log import AccessLine, AccessLog, read_back
 from trainshed.buckets.setup import PLAIN
 from trainshed.core.resume.traffic import Access
-from trainshed.replica.system import kernel
 from trainshed.serve.bucket_adapters import BucketAdapter, BucketHistory
 
 _LONG = 1 << 20
@@ -64,15 +62,6 @@ def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
     assert times(tmp_path / "log", 29)[1] == 29, "of late times all is known"
 
 
-def test_lines_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    write(path, line(1))
-    with path.open("a") as file:
-        file.write('{"time": 2, "dur\n')
-    write(path, line(3))
-    assert times(path) == ([1, 3], 0)
-
-
 def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     """Programs come by their replica's endpoint, which nothing else does."""
     target = "/upload/storage/v1/b/bucket/o?uploadType=media&name=x"
@@ -85,20 +74,6 @@ def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     ask("POST", target, b"4", listener=Listener.REPLICA, caller=program, **forged)
     lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
     assert [each.door for each in lines] == ["replica", "gateway", "port", "replica"]
-
-
-def test_the_begin_of_an_upload_is_no_write(ask: Ask, tmp_path: Path) -> None:
-    """It may never be finished: a checkpoint that was only announced is none."""
-    begun = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=resumable&name=x", {})
-    where = begun.headers["location"].removeprefix("http://h:1")
-    ask("PUT", where, b"12", content_range="bytes 0-1/*")
-    ask("PUT", where, b"345", content_range="bytes 2-4/5")
-    lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
-    assert [(each.operation, each.status, each.object, each.bytes) for each in lines] == [
-        ("metadata", 200, "x", 0),
-        ("write", 308, "x", 2),
-        ("write", 200, "x", 3),
-    ]
 
 
 @pytest.fixture
@@ -168,24 +143,3 @@ def test_a_disk_that_became_read_only_fails_no_request(
         log.write(line(1))
     log.write(line(2))
     assert times(tmp_path / "log")[0] == [2]
-
-
-def test_a_full_disk_leaves_lines_out_and_fails_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    try:
-        kernel.mount("tmpfs", str(place), "tmpfs", 0, "size=16k,nr_inodes=2")
-    except OSError as error:
-        pytest.skip(f"this user may not mount anything: {error}")
-    try:
-        log = AccessLog(place / "log", rotate_at=8000)
-        for at in range(200):
-            log.write(line(at))
-        subprocess.run(["mount", "-o", "remount,size=1m", str(place)], check=True, timeout=20)
-        log.write(line(200))
-        found, _ = times(place / "log")
-        assert found[-1] == 200
-        assert 40 < len(found) < 200
-        assert found[:-1] == list(range(len(found) - 1))
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)

@@ -25,8 +25,6 @@ from trainshed.buckets.callers import (
     Kind,
     UnreadableCaller,
     address_with_key,
-    decode_caller,
-    encode_caller,
     introduced,
     split_key,
     storage_key,
@@ -141,14 +139,6 @@ def test_refusals_say_why_and_what_to_do() -> None:
     with pytest.raises(Forbidden, match="project q"):
         admit_project(PROGRAM, "storage.buckets.create", "q")
     admit_project(PROGRAM, "storage.buckets.create", "p")
-
-
-def test_a_caller_goes_through_a_header_and_comes_back() -> None:
-    loud = Caller(Kind.REPLICA, "é\r\nx@p", "p", "7", 2, "0-0")
-    encoded = encode_caller(loud)
-    assert encoded.isascii()
-    assert b"\n" not in encoded
-    assert decode_caller(encoded) == loud
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -17,13 +16,12 @@ import pytest
 
 from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
-from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Conflict, Held, NotFound, PreconditionFailed
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.port import Draft, Query
 from trainshed.buckets.settings import EVENT_BASED_HOLD, TEMPORARY_HOLD
-from trainshed.buckets.transfers import Source, copy, move
+from trainshed.buckets.transfers import Source, move
 
 BUCKET = "bucket"
 VERSIONING = {"versioning": {"enabled": True}}
@@ -104,22 +102,6 @@ def test_a_generation_that_is_named_is_removed_for_good(store: ObjectStore) -> N
         store.delete(BUCKET, "x", third)
 
 
-def test_copies_and_properties_of_a_noncurrent_generation(store: ObjectStore) -> None:
-    first = put(store, "x", b"one")
-    second = put(store, "x", b"two")
-
-    def redraft(record: ObjectRecord) -> Draft:
-        return Draft(record.fields, record.metadata)
-
-    copy(store, Source(BUCKET, "x", first), BUCKET, "x", redraft=redraft)
-    assert get(store, "x") == b"one"
-    store.patch(BUCKET, "x", lambda r: replace(r, fields={"contentLanguage": "en"}), first)
-    assert store.read_record(BUCKET, "x", first).fields == {"contentLanguage": "en"}
-    assert store.read_record(BUCKET, "x", first).metageneration == 2
-    assert get(store, "x", first) == b"one"
-    assert get(store, "x", second) == b"two"
-
-
 def test_a_move_keeps_what_it_takes_away(store: ObjectStore) -> None:
     generation = put(store, "from", b"x")
     moved = move(store, Source(BUCKET, "from"), "to", redraft=lambda r: Draft(r.fields))
@@ -176,17 +158,6 @@ def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
     written = store.read_record(BUCKET, "x")
     put(store, "x", b"by a client")
     assert get(store, "x", written.generation) == b"by a program"
-
-
-def test_a_copy_of_the_directory_has_all_generations(store: ObjectStore, tmp_path: Path) -> None:
-    generations = [put(store, "x", content) for content in (b"one", b"two")]
-    store.close()
-    for path in (store.root, state_directory(store.root)):
-        shutil.copytree(path, path.with_name(path.name.replace("store", "copy")))
-    copied = ObjectStore(tmp_path / "copy")
-    assert all_of(copied) == [("x", generation) for generation in generations]
-    assert [get(copied, "x", generation) for generation in generations] == [b"one", b"two"]
-    copied.close()
 
 
 def test_programs_do_not_see_such_a_bucket_as_a_directory(tmp_path: Path) -> None:

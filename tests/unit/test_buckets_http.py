@@ -188,33 +188,6 @@ def test_a_full_disk_is_told_in_a_line(
     assert "No space left on device" in record.getMessage()
 
 
-def test_a_disk_that_became_read_only_is_told_in_a_line(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    with monkeypatch.context() as read_only:
-        read_only.setattr("trainshed.buckets.content.os.open", refuse)
-        refused = ask("POST", "/upload/storage/v1/b/bucket/o?uploadType=media&name=a", b"x")
-    assert refused.status == 503
-    assert "takes nothing: Read-only file system" in refused.body.decode()
-    (record,) = caplog.records
-    assert (record.levelname, record.exc_info) == ("WARNING", None)
-
-
-def test_conditional_reads(ask: Ask) -> None:
-    view = put(ask, "x", b"1")
-    answer = ask("GET", f"{ITEM}x?ifGenerationNotMatch={view['generation']}")
-    assert (answer.status, answer.body) == (304, b"")
-    answer = ask("GET", ITEM + "x?ifGenerationMatch=1&alt=media")
-    assert answer.json["error"]["errors"][0]["reason"] == "conditionNotMet"
-    etag = ask("GET", ITEM + "x?alt=media").headers["etag"]
-    assert ask("GET", ITEM + "x?alt=media", if_none_match=etag).status == 304
-    head = ask("HEAD", "/bucket/x")
-    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", "1")
-
-
 def test_gzip_is_kept_and_unpacked_for_those_who_cannot(ask: Ask) -> None:
     content = b"text " * 500_000
     packed = gzip.compress(content)
@@ -337,13 +310,6 @@ def test_a_cut_upload_leaves_no_object(ask: Ask, store: ObjectStore) -> None:
     assert answer.status == 0
     assert ask("GET", ITEM + "x").status == 404
     assert list((state_directory(store.root) / "tmp").iterdir()) == []
-
-
-def test_checksums_of_the_client_are_verified(ask: Ask) -> None:
-    target = f"{UPLOAD}?uploadType=media&name=x"
-    assert ask("POST", target, b"hello", x_goog_hash="crc32c=mnG7TA==").status == 200
-    bad = ask("POST", target, b"hello", x_goog_hash="md5=AAAA,crc32c=mnG7TA==")
-    assert (bad.status, "doesn't match" in bad.json["error"]["message"]) == (400, True)
 
 
 def test_copies(ask: Ask) -> None:

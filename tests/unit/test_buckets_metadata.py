@@ -146,30 +146,6 @@ def test_a_request_that_was_forwarded_is_refused(metadata: Metadata) -> None:
     assert asked(metadata, f"{ACCOUNT}/token", headers=headers).status == 403
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/computeMetadata/v2",
-        "/computeMetadata/v1beta1/instance",
-        f"{V1}/instance/zone",
-        f"{V1}/instance/service-accounts/other@p1/token",
-        f"{ACCOUNT}/token/x",
-        f"{V1}/project/project-id/x",
-    ],
-)
-def test_what_is_not_there_is_not_found_by_its_name(metadata: Metadata, path: str) -> None:
-    refused = asked(metadata, path)
-    assert refused.status == 404
-    assert path in refused.body.decode()
-
-
-def test_metadata_is_read_and_not_waited_for(metadata: Metadata) -> None:
-    assert asked(metadata, f"{ACCOUNT}/token", method="POST").status == 405
-    assert asked(metadata, f"{ACCOUNT}/email", method="HEAD").status == 200
-    refused = asked(metadata, f"{V1}/instance/", "wait_for_change=true")
-    assert (refused.status, b"wait_for_change" in refused.body) == (400, True)
-
-
 def test_the_tokens_are_those_that_the_service_reads() -> None:
     tokens = JobTokens(bytes(32), lambda: 1_760_000_000 * 10**9)
     metadata = Metadata.of(tokens)

@@ -10,31 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trainshed.buckets.conditions import Conditions, conditions_of
-from trainshed.buckets.disk.tree import decode_component, encode_segment, place_of
-from trainshed.buckets.errors import InvalidRequest, NotModified, PreconditionFailed
+from trainshed.buckets.disk.tree import place_of
+from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.listing import compile_glob
 from trainshed.buckets.names import parse_gs_uri, validate_bucket_name, validate_object_name
 from trainshed.buckets.rest.multipart import MultipartReader
-from trainshed.buckets.routes import Endpoint, parse_target
 
 SEGMENTS = st.one_of(
     st.sampled_from(["", ".", "..", "a", "b:c", ".gs~file", ".gs~=x", "é" * 200, "x" * 255]),
     st.text(st.characters(exclude_characters="/\r\n\0", exclude_categories=["Cs"]), max_size=300),
 )
-
-
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("gs://bucket", ("bucket", "")),
-        ("gs://bucket/", ("bucket", "")),
-        ("gs://my.bucket_1/a/b:c 2", ("my.bucket_1", "a/b:c 2")),
-        ("gs://bucket//x", ("bucket", "/x")),
-    ],
-)
-def test_gs_uri_is_split(uri: str, expected: tuple[str, str]) -> None:
-    assert parse_gs_uri(uri) == expected
 
 
 @pytest.mark.parametrize(
@@ -74,57 +59,10 @@ def test_object_names_have_limits() -> None:
             validate_object_name(bad)
 
 
-@given(st.lists(SEGMENTS, min_size=1, max_size=4))
-@example([".gs~=", "..", ""])
-def test_every_segment_is_a_legal_component_and_comes_back(segments: list[str]) -> None:
-    for segment in segments:
-        components = encode_segment(segment)
-        decoded = [decode_component(component) for component in components]
-        assert "".join(part[0] for part in decoded if part is not None) == segment
-        assert [part is not None and part[1] for part in decoded] == (
-            [False] * (len(components) - 1) + [True]
-        )
-        for component in components:
-            assert 1 <= len(component.encode()) <= 255
-            assert component not in {".", ".."}
-            assert "/" not in component
-
-
 @given(st.lists(SEGMENTS, min_size=1, max_size=4), st.lists(SEGMENTS, min_size=1, max_size=4))
 def test_two_names_never_share_a_place(left: list[str], right: list[str]) -> None:
     first, second = "/".join(left), "/".join(right)
     assert (place_of(first) == place_of(second)) == (first == second)
-
-
-@pytest.mark.parametrize(
-    ("path", "endpoint", "bucket", "name", "action"),
-    [
-        ("/storage/v1/b", Endpoint.METADATA, "", "", ""),
-        ("/storage/v1/b/B/o/a%2Fb%3Ac", Endpoint.METADATA, "B", "a/b:c", ""),
-        ("/storage/v1/b/B/o/a/b", Endpoint.METADATA, "B", "a/b", ""),
-        ("/storage/v1/b/B/o/a%2Fcompose", Endpoint.METADATA, "B", "a/compose", ""),
-        ("/storage/v1/b/B/o/a/compose", Endpoint.METADATA, "B", "a", "compose"),
-        ("/storage/v1/b/B/o/a/acl", Endpoint.METADATA, "B", "a", "acl"),
-        ("/storage/v1/b/B/iam/testPermissions", Endpoint.METADATA, "B", "", "iam/testPermissions"),
-        ("/storage/v1/projects/p/serviceAccount", Endpoint.METADATA, "", "", "projects/p/serviceAccount"),
-        ("/download/storage/v1/b/B/o/a%2Fb", Endpoint.DOWNLOAD, "B", "a/b", ""),
-        ("/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
-        ("/resumable/upload/storage/v1/b/B/o", Endpoint.UPLOAD, "B", "", ""),
-        ("/batch/storage/v1", Endpoint.BATCH, "", "", ""),
-        ("/bucket/a/b", Endpoint.XML, "bucket", "a/b", ""),
-        ("/bucket", Endpoint.XML, "bucket", "", ""),
-        ("/bucket/", Endpoint.XML, "bucket", "", ""),
-        ("/", Endpoint.UNKNOWN, "", "", ""),
-    ],
-)  # fmt: skip
-def test_paths(path: str, endpoint: Endpoint, bucket: str, name: str, action: str) -> None:
-    target = parse_target(path.encode())
-    assert (target.endpoint, target.bucket, target.object, target.action) == (
-        endpoint,
-        bucket,
-        name,
-        action,
-    )
 
 
 def _body(boundary: str, newline: str, content: bytes) -> bytes:
@@ -166,26 +104,6 @@ def test_a_cut_multipart_body_is_refused() -> None:
     reader.feed(_body("b", "\n", b"content")[:-5])
     with pytest.raises(InvalidRequest):
         reader.finish()
-
-
-def test_conditions() -> None:
-    assert conditions_of({"ifGenerationMatch": "0"}).must_be_absent
-    Conditions(generation_match=0).check(0, 0)
-    for failing in (
-        Conditions(generation_match=0),
-        Conditions(generation_match=8),
-        Conditions(generation_not_match=7),
-        Conditions(metageneration_match=2),
-        Conditions(metageneration_not_match=1),
-    ):
-        with pytest.raises(PreconditionFailed):
-            failing.check(7, 1)
-    with pytest.raises(NotModified):
-        Conditions(generation_not_match=7).check(7, 1, reading=True)
-    with pytest.raises(PreconditionFailed):
-        Conditions(generation_not_match=0).check(0, 0)
-    with pytest.raises(InvalidRequest):
-        conditions_of({"ifGenerationMatch": "seven"})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
 from trainshed.serve.bootstrap import advice_on
-from trainshed.serve.certificates import CertificatesUnusable, given, make, names_of, own
+from trainshed.serve.certificates import CertificatesUnusable, given, make, own
 
 NOW = 1_760_000_000.0
 DAY = 86_400
@@ -136,19 +136,6 @@ def test_the_key_of_another_authority_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ca.key").write_bytes(Authority.new(NOW, DAY).key_pem())
     with pytest.raises(ValueError, match=r"ca\.key does not belong to ca\.pem"):
         own(tmp_path, "10.1.2.3", NOW)
-
-
-@pytest.mark.parametrize(
-    ("host", "machine", "expected"),
-    [
-        ("0.0.0.0", "box", NAMES),
-        ("::", "localhost", NAMES[:3]),
-        ("192.168.1.7", "büro", (*NAMES[:3], "192.168.1.7")),
-        ("train.example.com", "box", (*NAMES, "train.example.com")),
-    ],
-)
-def test_names(host: str, machine: str, expected: tuple[str, ...]) -> None:
-    assert names_of(host, machine) == expected
 
 
 # --- the user's own

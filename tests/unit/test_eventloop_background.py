@@ -9,7 +9,6 @@ import pytest
 
 from tests.sim import virtual
 from trainshed.eventloop import background
-from trainshed.serve.up import loop_factory
 from trainshed.testing.engine.clock import Clock
 
 
@@ -33,18 +32,6 @@ def test_the_death_of_a_task_is_logged_with_its_job_and_healed(
     assert "Traceback" in caplog.text
 
 
-def test_a_task_that_was_cancelled_has_not_died(caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
-        healed: list[Exception] = []
-        task = background.begin(asyncio.sleep(60), "job 12: suggesting", healed.append)
-        task.cancel()
-        await asyncio.wait([task])
-        assert not healed
-
-    asyncio.run(story())
-    assert not caplog.records
-
-
 def test_what_must_go_on_is_begun_again_after_pauses_that_grow() -> None:
     """Under virtual time: moments at which it was begun, until it comes to its end."""
     begun: list[float] = []
@@ -65,22 +52,6 @@ def test_what_must_go_on_is_begun_again_after_pauses_that_grow() -> None:
     assert len(failures) == 8
 
 
-def test_one_that_lived_for_long_is_not_made_to_wait() -> None:
-    begun: list[float] = []
-
-    async def work() -> None:
-        begun.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(3600)
-        if len(begun) < 4:
-            raise OSError("no space left")
-
-    async def story() -> None:
-        await background.keep(work, "job 12: its events")
-
-    virtual.run(Clock(0), story(), [])
-    assert [round(at) for at in begun] == [0, 3601, 7202, 10803]
-
-
 def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise OSError("no such tool")
@@ -88,14 +59,3 @@ def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixtur
     with concurrent.futures.ThreadPoolExecutor(1) as workers:
         background.heed(workers.submit(fails), "looking for container tools")
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
-
-
-@pytest.mark.anyio
-async def test_tests_run_on_the_loop_that_the_service_runs_on() -> None:
-    async def loop() -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
-    service = type(loop_factory()())
-    assert type(await loop()) is service
-    with concurrent.futures.ThreadPoolExecutor(1) as elsewhere:
-        assert type(elsewhere.submit(asyncio.run, loop()).result()) is service

@@ -35,21 +35,6 @@ async def test_what_it_writes_and_how_it_ends_is_told() -> None:
     child.send_signal(signal.SIGKILL)
 
 
-async def test_it_reads_what_it_is_fed_until_its_end() -> None:
-    child = await spawn(["/bin/cat"], env=_ENV, feeds=True)
-    assert child.stdin is not None
-    child.stdin.write(b"x" * 300_000)
-    await child.stdin.drain()
-    child.stdin.close()
-    out, _ = await child.communicate()
-    assert len(out) == 300_000
-
-
-async def test_one_that_is_not_fed_reads_nothing() -> None:
-    child = await spawn(["/bin/cat"], env=_ENV)
-    assert await child.communicate() == (b"", b"")
-
-
 async def test_a_signal_ends_it_in_a_session_of_its_own() -> None:
     child = await spawn(shell("echo up; exec sleep 60"), env=_ENV, cwd="/")
     assert await child.stdout.readline() == b"up\n"

@@ -39,10 +39,3 @@ def test_a_half_is_named_with_its_source(
     (tmp_path / "c.toml").write_text(f'{other} = "y.pem"')
     monkeypatch.delenv(f"TRAINSHED_{other.upper()}")
     assert load(tmp_path / "c.toml", {}).tls_cert
-
-
-def test_ports_that_are_none_are_named_together() -> None:
-    with pytest.raises(SettingsError) as refused:
-        load(None, {"grpc_port": -1, "grpc_tls_port": 65536})
-    assert "--grpc-port: -1 is not a port" in str(refused.value)
-    assert "--grpc-tls-port: 65536 is not a port" in str(refused.value)

@@ -2,26 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from trainshed.api.calls.versions import BetaOperations, Version
-from trainshed.api.grpc.transport import aliased, version_of
 from trainshed.wire import pool
-
-V1 = "/google.cloud.aiplatform.v1.JobService/GetCustomJob"
-BETA = "/google.cloud.aiplatform.v1beta1.JobService/GetCustomJob"
-
-
-@pytest.mark.parametrize(
-    ("path", "served", "version"),
-    [
-        (BETA, V1, Version.V1BETA1),
-        (V1, V1, Version.V1),
-        ("/google.longrunning.Operations/GetOperation",) * 2 + (Version.UNSAID,),
-    ],
-)
-def test_the_alias(path: str, served: str, version: Version) -> None:
-    assert (aliased(path), version_of(path)) == (served, version)
 
 
 def operation(name: str) -> Any:
@@ -33,21 +15,6 @@ def operation(name: str) -> Any:
 
 def version(answer: Any) -> str:
     return answer.metadata.type_url.split(".")[-2]
-
-
-def test_only_vertex_types_are_changed() -> None:
-    answer = operation("a")
-    BetaOperations().dress(answer, Version.V1BETA1)
-    assert version(answer) == "v1beta1"
-    assert answer.response.type_url == "type.googleapis.com/google.protobuf.Empty"
-
-
-def test_who_says_v1_is_given_v1() -> None:
-    known = BetaOperations()
-    answer = operation("a")
-    known.remember(answer)
-    known.dress(answer, Version.V1)
-    assert version(answer) == "v1"
 
 
 def test_a_very_old_operation_is_forgotten_and_a_new_one_is_not() -> None:

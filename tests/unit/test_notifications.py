@@ -6,8 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, SECOND, WORKER, Life, job
-from trainshed.core.lifecycle.records import Parent
-from trainshed.core.names import JobUid
 from trainshed.core.notifications import (
     GIVEN_UP_AFTER,
     LABEL,
@@ -42,12 +40,6 @@ def test_a_stall_is_told_while_the_job_goes_on() -> None:
     stalled = Life(replace(job(1, 1), labels=LABELLED.labels)).up()
     stalled.exits(WORKER, signal=9, stalled=True)
     assert told(stalled, OPS)[0] == ("ops", "stalled")
-
-
-def test_what_made_a_job_is_told_of_and_not_the_job() -> None:
-    over = Life(LABELLED).up().exits(code=1).up()
-    over.job = replace(over.job, parent=Parent(JobUid(1), over.job.name, 1))
-    assert told(over, OPS, EVERYBODY) == []
 
 
 def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:

@@ -39,13 +39,6 @@ def test_a_directory_that_others_can_write_to_is_closed(tmp_path: Path, mode: in
     assert not list(close_to_others(tmp_path))
 
 
-def test_what_was_never_open_is_not_told(tmp_path: Path) -> None:
-    made(tmp_path, 0o600)
-    tmp_path.chmod(0o755)
-    assert not list(close_to_others(tmp_path))
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: files of other users need root")
 def test_a_strangers_secret_is_refused(tmp_path: Path) -> None:
     key, *_ = made(tmp_path, 0o600)

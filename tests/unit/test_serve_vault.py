@@ -107,17 +107,6 @@ async def test_the_newest_or_the_named_version_is_given(
     assert await used(store) == {("db", 2): clock.now, ("db", 1): clock.now}
 
 
-async def test_uses_are_noted_once_a_minute(
-    store: InlineStore, sealer: Sealer, vault: Vault, clock: Clock
-) -> None:
-    await add(store, sealer, "db", "first")
-    begin = clock.now
-    for moment, noted in ((0, 0), (59, 0), (60, 60), (90, 60)):
-        clock.now = begin + moment * SECOND
-        await vault.values("p", {DB})
-        assert await used(store) == {("db", 1): begin + noted * SECOND}
-
-
 async def test_a_secret_that_is_gone_is_named(
     store: InlineStore, sealer: Sealer, vault: Vault
 ) -> None:

@@ -4,14 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.failure_entries import toml
-from trainshed.controller.launch_plans import LaunchDefaults
-from trainshed.core.failure.overrides import table_with
 from trainshed.serve.setting_facts import ABOUT, described
 from trainshed.serve.settings import (
     Settings,
     SettingsError,
-    engine_settings,
     load,
     load_with_origins,
 )
@@ -100,17 +96,6 @@ def test_a_variable_that_no_shell_has_read_means_home_by_a_tilde(
     assert (settings.data, settings.cache) == (tmp_path / "here", tmp_path / "there")
 
 
-def test_all_wrong_settings_are_named_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text("a = 1\nb = 2\ngrace = -1")
-    monkeypatch.setenv("TRAINSHED_NODES", "none")
-    with pytest.raises(SettingsError) as refused:
-        load(config, {"port": -1})
-    assert len(str(refused.value).splitlines()) == 1 + 5
-
-
 def test_what_is_wrong_is_named_once_and_what_was_meant_is_guessed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,12 +126,6 @@ def test_mail_needs_a_server_and_a_sender(tmp_path: Path) -> None:
     assert load(config, {}).notify[0].mail == ("a@example.org",)
 
 
-def test_a_file_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as refused:
-        load(tmp_path / "c.toml", {})
-    assert "c.toml cannot be read: No such file or directory; give" in str(refused.value)
-
-
 def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -> None:
     """spec/runtimes#substitutes: an operator's image map; errors name the table and the key."""
     config = tmp_path / "c.toml"
@@ -161,41 +140,12 @@ def test_an_image_map_is_read_and_what_is_wrong_in_it_is_named(tmp_path: Path) -
     assert "Did you mean python?" in str(refused.value)
 
 
-def test_every_wrong_failure_rule_is_named(tmp_path: Path) -> None:
-    """spec/failures#overrides: the table is overridable by an operator; what cannot be used is said entry by
-    entry."""
-    config = tmp_path / "c.toml"
-    config.write_text(
-        '[[failure_rules]]\nname = "user_code_failed"\nrestarts = -1\n'
-        '[[failure_rules]]\nname = "replica_lost"\nretrys = 2\n'
-    )
-    with pytest.raises(SettingsError) as refused:
-        load(config, {})
-    assert "user_code_failed" in str(refused.value)
-    assert "retrys" in str(refused.value)
-
-
-def test_failure_rules_come_from_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text(toml("user_code_failed", restarts=2))
-    table = table_with(load(config, {}).failure_rules)
-    assert next(rule for rule in table if rule.name == "user_code_failed").restarts == 2
-
-
 @pytest.mark.parametrize("text", ["= 1", b"\xff\xfe\x00".decode("latin-1")])
 def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
     config = tmp_path / "c.toml"
     config.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError, match="cannot be read"):
         load(config, {})
-
-
-def test_the_memory_cap_only_lowers_limits() -> None:
-    """spec/machines#memory: a replica gets what its machine has, unless the operator gives less."""
-    assert LaunchDefaults().memory_limit(100) == 100
-    assert LaunchDefaults(memory_cap=60).memory_limit(100) == 60
-    assert LaunchDefaults(memory_cap=60).memory_limit(10) == 10
-    assert LaunchDefaults(memory_cap=60).memory_limit(0) == 60
 
 
 def test_nodes_of_a_cluster_have_bounds_unless_told_otherwise() -> None:
@@ -287,14 +237,6 @@ def test_every_setting_is_told_with_who_has_set_it_and_without_secrets(
     )
     assert "https://a.example/x" in found["engines"].value
     assert "//(redacted)@here.example:4318/console" in found["web_url"].value
-
-
-def test_an_engine_gets_its_table_and_the_local_one_its_settings(tmp_path: Path) -> None:
-    config = tmp_path / "c.toml"
-    config.write_text('nodes = 3\n[engines.mine]\nregion = "here"\n')
-    settings = load(config, {})
-    assert settings.engines == {"mine": {"region": "here"}}
-    assert engine_settings(settings)["nodes"] == 3
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,6 @@ def test_text_is_keys_and_values_and_begins_with_the_subject() -> None:
     )
 
 
-def test_json_has_the_same_fields() -> None:
-    (line,) = written(JsonLines(), tell_of_a_replica)
-    fields = json.loads(line)
-    assert list(fields) == ["time", "level", "logger", "job", "attempt", "replica", "message"]
-    assert (fields["job"], fields["attempt"], fields["replica"]) == (12, 2, "worker-1")
-    assert fields["message"].startswith("job 12 attempt 2 replica worker-1: autopsy not saved: No")
-
-
 def test_a_traceback_follows_text_and_is_a_field_of_json() -> None:
     def fail() -> None:
         try:

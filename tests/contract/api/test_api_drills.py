@@ -119,33 +119,6 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
     assert listed == {"name": NAME, "drills": [first.json, second.json]}
 
 
-async def test_a_drill_is_ordered_even_if_the_controller_takes_long(
-    house: Drilled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trainshed.api.trainshed_v1.drills._PATIENCE", 0.01)
-    house.takes_up = False
-    await created(house)
-    answer = (await order(house, kind="kill")).json
-    assert (answer["number"], answer["state"]) == (0, "ordered")
-    live = await house.store.ledger.load(JobUid(1000))
-    assert live is not None
-    assert len(live.intents) == 1
-
-
-async def test_a_drill_at_once_fires_in_a_running_job(house: Drilled) -> None:
-    await created(house)
-    await running(house)
-    house.clock = START + 2 * SECOND
-    answer = (await order(house, kind="segv", replica="worker 0")).json
-    assert (answer["state"], answer["attempt"], answer["incarnation"]) == ("fired", 1, 1)
-
-
-@pytest.mark.parametrize("name", ["workerpool1-0", "worker 0", "worker-replica-0", "worker-0"])
-async def test_replicas_have_the_names_of_both_apis(house: Drilled, name: str) -> None:
-    await created(house)
-    assert (await order(house, kind="kill", replica=name)).json["replica"] == "workerpool1-0"
-
-
 async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
     await created(house)
     found = violations(
@@ -245,12 +218,3 @@ async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drill
     assert own["outcome"] == "started_over", "by a pattern that says so"
     wrong = await house.call("GET", f"{JOB}/resumeReport?stepPattern=(")
     assert set(violations(wrong)) == {"stepPattern"}
-
-
-@pytest.mark.parametrize("seconds", ["soon", "30s", "1-5"])
-async def test_a_watchdog_that_would_not_be_on_is_refused(house: Drilled, seconds: str) -> None:
-    """The label that turns the stall watchdog on: whole seconds, or the job is not taken."""
-    wrong = violations(await created(house, trainshed_stall_after=seconds))
-    assert "whole number of seconds" in wrong["labels.trainshed-stall-after"]
-    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
-    assert (await created(house, trainshed_stall_after="30")).status == 200

@@ -104,21 +104,6 @@ async def test_a_number_that_no_job_can_have_finds_nothing(house: House) -> None
     assert (found.status, texts(found)) == (200, [])
 
 
-async def test_a_task_can_be_asked_for(house: House) -> None:
-    await two_replicas(house)
-    one = await entries(
-        house, 'resource.labels.job_id="1000" resource.labels.task_name="workerpool0-0"'
-    )
-    assert texts(one) == ["a1", "a3", "a5", "a7"]
-    service = await entries(
-        house, 'resource.labels.job_id="1000" resource.labels.task_name="service"'
-    )
-    assert "Waiting for training program to start." in texts(service)
-    assert {
-        entry["labels"]["ml.googleapis.com/task_name"] for entry in service.json["entries"]
-    } == {"service"}
-
-
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
 async def test_pages_hold_every_entry_once_in_either_order(
@@ -139,48 +124,6 @@ async def test_pages_hold_every_entry_once_in_either_order(
     assert found == whole
     stamps = [entry["timestamp"] for entry in found]
     assert stamps == sorted(stamps, reverse=order.endswith("desc"))
-
-
-async def test_the_resume_form_goes_on_within_one_moment(house: House) -> None:
-    await two_replicas(house)
-    only_a1 = (await entries(house, "textPayload=a1")).json["entries"][0]
-    t, i = only_a1["timestamp"], only_a1["insertId"]
-    rest = await entries(
-        house,
-        'resource.labels.job_id="1000" AND '
-        f'((timestamp="{t}" AND insertId>"{i}") OR timestamp>"{t}") AND resource.labels.task_name!="service"',
-    )
-    assert texts(rest)[:3] == ["b1", "b2", "a3"]
-
-
-async def test_a_live_job_is_told_up_to_a_moment_ago(house: House) -> None:
-    """spec/clients#log-pages: readers drop what comes behind what they have seen."""
-    await two_replicas(house, over=False)
-    house.clock = START + 5 * SECOND
-    live = [t for t in texts(await entries(house, 'resource.labels.job_id="1000"')) if t[0] in "ab"]
-    assert live == ["a1", "b1", "b2", "a3", "b3"]
-
-
-async def test_severity_and_text(house: House) -> None:
-    await two_replicas(house)
-    house.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "ERROR: boom"), stream="e")
-    assert texts(await entries(house, 'severity>=ERROR AND textPayload:"boom"')) == ["ERROR: boom"]
-    assert texts(await entries(house, '"boom"')) == ["ERROR: boom"]
-
-
-async def test_ml_jobs_by_their_id_and_both_resource_types(house: House) -> None:
-    assert (await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="j1"))).status == 200
-    house.write_log(1000, "workerpool0-0", (START + SECOND, "hello"))
-    house.clock = START + 60 * SECOND
-    answer = await entries(
-        house,
-        '(resource.type="ml_job" OR resource.type="cloudml_job") AND resource.labels.job_id="j1" AND '
-        '(resource.labels.task_name="master-replica-0" OR labels.task_name="master-replica-0")',
-    )
-    assert texts(answer) == ["hello"]
-    assert answer.json["entries"][0]["logName"] == (
-        "projects/p1/logs/ml.googleapis.com%2Fmaster-replica-0"
-    )
 
 
 async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
@@ -233,22 +176,3 @@ async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> N
     answer = await house.call("POST", "/v2/entries:list", body)
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     assert answer.error["details"][0]["fieldViolations"][0]["field"] == field
-
-
-async def test_a_narrow_filter_over_many_lines_answers_in_bounded_steps(house: House) -> None:
-    await two_replicas(house)
-    house.write_log(
-        1000, "workerpool0-0", *((START + 9 * SECOND + n, f"line {n}") for n in range(30_000))
-    )
-    pages = 0
-    token = ""
-    found: list[str] = []
-    while True:
-        answer = await entries(house, '"line 29999"', pageToken=token)
-        found += texts(answer)
-        pages += 1
-        token = answer.json.get("nextPageToken", "")
-        if not token:
-            break
-    assert found == ["line 29999"]
-    assert pages == 2

@@ -1,13 +1,11 @@
 """The transport: credentials, unknown paths, discovery, health, limits, faults of our own."""
 
-import gzip
 import logging
 
 import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job
-from trainshed.access.principals import Principal
 
 pytestmark = pytest.mark.anyio
 
@@ -73,11 +71,6 @@ async def test_a_page_of_another_name_gets_nothing_but_the_id_of_its_request(hou
     assert (await house.call("GET", "/healthz", headers=(origin,))).status == 200
 
 
-async def test_health(house: House) -> None:
-    for method, path in (("GET", "/healthz"), ("HEAD", "/"), ("GET", "/")):
-        assert (await house.call(method, path, token=None)).status == 200
-
-
 async def test_the_version_is_told_to_callers_with_a_token_alone(house: House) -> None:
     for path in ("/", "/healthz"):
         assert "version" in (await house.call("GET", path)).json
@@ -101,18 +94,6 @@ async def test_a_body_that_is_too_large_is_refused(house: House) -> None:
     assert "size exceeds the limit" in answer.error["message"]
 
 
-@pytest.mark.parametrize("path", [f"{LOCATION}/customJobs", "/trainshed/v1/jobs:explain"])
-async def test_a_body_packed_by_gzip_is_as_good(house: House, path: str) -> None:
-    """Google's own clients for Java send long requests so."""
-    plain = await house.call("POST", path, b'{"nothing": 1}')
-    packed = gzip.compress(b'{"nothing": 1}')
-    headers = [("content-encoding", "gzip")]
-    assert (await house.call("POST", path, packed, headers=headers)).json == plain.json
-    unknown = await house.call("POST", path, b"x", headers=[("content-encoding", "br")])
-    assert (unknown.status, unknown.error["status"]) == (400, "INVALID_ARGUMENT")
-    assert "as gzip" in unknown.error["message"]
-
-
 async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,9 +106,3 @@ async def test_a_fault_of_our_own_tells_nothing_and_is_logged(
     assert (answer.status, answer.error["status"]) == (500, "INTERNAL")
     assert "secret" not in answer.body.decode()
     assert "the secret inside of bucket" in caplog.text
-
-
-async def test_a_new_token_works_at_once(house: House) -> None:
-    token = house.tokens.issue(Principal("second@example.com"))
-    view = (await house.call("GET", "/trainshed/v1/status", token=token)).json
-    assert view["principal"] == "second@example.com"

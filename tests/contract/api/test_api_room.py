@@ -73,13 +73,6 @@ async def test_an_unknown_node_is_refused_with_those_that_there_are(
     assert await house.store.reader.drained_nodes() == ()
 
 
-async def test_a_node_that_went_away_while_drained_can_be_undrained(house: House) -> None:
-    await house.call("POST", f"{NODES}/node-2:drain")
-    house.capacity.known = (node("node-1"),)
-    assert (await house.call("POST", f"{NODES}/node-2:undrain")).json == {"name": "node-2"}
-    assert await house.store.reader.drained_nodes() == ()
-
-
 async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House) -> None:
     path = f"{NODES}/node-1:drain"
     found = violations(await house.call("POST", path, {"reason": 7, "reson": "x"}))
@@ -105,13 +98,6 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     cleared = (await house.call("POST", f"{QUOTAS}:clear", asked)).json
     assert cleared["limit"] == "unlimited"
     assert await house.store.reader.quotas() == ()
-
-
-async def test_a_quota_of_none_and_one_without_end(house: House) -> None:
-    asked = {**PLACE, "metric": "NVIDIA_TESLA_T4"}
-    for limit in (0, "unlimited"):
-        view = (await house.call("POST", f"{QUOTAS}:set", {**asked, "limit": limit})).json
-        assert view["limit"] == limit
 
 
 async def test_all_quotas_name_every_metric(house: House) -> None:
@@ -216,12 +202,6 @@ async def test_explain_refuses_exactly_what_create_refuses(
     assert explained == violations(await house.call("POST", path, job))
 
 
-async def test_explain_knows_that_an_ml_id_is_used_once(house: House) -> None:
-    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    answer = await house.call("POST", EXPLAIN, {"api": "ml", "project": "p1", "job": ml_job()})
-    assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
-
-
 async def test_explain_needs_to_know_what_and_where(house: House) -> None:
     found = violations(await house.call("POST", EXPLAIN, {"api": "vertx", "jobs": {}}))
     assert set(found) == {"api", "project", "job", "jobs"}
@@ -253,20 +233,3 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
     assert view["waits"][0] == pause.message
     assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
-
-
-async def test_only_a_queued_job_has_a_position(house: House) -> None:
-    """facts/resources#ml: 0 when scheduled, and what is 0 is left out."""
-    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    house.capacity.positions[JobUid(1000)] = 4
-    await house.happen("projects/p1/jobs/job_1", JobAdmitted(()))
-    assert "jobPosition" not in (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json
-
-
-async def test_a_watcher_hears_of_another_reason_to_wait(house: House) -> None:
-    await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    async with house.stream("/trainshed/v1/jobs/1000/watch") as lines:
-        assert (await lines.next())["waiting"] is None
-        house.capacity.reasons[JobUid(1000)] = WAITING
-        house.notices.publish(JobUid(1000))
-        assert (await lines.next())["waiting"]["message"] == WAITING.message

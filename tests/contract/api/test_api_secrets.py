@@ -87,12 +87,6 @@ def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
     assert not any("secrets" in permission for permission in ROLES[Role.JOB])
 
 
-async def test_it_is_stored_sealed(house: House) -> None:
-    await house.call("POST", SECRETS, asked())
-    (stored,) = (await house.store.secrets.find("p1", [SecretRef("db")])).values()
-    assert VALUE.encode() not in stored.content
-
-
 @pytest.mark.parametrize(
     ("body", "field", "told"),
     [
@@ -121,16 +115,6 @@ async def test_all_that_is_wrong_is_told_at_once(house: House) -> None:
     assert set(violations(await house.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
         "version"
     }
-
-
-async def test_without_a_project_somebody_has_to_say_whose(house: House) -> None:
-    body = {"name": "db", "value": VALUE}
-    assert "Whose secrets" in violations(await house.call("POST", SECRETS, body))["project"]
-
-
-async def test_deleting_what_is_not_there_is_told(house: House) -> None:
-    answer = await house.call("DELETE", f"{SECRETS}/db?project=p1")
-    assert answer.status == 404 and "trainshed secrets list" in answer.error["message"]
 
 
 async def test_no_new_key_is_made_while_there_are_secrets_of_a_lost_one(

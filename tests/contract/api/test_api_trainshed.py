@@ -11,10 +11,7 @@ from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import (
-    CancelCause,
-    CancelRequested,
     JobAdmitted,
-    NodeLeft,
     RuntimePrepared,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
@@ -56,11 +53,6 @@ async def ended(house: House) -> None:
         ReplicaExited(1, PRIMARY, 1, exited(0, ended=house.clock)),
         ReplicaExited(1, WORKER, 1, exited(None, signal=15, ended=house.clock)),
     )
-
-
-async def test_status(house: House) -> None:
-    view = (await house.call("GET", "/trainshed/v1/status")).json
-    assert (view["version"], view["principal"]) == ("0.0.1", "owner@example.com")
 
 
 async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
@@ -135,15 +127,6 @@ async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
     assert [job["jobId"] for job in seen] == ["third", "second", "first"]
 
 
-async def test_timeline(house: House) -> None:
-    await created(house)
-    await started(house)
-    view = (await house.call("GET", f"{JOB}/timeline")).json
-    kinds = [entry["kind"] for entry in view["entries"] if entry["kind"] != "warning"]
-    assert kinds == ["created", "admitted", "launching", *["replica_started"] * 2, "running"]
-    assert view["entries"][-1]["at"] == "2025-10-09T08:53:21.000000Z"
-
-
 async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: House) -> None:
     """spec/operations#errors: every attempt, replica incarnation, verdict, rule; typed errors beside the
     public messages."""
@@ -185,14 +168,6 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
     }
 
 
-async def test_a_replica_that_is_asked_to_leave_says_why(house: House) -> None:
-    await created(house)
-    await started(house)
-    await house.happen(NAME, NodeLeft("node-a", "new disk"))
-    replicas = (await house.call("GET", JOB)).json["replicas"]
-    assert {(each["state"], each["leaving"]) for each in replicas} == {("STOPPING", "new disk")}
-
-
 async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> None:
     """`jobs delete`: the public ml API has no way to."""
     await created(house)
@@ -208,51 +183,6 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     await house.become(name, state=JobState.FAILED)
     assert (await house.call("DELETE", f"/trainshed/v1/jobs/{quote(name, safe='')}")).json == {}
     assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
-
-
-async def test_a_replica_that_was_stopped_with_its_job_says_why(house: House) -> None:
-    await created(house)
-    await started(house)
-    stopped = replace(exited(None, signal=15, ended=START + 9 * SECOND), stopped=True)
-    await house.happen(
-        NAME,
-        ReplicaExited(1, PRIMARY, 1, exited(0, ended=START + 9 * SECOND)),
-        ReplicaExited(1, WORKER, 1, stopped),
-    )
-    view = (await house.call("GET", JOB)).json
-    assert [replica["exit"]["stopped"] for replica in view["replicas"]] == [False, True]
-    assert view["creator"] == "owner@example.com"
-    entries = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
-    (told,) = [e["message"] for e in entries if "workerpool1-0 was" in e["message"]]
-    assert told == "workerpool1-0 was stopped: the job is done."
-
-
-async def test_cancel(house: House) -> None:
-    await created(house)
-    assert (await house.call("POST", f"{JOB}:cancel")).json == {}
-    await house.happen(NAME, CancelRequested(CancelCause.USER, START))
-    assert (await house.call("POST", f"{JOB}:cancel")).status == 400
-
-
-async def test_logs_of_now_end_by_themselves(house: House) -> None:
-    await created(house)
-    house.write_log(1000, "workerpool0-0", *((START + n, f"a{n}") for n in range(300)))
-    house.write_log(1000, "workerpool1-0", (START + 5, "b"))
-    async with house.stream(f"{JOB}/logs") as lines:
-        found = [line async for line in lines]
-    assert lines.status == 200
-    assert [line["message"] for line in found if line["task"] == "workerpool0-0"] == [
-        f"a{n}" for n in range(300)
-    ]
-    assert found[6] == {
-        "at": "2025-10-09T08:53:20.000000005Z",
-        "replica": "workerpool1-0",
-        "task": "workerpool1-0",
-        "attempt": 1,
-        "severity": "INFO",
-        "message": "b",
-        "n": 0,
-    }
 
 
 @pytest.mark.parametrize(

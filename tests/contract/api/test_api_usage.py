@@ -48,37 +48,6 @@ def look(
     return found | more | ({"last": True} if last else {})
 
 
-async def test_before_a_job_runs_nothing_is_known_of_its_replicas(house: House) -> None:
-    await created(house)
-    answer = (await house.call("GET", USAGE)).json
-    assert (answer["name"], answer["state"], answer["attempt"]) == (NAME, "QUEUED", 0)
-    assert [each["id"] for each in answer["replicas"]] == ["workerpool0-0", "workerpool1-0"]
-    assert answer["replicas"][0] == {
-        "id": "workerpool0-0",
-        "task": "workerpool0-0",
-        "state": "",
-        "machineType": "n1-standard-4",
-        "vcpus": 4,
-        "limitBytes": 0,
-        "incarnation": 0,
-        "startTime": "",
-        "sampleTime": "",
-        "over": False,
-        "processes": 0,
-        "cpus": 0,
-        "meanCpus": 0,
-        "mostCpus": 0,
-        "memoryBytes": 0,
-        "peakMemoryBytes": 0,
-        "diskBytes": 0,
-        "diskLimitBytes": 100 << 30,
-        "sentBytes": None,
-        "receivedBytes": None,
-        "gpus": [],
-        "points": [],
-    }
-
-
 async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     await created(house)
     await started(house)

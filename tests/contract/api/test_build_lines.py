@@ -32,18 +32,6 @@ async def _entries(house: House, filter_: str) -> list[dict[str, Any]]:
     return answer.json.get("entries", [])
 
 
-async def test_stream_logs_shows_them_while_the_job_prepares(house: House) -> None:
-    await _preparing(house)
-    found = await _entries(house, 'resource.type="ml_job" AND resource.labels.job_id="1000"')
-    lines = [entry["textPayload"] for entry in found]
-    assert lines[-2:] == ["Building", "Downloading numpy"]
-    assert lines.count("Downloading numpy") == 1  # The timeline's entry says nothing more.
-    last = found[-1]
-    assert last["resource"]["labels"]["task_name"] == "service"
-    assert last["logName"].endswith("ml.googleapis.com%2Fservice")
-    assert last["severity"] == "INFO"
-
-
 async def test_they_are_found_by_their_task_and_not_by_that_of_a_replica(house: House) -> None:
     await _preparing(house)
     base = 'resource.labels.job_id="1000" resource.labels.task_name='

@@ -12,12 +12,9 @@ import pytest
 from msgspec.structs import force_setattr
 
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
-from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job, package, pool
 from trainshed.api.calls import call as api_call
-from trainshed.api.calls.call import Call
-from trainshed.api.rest import RestSurface
-from trainshed.core.errors import InvalidRequest, PermissionDenied, Violation
+from trainshed.core.errors import PermissionDenied
 from trainshed.store.port import NewWork
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool as wire_pool
@@ -67,12 +64,6 @@ async def test_a_known_method_that_is_not_served_says_what_is(house: GrpcHouse) 
     assert status.code == code("UNIMPLEMENTED")
     assert "ListNasJobs is not served here." in status.message
     assert "CreateCustomJob" in status.message
-
-
-async def test_an_unknown_method_is_told_which_services_there_are(house: GrpcHouse) -> None:
-    status = await refused(house, "/google.cloud.aiplatform.v1.JobService/GetLunch")
-    assert status.code == code("UNIMPLEMENTED")
-    assert JOBS in status.message
 
 
 async def test_bytes_that_are_no_message_are_refused(house: GrpcHouse) -> None:
@@ -262,29 +253,6 @@ async def test_health_needs_no_token(house: GrpcHouse) -> None:
 ASKED = ["aiplatform.customJobs.get", "storage.objects.get", "ml.jobs.cancel"]
 
 
-@pytest.mark.parametrize("kind", [House, GrpcHouse])
-@pytest.mark.parametrize(
-    "resource",
-    ["projects/p1/locations/us-central1/customJobs/1", "projects/p1/jobs/anything"],
-)
-async def test_permissions_that_the_caller_holds(
-    house: GrpcHouse, kind: type[House], resource: str
-) -> None:
-    path = f"/v1/{resource}:testIamPermissions"
-    answer = await kind.call(house, "POST", path, {"permissions": [*ASKED, ASKED[0]]})
-    assert answer.json == {"permissions": ["aiplatform.customJobs.get", "ml.jobs.cancel"]}
-    assert (await kind.call(house, "POST", path, {})).json == {}
-
-
-async def test_questions_that_are_none_name_every_fault(house: GrpcHouse) -> None:
-    """spec/submit#refusals."""
-    request = {"resource": "projects/p1/jobs", "permissions": ["ml.jobs.get", "ml.*", "get"]}
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await house.ask("google.iam.v1.IAMPolicy.TestIamPermissions", request)
-    listed = violations_of(status_of(failure.value))
-    assert [v.field for v in listed] == ["resource", "permissions[1]", "permissions[2]"]
-
-
 async def test_there_are_no_policies(house: GrpcHouse) -> None:
     for method in ("GetIamPolicy", "SetIamPolicy"):
         status = await refused(house, f"/google.iam.v1.IAMPolicy/{method}")
@@ -293,28 +261,3 @@ async def test_there_are_no_policies(house: GrpcHouse) -> None:
 
 
 # --- what both transports hand to a handler
-
-
-async def test_a_handler_sees_the_json_of_a_value_as_it_was_sent(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """spec/clients#task-inputs: 100.0 beside 100, and integers that no double holds."""
-    seen: list[Call] = []
-    method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
-
-    async def create(call: Call, request: Any) -> Any:
-        seen.append(call)
-        raise InvalidRequest((Violation("here", "is enough"),))
-
-    def allow(*_: object) -> None:
-        return
-
-    monkeypatch.setattr(api_call, "authorize", allow)
-    rest = RestSurface({method: create}, {}, house.services, house.tokens.authenticate)
-    monkeypatch.setitem(getattr(house.app, "_surfaces"), "v1", rest.answer)  # noqa: B009  a seam for this test
-    body = (
-        b'{"displayName": "x", "trainingTaskInputs": {"a": 1.0, "b": 1, "c": 12345678901234567890}}'
-    )
-    await House.call(house, "POST", f"{LOCATION}/trainingPipelines", body)
-    expected = '{"a":1.0,"b":1,"c":12345678901234567890}'
-    assert seen[0].value_texts == {"training_pipeline.training_task_inputs": expected}

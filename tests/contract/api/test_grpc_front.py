@@ -211,35 +211,6 @@ async def test_a_slow_reader_holds_the_writer_up(tmp_path: Path) -> None:
     running.relay.abort()
 
 
-async def test_a_client_that_goes_away_is_told_to_the_server_and_the_reverse(
-    tmp_path: Path,
-) -> None:
-    seen: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def read_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if await reader.readexactly(1) == b"x":
-            writer.transport.abort()
-            return
-        try:
-            seen.put_nowait(await reader.read())
-        except ConnectionError:
-            seen.put_nowait(b"reset")
-        writer.close()
-
-    running = await relayed(tmp_path / "s", read_once)
-    _, leaving = await running.open()
-    leaving.write(b"a")
-    await leaving.drain()
-    leaving.transport.abort()
-    assert await asyncio.wait_for(seen.get(), 10) in (b"", b"reset")
-    reader, left = await running.open()
-    left.write(b"x")
-    with contextlib.suppress(ConnectionError):
-        assert await asyncio.wait_for(reader.read(), 10) == b""
-    left.close()
-    running.relay.refuse()
-
-
 async def test_a_target_that_fails_closes_the_connection_and_is_tried_again() -> None:
     tries = 0
 

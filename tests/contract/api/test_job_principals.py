@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, Answer, House
-from tests.contract.api.studying import OWN, SPEC, house_over
+from tests.contract.api.studying import house_over
 from tests.unit.jobs import job as stored_job
 from tests.unit.specs_requests import custom_job, ml_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
@@ -77,12 +77,6 @@ async def test_a_program_reads_the_jobs_of_its_project_and_no_others(house: Hous
     # Whether it is there is nobody's business.
     denied(await asked(house, "GET", f"{OTHER}/customJobs/77"), "names p2")
     denied(await asked(house, "GET", f"{OTHER}/customJobs"), "aiplatform.customJobs.list")
-
-
-async def test_the_number_of_its_project_is_its_project(house: House) -> None:
-    """Programs meet the number in CLOUD_ML_PROJECT_ID (facts/program#variables)."""
-    numbered = LOCATION.replace("/p1/", f"/{project_number('p1')}/")
-    assert (await asked(house, "GET", f"{numbered}/customJobs")).status == 200
 
 
 async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House) -> None:
@@ -197,36 +191,6 @@ async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: 
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
     denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
-
-
-async def test_a_program_tunes_by_studies_of_its_project(house: House) -> None:
-    """spec/tuning#studies: the study API from inside a job."""
-    study = {"displayName": "inside", "studySpec": SPEC}
-    made = await asked(house, "POST", f"{LOCATION}/studies", study)
-    assert made.status == 200, made.body
-    name = made.json["name"]
-    assert (await asked(house, "POST", f"/v1/{name}/trials", OWN)).json["state"] == "REQUESTED"
-    measured = {"measurement": {"metrics": [{"metricId": "loss", "value": 0.25}]}}
-    path = f"/v1/{name}/trials/1:addTrialMeasurement"
-    assert (await asked(house, "POST", path, measured)).status == 200
-    assert (await asked(house, "GET", f"/v1/{name}/trials")).status == 200
-    assert (await asked(house, "DELETE", f"/v1/{name}")).status == 200
-    denied(await asked(house, "POST", f"{OTHER}/studies", study), "names p2")
-
-
-async def test_a_program_uploads_models_into_its_project(house: House) -> None:
-    def model(where: str) -> tuple[str, dict[str, Any]]:
-        uploaded = {"displayName": "m", "containerSpec": {"imageUri": "image"}}
-        return f"{where}/models:upload", {"model": uploaded}
-
-    made = await asked(house, "POST", *model(LOCATION))
-    assert made.status == 200, made.body
-    (listed,) = (await asked(house, "GET", f"{LOCATION}/models")).json["models"]
-    changed = {"name": listed["name"], "displayName": "n"}
-    path = f"/v1/{listed['name']}?updateMask=displayName"
-    assert (await asked(house, "PATCH", path, changed)).status == 200
-    denied(await asked(house, "POST", *model(OTHER)), "names p2")
-    assert (await asked(house, "DELETE", f"/v1/{listed['name']}")).status == 200
 
 
 async def test_a_program_logs_to_experiments_of_its_project_alone(house: House) -> None:
@@ -345,12 +309,6 @@ async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> Non
         denied(await asked(house, "POST", path, order | named), "names p2")
 
 
-async def test_a_program_may_ask_what_it_may_do(house: House) -> None:
-    wanted = {"permissions": ["aiplatform.studies.create", "aiplatform.customJobs.delete"]}
-    answer = await asked(house, "POST", f"/ui/{LOCATION[4:]}/models/1:testIamPermissions", wanted)
-    assert answer.json == {"permissions": ["aiplatform.studies.create"]}
-
-
 async def test_the_services_own_methods_keep_to_the_project_as_well(house: House) -> None:
     """By name, uid and job id, which do not say what project they lead to."""
     own, foreign = await job(house, LOCATION), await job(house, OTHER)
@@ -394,11 +352,6 @@ async def test_nobody_learns_whether_a_job_of_another_project_is_there(house: Ho
         assert told[0] == told[1], (there, missing)
         assert told[0][0] == 403
         assert "p2" not in told[0][1] or "p2" in str(there)
-
-
-async def test_a_program_is_told_of_its_project_alone(house: House) -> None:
-    assert (await asked(house, "GET", "/v1/projects/p1")).json["projectId"] == "p1"
-    denied(await asked(house, "GET", "/v1/projects/p2"), "names p2")
 
 
 async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House) -> None:

@@ -1,21 +1,18 @@
 """Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story
 (spec/operations#shells)."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from msgspec.structs import replace
 
-from tests.contract.api.house import HOSTS, LOCATION, SECOND, START
+from tests.contract.api.house import LOCATION, SECOND, START
 from tests.contract.api.shelling import ADDRESS, Shelled
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
 from trainshed.api.calls.tickets import LIFETIME, Ticket
-from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
@@ -106,16 +103,6 @@ async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
     assert len(await story(house)) == 2
 
 
-async def test_a_shell_that_ended_with_its_replica_has_no_status(house: Shelled) -> None:
-    await running(house)
-    given = (await house.call("POST", f"{JOB}:shell", {})).json
-    async with house.connected() as socket:
-        socket.say(token=given["token"])
-        await socket.next()
-        house.shells.terminals[0].end(None)
-        assert await socket.next() == {"exit": None}
-
-
 async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     await running(house)
     used = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
@@ -141,12 +128,6 @@ async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
     assert house.shells.tickets.redeem(others[-1]) == ticket
 
 
-async def test_nothing_else_is_connected_to(house: Shelled) -> None:
-    async with house.connected(path="/v1/connect") as socket:
-        assert await socket.next() is None
-        assert not socket.accepted
-
-
 @pytest.mark.parametrize(
     "order", [{"rows": -1}, {"term": "a b"}, {"command": "a\0"}, {"rows": "many"}]
 )
@@ -159,16 +140,6 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
         socket.say(token=token, **order)
         assert "no such terminal" in (await socket.next())["error"]
     assert not house.shells.opened
-
-
-async def test_what_the_engine_refuses_is_told(house: Shelled) -> None:
-    await running(house)
-    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
-    house.shells.refusal = "There is no shell in workerpool0-0: 8 shells are open."
-    async with house.connected() as socket:
-        socket.say(token=token)
-        assert (await socket.next())["error"] == house.shells.refusal
-    assert await story(house) == []
 
 
 async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
@@ -314,16 +285,6 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
     assert "turned them off" in refused.error["message"]
 
 
-async def test_a_service_without_an_engine_that_has_any(house: Shelled) -> None:
-    await running(house)
-    bare = ApiApplication(
-        replace(house.services, shells=None), house.tokens.authenticate, hosts=HOSTS
-    )
-    house.app = bare
-    assert (await house.call("POST", f"{JOB}:shell", {})).status == 400
-    assert (await house.call("GET", JOB)).json["autopsies"] == []
-
-
 @pytest.mark.parametrize(
     "name", ["", "page.js", "page.css", "xterm.js", "xterm.css", "addon-fit.js"]
 )
@@ -382,23 +343,3 @@ async def test_what_failed_replicas_left_goes_with_their_job(house: Shelled) -> 
     assert len(house.shells.autopsies(JobUid(1000))) == 2
     assert (await house.call("DELETE", f"/v1/{name}")).status == 200
     assert house.shells.autopsies(JobUid(1000)) == ()
-
-
-@pytest.mark.parametrize("body", [{"autopsy": "yes"}, {"attempt": "1"}, {"replica": 5}])
-async def test_wrong_fields_are_named(house: Shelled, body: dict[str, Any]) -> None:
-    await running(house)
-    refused = await house.call("POST", f"{JOB}:shell", body)
-    assert refused.error["details"][0]["fieldViolations"][0]["field"] == next(iter(body))
-
-
-async def test_the_story_of_a_deleted_job_gets_no_more_entries(house: Shelled) -> None:
-    name = await running(house)
-    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
-    async with house.connected() as socket:
-        socket.say(token=token)
-        await socket.next()
-        await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(3)))
-        await house.happen(name, ReplicaExited(1, WORKER, 1, exited(0)))
-        assert (await house.call("DELETE", f"/v1/{name}")).status == 200
-        await asyncio.sleep(0)
-    assert await house.store.reader.timeline(JobUid(1000)) == ()

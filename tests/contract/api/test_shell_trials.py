@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api import test_ml_tuning, test_tuning_jobs
+from tests.contract.api import test_tuning_jobs
 from tests.contract.api.house import START
 from tests.contract.api.shelling import ADDRESS, Shelled
-from tests.unit.specs_requests import custom_job, ml_job
+from tests.unit.specs_requests import custom_job
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.tuning.records import RunningTrial, TuningJob
@@ -55,21 +55,6 @@ async def test_of_a_tuning_job(house: Shelled, asked_for: bool) -> None:
     assert list(first) == (["workerpool0-0"] if asked_for else [])
     if asked_for:
         assert first["workerpool0-0"].startswith(f"{ADDRESS}/shell/#job=71&")
-
-
-async def test_of_a_tuning_job_of_the_older_api(house: Shelled) -> None:
-    body = ml_job(
-        job_id="census", hyperparameters=test_ml_tuning.HYPERPARAMETERS, enableWebAccess=True
-    )
-    answer = await house.call("POST", "/v1/projects/p1/jobs", body)
-    assert answer.status == 200, answer.body
-    name = "projects/p1/jobs/census"
-    await trying(house, name)
-    output = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]
-    found = {trial["trialId"]: trial.get("webAccessUris", {}) for trial in output["trials"]}
-    assert found["2"] == {}
-    assert all(uri.startswith(f"{ADDRESS}/shell/#job=71&") for uri in found["1"].values())
-    assert "master-replica-0" in found["1"]
 
 
 def _bare(spec: dict[str, Any]) -> dict[str, Any]:
