@@ -229,35 +229,6 @@ def test_a_bucket_process_that_hangs_is_replaced(
     assert "it takes no callers any more" in caplog.text
 
 
-def test_a_bucket_process_that_has_much_to_do_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Somebody waits at each look, and yet all are answered."""
-    monkeypatch.setattr(children, "LOOK", 0.0)
-    asked: list[socket.socket] = []
-    answers = children._answers  # pyright: ignore[reportPrivateUsage] seen from outside
-
-    async def seen(listener: socket.socket) -> bool:
-        asked.append(listener)
-        return await answers(listener)
-
-    monkeypatch.setattr(children, "_waited_at", lambda sockets: [next(iter(sockets))])
-    monkeypatch.setattr(children, "_answers", seen)
-    setup = setup_in(tmp_path)
-    listeners = Listeners.opened(setup)
-
-    async def story() -> None:
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        async with asyncio.timeout(30):
-            first = await asyncio.to_thread(ask, setup, listeners)
-            while len(asked) < 20:
-                assert await asyncio.to_thread(ask, setup, listeners) == first
-            await keeper.close()
-
-    asyncio.run(story())
-
-
 def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

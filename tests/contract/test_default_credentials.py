@@ -39,7 +39,7 @@ class Replica:
 
     def program(self, code: str, **environ: str) -> list[str]:
         """The lines that a program with default credentials prints."""
-        given = {
+        variables = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": ":".join(sys.path),
             "HOME": "/nonexistent",
@@ -49,7 +49,7 @@ class Replica:
         }
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env=given | environ,
+            env=variables | environ,
             capture_output=True,
             text=True,
             timeout=PATIENCE,

@@ -160,9 +160,9 @@ def test_what_is_wrong_behind_a_request_is_not_its_answer(
     served: Served, behind: bytes, status: bytes
 ) -> None:
     """A body that is longer than its caller has said: what he has asked is done, and he has to know."""
-    said = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
+    whole = b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
     with served.connected() as connection:
-        connection.sendall(said + asked("/0.1") + behind)
+        connection.sendall(whole + asked("/0.1") + behind)
         assert statuses(told(connection)) == [b"200", b"200", status]
 
 

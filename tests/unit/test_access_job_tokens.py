@@ -99,10 +99,10 @@ def test_an_identity_token_is_a_web_token_for_its_audience_and_no_access_token(
     token = tokens.identity_token(CLAIMS, "https://there")
     header, payload, _ = token.split(".")
     assert json.loads(base64.urlsafe_b64decode(header + "==")) == {"alg": "HS256", "typ": "JWT"}
-    said = json.loads(base64.urlsafe_b64decode(payload + "=="))
-    assert (said["aud"], said["email"]) == ("https://there", CLAIMS.email)
-    assert said["exp"] - said["iat"] == 3600
-    assert said["iat"] == START // SECOND
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    assert (claims["aud"], claims["email"]) == ("https://there", CLAIMS.email)
+    assert claims["exp"] - claims["iat"] == 3600
+    assert claims["iat"] == START // SECOND
     assert tokens.read(token) is None
 
 
@@ -112,7 +112,7 @@ def test_the_key_is_made_once_and_for_its_owner_alone(tmp_path: Path, clock: Clo
     assert JobTokens.open(path, clock).read(token) == CLAIMS
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(bytes.fromhex(path.read_text())) == 32
-    assert [each.name for each in path.parent.iterdir()] == [KEY_FILE]
+    assert [file.name for file in path.parent.iterdir()] == [KEY_FILE]
 
 
 def _mint(path: Path) -> str:

@@ -39,13 +39,13 @@ def line(time: int, name: str = "x", **changes: object) -> AccessLine:
 
 def write(path: Path, *lines: AccessLine, rotate_at: int = _LONG) -> None:
     log = AccessLog(path, rotate_at)
-    for each in lines:
-        log.write(each)
+    for entry in lines:
+        log.write(entry)
 
 
 def times(path: Path, since: int = 0, *, read_at_most: int = _LONG) -> tuple[list[int], int]:
     page = read_back(path, since, lambda _: True, read_at_most=read_at_most)
-    return [each.time for each in page.lines], page.since
+    return [entry.time for entry in page.lines], page.since
 
 
 def test_what_ended_since_is_found_in_its_order(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_what_ended_since_is_found_in_its_order(tmp_path: Path) -> None:
 
 def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
     write(tmp_path / "log", *map(line, range(30)), rotate_at=500)
-    found, since = times(tmp_path / "log", 1)
-    assert found[0] > 1
-    assert since == found[0] + 1
+    kept, since = times(tmp_path / "log", 1)
+    assert kept[0] > 1
+    assert since == kept[0] + 1
     assert times(tmp_path / "log", 29)[1] == 29, "of late times all is known"
 
 
@@ -73,7 +73,7 @@ def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     forged = {"x-forwarded-proto": "http", "x-trainshed-identity": '{"kind":"person"}'}
     ask("POST", target, b"4", listener=Listener.REPLICA, caller=program, **forged)
     lines = read_back(tmp_path / "access.log", 0, lambda _: True).lines
-    assert [each.door for each in lines] == ["replica", "gateway", "port", "replica"]
+    assert [entry.door for entry in lines] == ["replica", "gateway", "port", "replica"]
 
 
 @pytest.fixture

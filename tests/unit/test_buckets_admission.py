@@ -46,7 +46,7 @@ EVERYTHING = sorted({permission for held in GRANTS.values() for permission in he
 
 
 @pytest.mark.parametrize("permission", EVERYTHING)
-@pytest.mark.parametrize("holding", [OWN, SHARED, OTHER], ids=lambda each: each.name)
+@pytest.mark.parametrize("holding", [OWN, SHARED, OTHER], ids=lambda holding: holding.name)
 def test_people_may_do_everything(permission: str, holding: Holding) -> None:
     key = Caller(Kind.KEY, "owner@x")
     assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANONYMOUS))
@@ -55,7 +55,9 @@ def test_people_may_do_everything(permission: str, holding: Holding) -> None:
 
 def test_a_program_has_its_own_project_s_buckets_and_what_is_in_shared_ones() -> None:
     held = {
-        holding.name: [one for one in EVERYTHING if allowed(PROGRAM, one, holding)]
+        holding.name: [
+            permission for permission in EVERYTHING if allowed(PROGRAM, permission, holding)
+        ]
         for holding in (OWN, SHARED, OTHER)
     }
     assert held == {

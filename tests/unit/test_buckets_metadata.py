@@ -28,25 +28,25 @@ def metadata() -> Metadata:
 
 
 def asked(metadata: Metadata, path: str, query: str = "", **more: Any) -> Answer:
-    found = metadata.answer(path, query, more.pop("headers", FLAVOR), CALLER, **more)
-    assert found is not None
-    assert dict(found.headers)["Metadata-Flavor"] == "Google"
-    assert dict(found.headers)["Content-Length"] == str(len(found.body))
-    return found
+    answer = metadata.answer(path, query, more.pop("headers", FLAVOR), CALLER, **more)
+    assert answer is not None
+    assert dict(answer.headers)["Metadata-Flavor"] == "Google"
+    assert dict(answer.headers)["Content-Length"] == str(len(answer.body))
+    return answer
 
 
 def text(metadata: Metadata, path: str, query: str = "") -> str:
-    found = asked(metadata, path, query)
-    assert found.status == 200, found.body
-    assert dict(found.headers)["Content-Type"] in ("application/text", "text/html")
-    return found.body.decode()
+    answer = asked(metadata, path, query)
+    assert answer.status == 200, answer.body
+    assert dict(answer.headers)["Content-Type"] in ("application/text", "text/html")
+    return answer.body.decode()
 
 
 def told(metadata: Metadata, path: str, query: str = "") -> Any:
-    found = asked(metadata, path, query)
-    assert found.status == 200, found.body
-    assert dict(found.headers)["Content-Type"] == "application/json"
-    return json.loads(found.body)
+    answer = asked(metadata, path, query)
+    assert answer.status == 200, answer.body
+    assert dict(answer.headers)["Content-Type"] == "application/json"
+    return json.loads(answer.body)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_where_a_job_runs_as_far_as_it_is_known(metadata: Metadata) -> None:
         ("region", f"projects/{number}/regions/europe-west4"),
     ):
         path = f"{V1}/instance/{name}"
-        found = metadata.answer(path, "", FLAVOR, placed)
-        assert found is not None
-        assert (found.status, found.body.decode()) == (200, expected)
+        answer = metadata.answer(path, "", FLAVOR, placed)
+        assert answer is not None
+        assert (answer.status, answer.body.decode()) == (200, expected)
         # Said by nobody.
         assert asked(metadata, path).status == 404
 
@@ -150,7 +150,7 @@ def test_the_tokens_are_those_that_the_service_reads() -> None:
     tokens = JobTokens(bytes(32), lambda: 1_760_000_000 * 10**9)
     metadata = Metadata.of(tokens)
     claims = JobClaims(1234567890123, 2, "workerpool1-3", "p1", EMAIL)
-    given = told(metadata, f"{ACCOUNT}/token")
-    assert (tokens.read(given["access_token"]), given["expires_in"]) == (claims, 3600)
+    access = told(metadata, f"{ACCOUNT}/token")
+    assert (tokens.read(access["access_token"]), access["expires_in"]) == (claims, 3600)
     identity = text(metadata, f"{ACCOUNT}/identity", "audience=a")
     assert identity == tokens.identity_token(claims, "a")

@@ -29,7 +29,7 @@ UNDONE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("resource", UNDONE, ids=lambda one: next(iter(one)))
+@pytest.mark.parametrize("resource", UNDONE, ids=lambda resource: next(iter(resource)))
 def test_a_property_without_an_effect_is_refused_by_its_name(
     ask: Ask, resource: dict[str, Any]
 ) -> None:
@@ -83,7 +83,7 @@ def test_what_asks_for_nothing_is_taken(ask: Ask) -> None:
         {"acl": [{"entity": "allUsers", "role": "READER"}]},
         {"contexts": {"custom": {"a": {"value": "b"}}}},
     ],
-    ids=lambda one: next(iter(one)),
+    ids=lambda resource: next(iter(resource)),
 )
 def test_a_property_of_an_object_without_an_effect_is_refused(
     ask: Ask, resource: dict[str, Any]
@@ -153,30 +153,6 @@ def test_a_predefined_acl_is_refused_by_its_name(ask: Ask, name: str) -> None:
     assert ask("PUT", "/bucket/z", b"", x_goog_acl="project-private").status == 200
 
 
-def test_versions_over_the_api(ask: Ask) -> None:
-    assert ask("PATCH", BUCKET, {"versioning": {"enabled": True}}).json["versioning"] == {
-        "enabled": True
-    }
-    first = put(ask, "x", b"one")["generation"]
-    second = put(ask, "x", b"two")["generation"]
-    listed = ask("GET", "/storage/v1/b/bucket/o?versions=true").json["items"]
-    assert [each["generation"] for each in listed] == [first, second]
-    assert [("timeDeleted" in each) for each in listed] == [True, False]
-    # As Python's client writes it.
-    assert len(ask("GET", "/storage/v1/b/bucket/o?versions=True").json["items"]) == 2
-    assert len(ask("GET", "/storage/v1/b/bucket/o").json["items"]) == 1
-    assert ask("GET", f"{ITEM}x?alt=media&generation={first}").body == b"one"
-    copied = f"{ITEM}x/rewriteTo/b/bucket/o/y?sourceGeneration={first}"
-    assert ask("POST", copied).status == 200
-    assert ask("GET", f"{ITEM}y?alt=media").body == b"one"
-    assert ask("DELETE", f"{ITEM}x").status == 204
-    assert ask("GET", f"{ITEM}x").status == 404
-    assert ask("GET", f"{ITEM}x?generation={second}").json["generation"] == second
-    for generation in (first, second):
-        assert ask("DELETE", f"{ITEM}x?generation={generation}").status == 204
-    assert [each["name"] for each in ask("GET", f"{BUCKET}/o?versions=true").json["items"]] == ["y"]
-
-
 def test_holds_over_the_api(ask: Ask) -> None:
     put(ask, "x", b"one")
     assert ask("PATCH", f"{ITEM}x", {"temporaryHold": True}).json["temporaryHold"] is True
@@ -204,15 +180,6 @@ def test_entity_tags_are_compared_when_properties_are_read(ask: Ask) -> None:
             assert ask("GET", target, if_none_match=good).status == 304
         assert ask("GET", target, if_match="kittens").status == 412
         assert ask("GET", target, if_none_match="kittens").status == 200
-
-
-def test_a_trailing_delimiter_is_included_however_it_is_asked_for(ask: Ask) -> None:
-    for name in ("a/", "a/b", "c"):
-        put(ask, name, b"x")
-    for flag in ("true", "True"):
-        page = ask("GET", f"{BUCKET}/o?delimiter=/&includeTrailingDelimiter={flag}").json
-        assert [each["name"] for each in page["items"]] == ["a/", "c"]
-        assert page["prefixes"] == ["a/"]
 
 
 def test_public_access_can_be_prevented(ask: Ask, store: ObjectStore) -> None:

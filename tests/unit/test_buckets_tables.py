@@ -84,10 +84,10 @@ def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
     text = '[[buckets]]\nname = "A"\nstore = "s3"\nsecret_key_env = "can/ary+secret"\nshared = 1\n'
     with pytest.raises(SettingsError) as refused:
         load(written(tmp_path, text), {})
-    told = str(refused.value)
+    faults = str(refused.value)
     for field in ("name", "secret_key_env", "access_key_env", "shared"):
-        assert f"buckets[0].{field}: " in told
-    assert "can/ary+secret" not in told
+        assert f"buckets[0].{field}: " in faults
+    assert "can/ary+secret" not in faults
 
 
 def test_what_cannot_be_served_stops_the_start(
@@ -116,7 +116,9 @@ def test_a_bucket_elsewhere_is_in_the_catalogue(tmp_path: Path) -> None:
     assert (catalog.get("far-1").location, catalog.get("far-1").created_ns) == ("EU-WEST-1", 7)
     catalog.ensure("near-1", project=near.project)
     held = {name: catalog.holding(name) for name in ("far-1", "near-1", "mine-1", "none-1", "A")}
-    assert {name: one and (one.project, one.shared) for name, one in held.items()} == {
+    assert {
+        name: holding and (holding.project, holding.shared) for name, holding in held.items()
+    } == {
         "far-1": ("vision", False),
         "near-1": ("vision", True),
         "mine-1": ("p", False),

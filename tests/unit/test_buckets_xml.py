@@ -166,18 +166,6 @@ def test_a_cancelled_upload_leaves_nothing(ask: Ask, store: ObjectStore) -> None
         assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId={begun}", b"x").status == 400
 
 
-def test_a_copy(ask: Ask) -> None:
-    put(ask, "a%2Fb", b"hello", content_type="text/plain")
-    copied = ask("PUT", "/bucket/c", x_goog_copy_source="bucket/a%2Fb")
-    assert copied.status == 200
-    read = ask("GET", "/bucket/c")
-    assert (read.body, read.headers["content-type"]) == (b"hello", "text/plain")
-    only_new = {"x_goog_if_generation_match": "0"}
-    assert ask("PUT", "/bucket/c", x_goog_copy_source="/bucket/a%2Fb", **only_new).status == 412
-    assert ask("PUT", "/bucket/c", x_goog_copy_source="bucket/no").status == 404
-    assert ask("PUT", "/bucket/c", x_goog_copy_source="bucket").status == 400
-
-
 def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectStore) -> None:
     store.catalog.create("theirs", project="q")
     put(ask, "a", b"secret")
@@ -208,7 +196,7 @@ def test_a_program_of_another_project_may_nothing_of_it(ask: Ask, store: ObjectS
 def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
     ask("PUT", "/bucket/a", b"1")
     list_of_none = _list_of((1, '"x"'))
-    asked = {
+    refusals = {
         ("GET", "/bucket/<b>&"): (404, "NoSuchKey"),
         ("DELETE", "/bucket/b"): (404, "NoSuchKey"),
         ("GET", "/nowhere?list-type=2"): (404, "NoSuchBucket"),
@@ -216,7 +204,7 @@ def test_errors_are_those_of_the_xml_api(ask: Ask) -> None:
         ("POST", "/bucket/a?uploadId=none"): (404, "NoSuchUpload"),
         ("PUT", "/bucket/a?partNumber=0&uploadId=none"): (400, "InvalidArgument"),
     }
-    for (method, target), (status, code) in asked.items():
+    for (method, target), (status, code) in refusals.items():
         answer = ask(method, target, list_of_none)
         assert (answer.status, _said(answer.body, "Code")) == (status, [code]), target
         assert answer.headers["content-type"] == "application/xml; charset=UTF-8"

@@ -34,9 +34,9 @@ def load(path: Path) -> x509.Certificate:
 
 
 def names_in(path: Path) -> set[str]:
-    found = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    addresses = {str(each) for each in found.get_values_for_type(x509.IPAddress)}
-    return addresses | set(found.get_values_for_type(x509.DNSName))
+    alternatives = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = {str(address) for address in alternatives.get_values_for_type(x509.IPAddress)}
+    return addresses | set(alternatives.get_values_for_type(x509.DNSName))
 
 
 def test_the_certificate_is_the_authoritys_and_names_this_machine(tmp_path: Path) -> None:
@@ -151,9 +151,9 @@ def pair(directory: Path) -> tuple[Path, Path]:
 
 def test_the_users_own_certificate_is_what_clients_are_to_trust(tmp_path: Path) -> None:
     chain, key = pair(tmp_path)
-    found = given(chain, key, tmp_path / "tls")
-    assert (found.chain, found.key, found.ca) == (chain, key, chain)
-    assert chain.read_text().strip() in found.roots.read_text()
+    served = given(chain, key, tmp_path / "tls")
+    assert (served.chain, served.key, served.ca) == (chain, key, chain)
+    assert chain.read_text().strip() in served.roots.read_text()
 
 
 def missing(chain: Path, key: Path) -> None:
@@ -202,7 +202,6 @@ def test_bad_files_are_named_with_what_to_do(
     ("code", "advice"),
     [
         (errno.EACCES, "Make the directory writable."),
-        (errno.EROFS, "Make the directory writable."),
         (errno.EINVAL, "Its file system cannot do what a service needs"),
         (errno.EIO, "Mend that, or choose another directory with --data."),
     ],

@@ -47,11 +47,11 @@ def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
             addresses=addresses,
             not_stronger=(("own-user", "the service does not run as root"),),
         )
-        for found in promises(can, NODE):
-            seen.add((found.about, found.verdict))
-            if found.verdict is not Verdict.GOOD:
-                assert found.cause.endswith(".")
-                assert "`" in found.remedy or "root" in found.remedy
+        for finding in promises(can, NODE):
+            seen.add((finding.about, finding.verdict))
+            if finding.verdict is not Verdict.GOOD:
+                assert finding.cause.endswith(".")
+                assert "`" in finding.remedy or "root" in finding.remedy
     assert {about for about, verdict in seen if verdict is Verdict.LESS} == {
         "isolation",
         "memory limit",
@@ -63,10 +63,10 @@ def test_each_fault_that_a_machine_can_have_says_how_to_mend_it() -> None:
 def test_a_place_that_is_no_directory_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(data=tmp_path / "file" / "data", cache=tmp_path)
-    found = next(iter(examine(settings)))
-    assert (found.about, found.verdict) == ("data directory", Verdict.BAD)
-    assert found.cause == f"{tmp_path / 'file'} is no directory."
-    assert "--data" in found.remedy
+    finding = next(iter(examine(settings)))
+    assert (finding.about, finding.verdict) == ("data directory", Verdict.BAD)
+    assert finding.cause == f"{tmp_path / 'file'} is no directory."
+    assert "--data" in finding.remedy
 
 
 def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
@@ -78,9 +78,11 @@ def test_a_disk_that_takes_nothing_says_so(tmp_path: Path) -> None:
     except OSError as error:
         pytest.skip(f"this user may not mount anything: {error}")
     try:
-        found = list(examine(Settings(data=place, cache=tmp_path)))
+        findings = list(examine(Settings(data=place, cache=tmp_path)))
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
-    assert (found[0].about, found[0].verdict) == ("data directory", Verdict.BAD)
-    assert found[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."
-    assert "isolation" in [finding.about for finding in found]
+    assert (findings[0].about, findings[0].verdict) == ("data directory", Verdict.BAD)
+    assert (
+        findings[0].cause == f"{place} is on a disk that takes nothing (No space left on device)."
+    )
+    assert "isolation" in [finding.about for finding in findings]

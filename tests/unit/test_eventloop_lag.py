@@ -33,8 +33,8 @@ def measured(block: float, *, computing: bool) -> Lag:
 def test_what_is_late_is_logged_with_where_the_loop_was(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         measured(1.0, computing=False)
-    told = [record.getMessage() for record in caplog.records if record.name == lag.__name__]
-    where, how_late = told
+    messages = [record.getMessage() for record in caplog.records if record.name == lag.__name__]
+    where, how_late = messages
     assert "the event loop has been waiting for" in where
     assert "time.sleep(block)" in where
     assert "the event loop was late by" in how_late

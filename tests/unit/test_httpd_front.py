@@ -29,14 +29,14 @@ def anyio_backend() -> str:
 
 
 def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
-    named = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
+    fields = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
     return {
         "type": "http",
         "method": "POST",
         "path": path,
         "raw_path": path.encode(),
         "query_string": query.encode(),
-        "headers": named,
+        "headers": fields,
     }
 
 
@@ -100,8 +100,8 @@ async def test_a_body_over_its_limit_is_refused(length: str, bodies: list[bytes]
 
 async def test_a_body_that_was_packed_by_gzip_is_unpacked() -> None:
     packed = gzip.compress(b"abcde")
-    asked = Request(scope(content_encoding="gzip"), pieces(packed[:9], packed[9:]))
-    assert await asked.decoded_body(100) == b"abcde"
+    request = Request(scope(content_encoding="gzip"), pieces(packed[:9], packed[9:]))
+    assert await request.decoded_body(100) == b"abcde"
     assert (
         await Request(scope(content_encoding="identity"), pieces(b"abc")).decoded_body(9) == b"abc"
     )

@@ -35,15 +35,15 @@ def test_a_colon_is_a_verb_where_the_router_says_so(
 ) -> None:
     for colon_is_verb, name in ((False, lenient), (True, strict)):
         table = router("/jobs/{job}", "/jobs/{job}:cancel", colon_is_verb=colon_is_verb)
-        found = table.match("GET", path)
-        assert (found[1]["job"] if found else None) == name
+        match = table.match("GET", path)
+        assert (match[1]["job"] if match else None) == name
 
 
 def test_a_long_path_costs_no_more_than_its_length() -> None:
     table = router("/o/{object=**}", "/o/{object=**}/acl", empty_names=True)
-    found = table.match("GET", "/o/" + "/" * 60_000)
-    assert found is not None
-    assert len(found[1]["object"]) == 60_000
+    match = table.match("GET", "/o/" + "/" * 60_000)
+    assert match is not None
+    assert len(match[1]["object"]) == 60_000
 
 
 @pytest.mark.parametrize("colon", [":", "%3A", "%3a"])

@@ -26,10 +26,10 @@ def test_gpus_are_idle_since_the_last_one_worked() -> None:
     works = spans(*[BUSY_GPU] * 3, *[IDLE_GPU] * 9)
     assert verdict(GPUS, [works], (), 12 * MINUTE) is None, "nine minutes"
     idle = spans(*[BUSY_GPU] * 3, *[IDLE_GPU] * 10)
-    found = verdict(GPUS, [idle], (), 13 * MINUTE)
-    assert found is not None
-    assert (found.since, found.until) == (3 * MINUTE, 13 * MINUTE)
-    assert found.action is Action.WARN
+    idleness = verdict(GPUS, [idle], (), 13 * MINUTE)
+    assert idleness is not None
+    assert (idleness.since, idleness.until) == (3 * MINUTE, 13 * MINUTE)
+    assert idleness.action is Action.WARN
     assert verdict(GPUS, [idle, works], (), 13 * MINUTE) is None, "known up to then only"
     busy = spans(*[IDLE_GPU] * 12, BUSY_GPU)
     assert verdict(GPUS, [idle, busy], (), 13 * MINUTE) is None, "another replica works"
@@ -40,13 +40,13 @@ def test_gpus_are_idle_since_the_last_one_worked() -> None:
 def test_it_is_warned_once_then_stopped_and_warned_anew_after_it_has_worked() -> None:
     idle = spans(*[IDLE_GPU] * 20)
     assert verdict(GPUS, [idle], [11 * MINUTE], 15 * MINUTE) is None
-    found = verdict(GPUS, [idle], [11 * MINUTE], 16 * MINUTE)
-    assert found is not None and found.action is Action.STOP
+    idleness = verdict(GPUS, [idle], [11 * MINUTE], 16 * MINUTE)
+    assert idleness is not None and idleness.action is Action.STOP
     only_warned = IdlePolicy(gpus=GPUS.gpus)
     assert verdict(only_warned, [idle], [11 * MINUTE], 90 * MINUTE) is None
     again = spans(*[IDLE_GPU] * 11, BUSY_GPU, *[IDLE_GPU] * 11)
-    found = verdict(GPUS, [again], [11 * MINUTE], 23 * MINUTE)
-    assert found is not None and found.action is Action.WARN
+    idleness = verdict(GPUS, [again], [11 * MINUTE], 23 * MINUTE)
+    assert idleness is not None and idleness.action is Action.WARN
 
 
 @pytest.mark.parametrize("policy", [IdlePolicy(), IdlePolicy(stop=MINUTE)])
@@ -61,12 +61,12 @@ def test_what_does_not_tell_is_not_taken_for_idle() -> None:
 
 
 def test_a_warning_says_what_will_follow() -> None:
-    found = verdict(GPUS, [spans(*[IDLE_GPU] * 12)], (), 12 * MINUTE)
-    assert found is not None
-    assert warning(found, GPUS) == (
+    idleness = verdict(GPUS, [spans(*[IDLE_GPU] * 12)], (), 12 * MINUTE)
+    assert idleness is not None
+    assert warning(idleness, GPUS) == (
         "The GPUs of the job have done nothing for 12 minutes. "
         "The job is stopped in 5 minutes unless it goes to work."
     )
-    assert warning(found, IdlePolicy(gpus=MINUTE)).endswith("for 12 minutes.")
+    assert warning(idleness, IdlePolicy(gpus=MINUTE)).endswith("for 12 minutes.")
     soon = IdlePolicy(gpus=MINUTE, stop=MINUTE)
-    assert warning(found, soon).endswith("stopped in 1 minute unless it goes to work.")
+    assert warning(idleness, soon).endswith("stopped in 1 minute unless it goes to work.")

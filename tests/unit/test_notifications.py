@@ -24,8 +24,8 @@ LABELLED = replace(job(), labels=((LABEL, "ops"),))
 
 
 def told(life: Life, *targets: Target) -> list[tuple[str, str]]:
-    found = notifications(life.job, life.told, targets, life.now)
-    return [(each.target, each.occasion.value) for each in found]
+    sent = notifications(life.job, life.told, targets, life.now)
+    return [(notification.target, notification.occasion.value) for notification in sent]
 
 
 def test_who_is_named_is_told_of_the_end_and_who_wants_all_of_every_job() -> None:
@@ -43,8 +43,8 @@ def test_a_stall_is_told_while_the_job_goes_on() -> None:
 
 
 def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
-    named = replace(LABELLED, display_name="two\nlines")
-    over = Life(named).up().exits(code=1, tail="ValueError: no").up()
+    in_two_lines = replace(LABELLED, display_name="two\nlines")
+    over = Life(in_two_lines).up().exits(code=1, tail="ValueError: no").up()
     (notification,) = notifications(over.job, over.told, (OPS,), over.now, "https://t.example")
     subject, text = mail_of(json.loads(notification.content))
     assert subject == "two lines failed"

@@ -24,8 +24,8 @@ def made(data: Path, mode: int) -> list[Path]:
 def test_open_secrets_are_closed_and_told_once(tmp_path: Path, mode: int) -> None:
     files = made(tmp_path, mode)
     (tmp_path / "tls" / "ca.pem").touch(mode=0o644)
-    (told,) = close_to_others(tmp_path)
-    assert all(f"{name} ({mode:04o})" in told for name in OPEN) and "ca.pem" not in told
+    (warning,) = close_to_others(tmp_path)
+    assert all(f"{name} ({mode:04o})" in warning for name in OPEN) and "ca.pem" not in warning
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert not list(close_to_others(tmp_path))
 
@@ -33,8 +33,8 @@ def test_open_secrets_are_closed_and_told_once(tmp_path: Path, mode: int) -> Non
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
 def test_a_directory_that_others_can_write_to_is_closed(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
-    (told,) = close_to_others(tmp_path)
-    assert f"other users could write to {tmp_path} (mode {mode:04o})" in told
+    (warning,) = close_to_others(tmp_path)
+    assert f"other users could write to {tmp_path} (mode {mode:04o})" in warning
     assert not tmp_path.stat().st_mode & 0o022
     assert not list(close_to_others(tmp_path))
 

@@ -51,35 +51,6 @@ class Spawning:
         return self.spawned[-1]
 
 
-def test_nothing_begins_before_somebody_calls_or_is_expected(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    setup = setup_in(tmp_path)
-
-    async def story(expected: bool) -> list[int]:
-        spawning = Spawning([])
-        monkeypatch.setattr(children, "spawn_buckets", spawning)
-        keeper = BucketKeeper(setup, Listeners.opened(setup))
-        keeper.start()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not spawning.spawned
-        async with asyncio.timeout(30):
-            if expected:
-                await asyncio.to_thread(keeper.expect)
-                await spawning.asked.wait()
-            else:
-                with call(setup):
-                    await spawning.asked.wait()
-            await keeper.close()
-        return spawning.spawned
-
-    for expected in (True, False):
-        (pid,) = asyncio.run(story(expected))
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
 def test_a_bucket_process_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

@@ -75,7 +75,10 @@ async def used(store: InlineStore) -> dict[tuple[str, int], int]:
     await asyncio.sleep(
         0
     )  # What notes a use runs beside the start, and this store answers at once.
-    return {(each.name, each.version): each.used for each in await store.secrets.versions("p")}
+    return {
+        (version.name, version.version): version.used
+        for version in await store.secrets.versions("p")
+    }
 
 
 async def test_what_a_jobs_reducers_are_known_by_is_made_and_not_looked_up(vault: Vault) -> None:
@@ -112,9 +115,9 @@ async def test_a_secret_that_is_gone_is_named(
 ) -> None:
     await add(store, sealer, "db", "first")
     await add(store, sealer, "api", "of another project", "q")
-    with pytest.raises(SecretMissing, match="project p has no secret api any more") as told:
+    with pytest.raises(SecretMissing, match="project p has no secret api any more") as refused:
         await vault.values("p", {DB, API})
-    assert "first" not in str(told.value)
+    assert "first" not in str(refused.value)
 
 
 async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
@@ -122,9 +125,9 @@ async def test_a_secret_that_cannot_be_opened_is_the_services_affair(
 ) -> None:
     await add(store, sealer, "db", "first")
     other = Vault(store.secrets, Sealer(tmp_path / "missing.key", {}), clock, str, certificate)
-    with pytest.raises(LaunchRejected, match="is missing") as told:
+    with pytest.raises(LaunchRejected, match="is missing") as refused:
         await other.values("p", {DB})
-    assert not isinstance(told.value, SecretMissing)
+    assert not isinstance(refused.value, SecretMissing)
     store.close()
     with pytest.raises(EngineUnavailable):
         await other.values("p", {DB})
@@ -151,13 +154,13 @@ async def test_plans_are_revealed_each_with_what_its_log_must_not_show(
     await add(store, sealer, "db", "fir\ufdd0st")
     await add(store, sealer, "api", "k-e-y")
     plain = plan(A="b")
-    one = plan(DB=f"x{marked('db', '')}", ARG=marked("api", ""))
-    found = await revealed([plain, one, replace(one, incarnation=2)], vault)
-    assert found[0] == (plain, ()) and found[0][0] is plain
-    (given, masked), (again, _) = found[1:]
-    assert dict(given.environ)["DB"] == "xfir\ufdd0st" and given.argv == ("prog", "k-e-y")
+    secretive = plan(DB=f"x{marked('db', '')}", ARG=marked("api", ""))
+    launches = await revealed([plain, secretive, replace(secretive, incarnation=2)], vault)
+    assert launches[0] == (plain, ()) and launches[0][0] is plain
+    (shown, masked), (again, _) = launches[1:]
+    assert dict(shown.environ)["DB"] == "xfir\ufdd0st" and shown.argv == ("prog", "k-e-y")
     assert sorted(masked) == ["fir\ufdd0st", "k-e-y"]
-    assert again == replace(given, incarnation=2)
+    assert again == replace(shown, incarnation=2)
 
 
 async def test_without_a_way_to_secrets_only_plans_that_need_none_are_started() -> None:

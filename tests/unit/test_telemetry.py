@@ -98,8 +98,8 @@ def test_the_level_holds_for_our_own_lines_and_libraries_say_no_less(
     for name in ("debug", "info", "warning", "error"):
         for logger in ("trainshed.a", "library"):
             logging.getLogger(logger).log(logging.getLevelNamesMapping()[name.upper()], "x")
-    said = [json.loads(line) for line in stream.getvalue().splitlines()]
-    first = {line["logger"]: line["level"] for line in reversed(said)}
+    logged = [json.loads(line) for line in stream.getvalue().splitlines()]
+    first = {line["logger"]: line["level"] for line in reversed(logged)}
     assert first == {"trainshed.a": own, "library": others}
 
 

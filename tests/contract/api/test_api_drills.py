@@ -92,8 +92,8 @@ async def order(house: House, **body: Any) -> Any:
 
 def violations(answer: Any) -> dict[str, str]:
     assert answer.status == 400, answer.body
-    found = answer.error["details"][0]["fieldViolations"]
-    return {each["field"]: each["description"] for each in found}
+    listed = answer.error["details"][0]["fieldViolations"]
+    return {violation["field"]: violation["description"] for violation in listed}
 
 
 async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:
@@ -121,21 +121,21 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
 
 async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) -> None:
     await created(house)
-    found = violations(
+    faults = violations(
         await order(house, kind="flood", replica="wrkr", atLine="(", after="soon", what=1)
     )
-    assert "maintenance" in found["kind"]
-    assert "workerpool1-0" in found["replica"]
-    assert "missing )" in found["atLine"]
-    assert '"30s"' in found["after"]
-    assert "what" in found
+    assert "maintenance" in faults["kind"]
+    assert "workerpool1-0" in faults["replica"]
+    assert "missing )" in faults["atLine"]
+    assert '"30s"' in faults["after"]
+    assert "what" in faults
     other = violations(
         await order(house, kind="kill", replica="workerpool2-0", atLine="x", after=1)
     )
     assert "it has: workerpool0-0, workerpool1-0" in other["replica"]
     for name in ("workerpool9-9", "wrkr"):
-        said = violations(await order(house, kind="kill", replica=name))["replica"]
-        assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in said
+        fault = violations(await order(house, kind="kill", replica=name))["replica"]
+        assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in fault
     assert "not both" in other["after"]
     assert "kind" in violations(await order(house))
     assert (await house.call("GET", f"{JOB}/drills")).json["drills"] == []
@@ -183,19 +183,19 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     )
     report = await drilled(house, "restored step 2", "step 3/9")
     assert (report["name"], report["result"]) == (NAME, "PASS")
-    (found,) = report["drills"]
-    assert (found["outcome"], found["lost"], found["unit"]) == ("resumed", 1, "step")
-    assert found["drill"]["kind"] == "kill"
-    assert (found["verdict"]["rule"], found["verdict"]["effect"]) == (
+    (entry,) = report["drills"]
+    assert (entry["outcome"], entry["lost"], entry["unit"]) == ("resumed", 1, "step")
+    assert entry["drill"]["kind"] == "kill"
+    assert (entry["verdict"]["rule"], entry["verdict"]["effect"]) == (
         "replica_lost",
         "replica_restarts",
     )
-    assert (found["downSeconds"], found["silentSeconds"]) == (2.0, 3.0)
-    assert (found["restart"]["attempt"], found["restart"]["incarnation"]) == (1, 2)
-    told = found["steps"]
-    assert [told[key]["number"] for key in ("first", "before", "after")] == [1, 3, 3]
-    assert told["replica"] == "workerpool0-0"
-    files = found["checkpoints"]
+    assert (entry["downSeconds"], entry["silentSeconds"]) == (2.0, 3.0)
+    assert (entry["restart"]["attempt"], entry["restart"]["incarnation"]) == (1, 2)
+    steps = entry["steps"]
+    assert [steps[key]["number"] for key in ("first", "before", "after")] == [1, 3, 3]
+    assert steps["replica"] == "workerpool0-0"
+    files = entry["checkpoints"]
     assert files["unknown"] == ""
     assert [(f["uri"], f["bytes"]) for f in files["written"]] == [(f"{OUTPUT}/ckpt-2", 10)]
     assert files["read"][0]["uri"] == f"{OUTPUT}/ckpt-2"

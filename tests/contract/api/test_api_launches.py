@@ -43,13 +43,13 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         "memory": 5,
     }
     (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
-    found = (await house.call("GET", f"{path}?replica=worker+0")).json
-    assert (found["task"], found["incarnation"]) == ("workerpool1-0", 1)
-    assert found["command"] == ["python3", "task.py"]
-    assert found["clusterSpec"] == {"cluster": cluster["cluster"], "task": cluster["task"]}
-    assert found["values"] == {"RANK": "1"}
-    assert found["variables"] == ["CLUSTER_SPEC", "RANK"]
-    assert (found["machine"]["memoryLimitBytes"], found["user"]) == (5, None)
+    launch = (await house.call("GET", f"{path}?replica=worker+0")).json
+    assert (launch["task"], launch["incarnation"]) == ("workerpool1-0", 1)
+    assert launch["command"] == ["python3", "task.py"]
+    assert launch["clusterSpec"] == {"cluster": cluster["cluster"], "task": cluster["task"]}
+    assert launch["values"] == {"RANK": "1"}
+    assert launch["variables"] == ["CLUSTER_SPEC", "RANK"]
+    assert (launch["machine"]["memoryLimitBytes"], launch["user"]) == (5, None)
     assert (await house.call("GET", path)).json["incarnation"] == 0, "the primary's"
     assert (await house.call("GET", f"{path}?replica=ps-1")).status == 400
     assert (await house.call("GET", f"{path}?attempt=2")).status == 400

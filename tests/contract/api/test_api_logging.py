@@ -83,8 +83,8 @@ async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house:
         'timestamp<"2025-10-09T09:00:00.000000+00:00"',
         pageSize=1000,
     )
-    found = answer.json["entries"]
-    places = [(entry["timestamp"], entry["insertId"]) for entry in found]
+    listed = answer.json["entries"]
+    places = [(entry["timestamp"], entry["insertId"]) for entry in listed]
     assert all(before < after for before, after in pairwise(places))
     assert all(len(timestamp) == len("2025-10-09T08:53:21.000000000Z") for timestamp, _ in places)
     assert [t for t in texts(answer) if t[0] in "ab"] == [
@@ -92,7 +92,7 @@ async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house:
     ]
     assert texts(answer)[0] == "Waiting for job to be provisioned."
     assert texts(answer)[-1] == "Job completed successfully."
-    assert next(e for e in found if e["textPayload"] == "a1")["resource"] == {
+    assert next(e for e in listed if e["textPayload"] == "a1")["resource"] == {
         "type": "ml_job",
         "labels": {"job_id": "1000", "project_id": "p1", "task_name": "workerpool0-0"},
     }
@@ -100,8 +100,8 @@ async def test_the_filter_of_stream_logs_gives_everything_in_strict_order(house:
 
 async def test_a_number_that_no_job_can_have_finds_nothing(house: House) -> None:
     await two_replicas(house)
-    found = await entries(house, f'resource.labels.job_id="{"9" * 5000}"')
-    assert (found.status, texts(found)) == (200, [])
+    answer = await entries(house, f'resource.labels.job_id="{"9" * 5000}"')
+    assert (answer.status, texts(answer)) == (200, [])
 
 
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
@@ -112,17 +112,17 @@ async def test_pages_hold_every_entry_once_in_either_order(
     await two_replicas(house)
     whole = (await entries(house, pageSize=1000, orderBy=order)).json["entries"]
     assert len(whole) >= 12
-    found: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     token = ""
     while True:
         page = (await entries(house, pageSize=size, orderBy=order, pageToken=token)).json
         assert len(page["entries"]) <= size
-        found += page["entries"]
+        listed += page["entries"]
         token = page.get("nextPageToken", "")
         if not token:
             break
-    assert found == whole
-    stamps = [entry["timestamp"] for entry in found]
+    assert listed == whole
+    stamps = [entry["timestamp"] for entry in listed]
     assert stamps == sorted(stamps, reverse=order.endswith("desc"))
 
 

@@ -34,8 +34,8 @@ async def test_create_and_get(house: House) -> None:
     assert view["createTime"] == "2025-10-09T08:53:20Z"
     assert view["etag"]
     assert "trainingOutput" not in view
-    asked = ml_job(scaleTier="STANDARD_1")["trainingInput"]
-    assert view["trainingInput"] == asked
+    training_input = ml_job(scaleTier="STANDARD_1")["trainingInput"]
+    assert view["trainingInput"] == training_input
     assert (await house.call("GET", f"{JOBS}/job_1")).json == view
     assert house.woken == [1000]
 
@@ -51,10 +51,10 @@ async def test_a_job_id_is_used_once_only(house: House) -> None:
 
 async def test_every_violation_is_named_in_the_public_form(house: House) -> None:
     """spec/submit#refusals, facts/limits#error-texts."""
-    asked = ml_job(
+    body = ml_job(
         job_id="1st", region="mars", jobDir="gs://nowhere/x", packageUris=["gs://missing/p.tar.gz"]
     )
-    answer = await house.call("POST", JOBS, asked)
+    answer = await house.call("POST", JOBS, body)
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     lines = answer.error["message"].splitlines()
     assert [line.split(" Error: ")[0] for line in lines] == [
@@ -123,8 +123,10 @@ async def test_lists_newest_first_with_public_page_sizes(house: House) -> None:
     rest = (await house.call("GET", f"{JOBS}?pageToken={first['nextPageToken']}")).json
     assert [job["jobId"] for job in rest["jobs"]] == ["census_2", "census_1", "census_0"]
     assert "nextPageToken" not in rest
-    found = await house.call("GET", f"{JOBS}?filter=" + quote("jobId:census_1* AND state:QUEUED"))
-    assert len(found.json["jobs"]) == 11
+    filtered = await house.call(
+        "GET", f"{JOBS}?filter=" + quote("jobId:census_1* AND state:QUEUED")
+    )
+    assert len(filtered.json["jobs"]) == 11
     assert (await house.call("GET", f"{JOBS}?filter=state%3AFAILED")).json == {}
 
 

@@ -28,8 +28,8 @@ def asked(name: str = "db", value: object = VALUE, project: str = "p1") -> dict[
 def violations(answer: Any) -> dict[str, str]:
     assert answer.status == 400, answer.body
     assert VALUE.encode() not in answer.body
-    found = answer.error["details"][0]["fieldViolations"]
-    return {each["field"]: each["description"] for each in found}
+    listed = answer.error["details"][0]["fieldViolations"]
+    return {violation["field"]: violation["description"] for violation in listed}
 
 
 def stored_in(directory: Path) -> list[Path]:
@@ -66,14 +66,14 @@ async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
     assert first.json["version"] == 1
     house.clock += SECOND
     second = await house.call("POST", SECRETS, asked())
-    told = second.json
-    assert told == {"project": "p1", "name": "db", "version": 2, "created": told["created"]}
+    newest = second.json
+    assert newest == {"project": "p1", "name": "db", "version": 2, "created": newest["created"]}
     await house.store.secrets.note_use("p1", [("db", 1)], house.clock)
     listed = await house.call("GET", f"{SECRETS}?project=p1")
-    (found,) = listed.json["secrets"]
-    assert (found["name"], found["created"]) == ("db", told["created"])
-    assert [each["version"] for each in found["versions"]] == [2, 1]
-    assert (found["versions"][0]["lastUsed"], found["lastUsed"]) == ("", told["created"])
+    (secret,) = listed.json["secrets"]
+    assert (secret["name"], secret["created"]) == ("db", newest["created"])
+    assert [version["version"] for version in secret["versions"]] == [2, 1]
+    assert (secret["versions"][0]["lastUsed"], secret["lastUsed"]) == ("", newest["created"])
     assert (await house.call("DELETE", f"{SECRETS}/db?project=p1&version=2")).json == {}
     assert (await house.call("DELETE", f"{SECRETS}/db?project=p1")).json == {}
     assert (await house.call("GET", f"{SECRETS}?project=p1")).json["secrets"] == []
@@ -88,7 +88,7 @@ def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "told"),
+    ("body", "field", "fault"),
     [
         (asked(name=""), "name", "must not be empty"),
         (asked(name="1a"), "name", "not the name of a secret"),
@@ -102,16 +102,18 @@ def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
     ],
 )
 async def test_wrong_input_is_refused_and_not_repeated(
-    house: House, body: dict[str, Any], field: str, told: str
+    house: House, body: dict[str, Any], field: str, fault: str
 ) -> None:
-    found = violations(await house.call("POST", SECRETS, body))
-    assert list(found) == [field] and told in found[field]
+    faults = violations(await house.call("POST", SECRETS, body))
+    assert list(faults) == [field] and fault in faults[field]
     assert not await house.store.secrets.has_any()
 
 
 async def test_all_that_is_wrong_is_told_at_once(house: House) -> None:
-    found = violations(await house.call("POST", SECRETS, {"project": "/", "name": 7, "value": "x"}))
-    assert set(found) == {"project", "name", "value"}
+    faults = violations(
+        await house.call("POST", SECRETS, {"project": "/", "name": 7, "value": "x"})
+    )
+    assert set(faults) == {"project", "name", "value"}
     assert set(violations(await house.call("DELETE", f"{SECRETS}/db?project=p1&version=0"))) == {
         "version"
     }
@@ -155,14 +157,14 @@ async def test_an_unknown_secret_refuses_the_job_with_the_variable_that_names_it
         package(env=naming("$(secret:nobody)")),
     )
     wrong = {**spec, "labels": {"Bad": "label"}}
-    found = violations(await house.call("POST", f"{LOCATION}/customJobs", wrong))
-    assert "labels.Bad" in found, "whatever else is wrong is told with it"
+    faults = violations(await house.call("POST", f"{LOCATION}/customJobs", wrong))
+    assert "labels.Bad" in faults, "whatever else is wrong is told with it"
     path = "job_spec.worker_pool_specs"
-    assert "has no version 2" in found[f"{path}[0].container_spec.env[1].value"]
-    assert "it has: db" in found[f"{path}[0].container_spec.env[2].value"]
-    told = found[f"{path}[1].python_package_spec.env[0].value"]
-    assert "`trainshed secrets set nobody`" in told
-    assert f"{path}[0].container_spec.env[0].value" not in found
+    assert "has no version 2" in faults[f"{path}[0].container_spec.env[1].value"]
+    assert "it has: db" in faults[f"{path}[0].container_spec.env[2].value"]
+    fault = faults[f"{path}[1].python_package_spec.env[0].value"]
+    assert "`trainshed secrets set nobody`" in fault
+    assert f"{path}[0].container_spec.env[0].value" not in faults
     assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}, "nothing is stored"
 
 

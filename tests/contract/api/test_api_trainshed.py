@@ -102,8 +102,8 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
     assert [job["jobId"] for job in page["jobs"] + rest["jobs"]] == ["mine", "1000"]
     assert (await house.call("GET", f"{path}&state=running")).json["jobs"] == []
     assert len((await house.call("GET", f"{path}&state=QUEUED")).json["jobs"]) == 2
-    (named,) = (await house.call("GET", f"{path}&displayName=job")).json["jobs"]
-    assert named["jobId"] == "1000"
+    (by_name,) = (await house.call("GET", f"{path}&displayName=job")).json["jobs"]
+    assert by_name["jobId"] == "1000"
     assert (await house.call("GET", f"{path}&displayName=jo")).json["jobs"] == []
     for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
@@ -144,8 +144,8 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
         ReplicaExited(1, WORKER, 2, record),
         ReplicaExited(1, PRIMARY, 1, exited(None, signal=15, ended=START + 5 * SECOND)),
     )
-    told = (await house.call("GET", f"{JOB}/timeline")).json
-    (attempt,) = told["attempts"]
+    timeline = (await house.call("GET", f"{JOB}/timeline")).json
+    (attempt,) = timeline["attempts"]
     first, second = attempt["replicas"][1]["incarnations"]
     assert (first["node"], first["verdict"]["effect"]) == ("node-a", "replica_restarts")
     assert (first["verdict"]["count"], first["verdict"]["budget"]) == (1, 5)
@@ -153,9 +153,9 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
     assert second["verdict"]["effect"] == "job_fails"
     assert (attempt["rule"], attempt["endTime"]) == (
         second["verdict"]["rule"],
-        told["entries"][-1]["at"],
+        timeline["entries"][-1]["at"],
     )
-    assert told["counters"] == {"retries": {}, "restarts": {"replica_lost": 1}}
+    assert timeline["counters"] == {"retries": {}, "restarts": {"replica_lost": 1}}
     failure = (await house.call("GET", JOB)).json["failure"]
     assert failure == {
         "rule": attempt["rule"],

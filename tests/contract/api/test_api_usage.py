@@ -20,7 +20,7 @@ MIB = 1 << 20
 def write(house: House, replica: ReplicaId, *entries: dict[str, Any], attempt: int = 1) -> None:
     directory = house.log_root / "1000" / str(attempt) / str(replica)
     directory.mkdir(parents=True)
-    (directory / "usage.jsonl").write_text("".join(json.dumps(each) + "\n" for each in entries))
+    (directory / "usage.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def begun(*gpus: str) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def begun(*gpus: str) -> dict[str, Any]:
 def look(
     at: int, cpu: float, mib: int, *gpus: list[float | None], last: bool = False, **more: int
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "at": START + (1 + at) * SECOND,
         "cpu": cpu,
         "memory": mib * MIB,
@@ -45,7 +45,7 @@ def look(
         "processes": 3,
         "gpus": gpus,
     }
-    return found | more | ({"last": True} if last else {})
+    return entry | more | ({"last": True} if last else {})
 
 
 async def test_a_running_job_tells_what_it_uses(house: House) -> None:
@@ -73,7 +73,7 @@ async def test_as_many_points_as_are_asked_for_the_newest(house: House) -> None:
 
     async def points(query: str) -> list[int]:
         answer = (await house.call("GET", USAGE + query)).json
-        return [each["memoryBytes"] // MIB for each in answer["replicas"][0]["points"]]
+        return [point["memoryBytes"] // MIB for point in answer["replicas"][0]["points"]]
 
     assert await points("") == list(range(40, 100))
     assert await points("?points=2") == [98, 99]
@@ -132,17 +132,19 @@ async def test_earlier_attempts_are_still_known(house: House) -> None:
 async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
     """spec/machines#gpus: exclusive assignment, to be seen by an operator."""
     machine = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4"}
-    asked = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
-    await house.call("POST", f"{LOCATION}/customJobs", asked)
+    body = custom_job(pool(machineSpec=machine | {"acceleratorCount": 1}), pool())
+    await house.call("POST", f"{LOCATION}/customJobs", body)
     await started(house)
     write(house, PRIMARY, begun("GPU-a"))
     gone = NAME.replace("1000", "999")
     house.capacity.known = (
-        node("node-1", *(f"{NAME} {each}" for each in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"),
+        node(
+            "node-1", *(f"{NAME} {replica}" for replica in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"
+        ),
     )
-    (found,) = (await house.call("GET", "/trainshed/v1/nodes")).json["nodes"]
+    (shown,) = (await house.call("GET", "/trainshed/v1/nodes")).json["nodes"]
     has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
-    assert found["replicas"] == [
+    assert shown["replicas"] == [
         {"job": NAME, "replica": "workerpool0-0"} | has,
         {"job": NAME, "replica": "workerpool1-0"},
         {"job": gone, "replica": "workerpool0-0"},

@@ -23,14 +23,16 @@ async def test_where_no_version_is_said_the_one_counts_through_which_it_was_made
             f"/{version}/{name}/trials:suggest",
             {"suggestionCount": 1, "clientId": version},
         )
-        found = await house.call("GET", f"/ui/{made.json['name']}")
-        assert found.json == made.json
-        assert found.json["response"]["@type"].endswith(f".{version}.SuggestTrialsResponse")
-        kinds.append(found.json["metadata"]["@type"])
+        answer = await house.call("GET", f"/ui/{made.json['name']}")
+        assert answer.json == made.json
+        assert answer.json["response"]["@type"].endswith(f".{version}.SuggestTrialsResponse")
+        kinds.append(answer.json["metadata"]["@type"])
         # Who asks for the other one's operation by its version is answered in his own.
-        for asked in ("v1", "v1beta1"):
-            other = await house.call("GET", f"/{asked}/{made.json['name']}")
-            assert f".{asked}." in other.json["metadata"]["@type"]
+        for wanted in ("v1", "v1beta1"):
+            other = await house.call("GET", f"/{wanted}/{made.json['name']}")
+            assert f".{wanted}." in other.json["metadata"]["@type"]
         assert (await house.call("GET", f"/ui/{made.json['name']}")).json == made.json
     listed = await house.call("GET", f"/ui/{name}/operations")
-    assert sorted(each["metadata"]["@type"] for each in listed.json["operations"]) == sorted(kinds)
+    assert sorted(
+        operation["metadata"]["@type"] for operation in listed.json["operations"]
+    ) == sorted(kinds)

@@ -192,13 +192,13 @@ async def test_operations_have_the_types_of_the_version_they_were_made_through(
         name = (await house.ask(f"{JOBS}.CreateCustomJob", creation(), beta=beta)).name
         await house.happen(name, *_cancelled())
         made = await house.ask(f"{JOBS}.DeleteCustomJob", {"name": name}, beta=beta)
-        found = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
-        assert found == made
+        operation = await house.ask(f"{OPERATIONS}.GetOperation", {"name": made.name})
+        assert operation == made
         types.append(made.metadata.type_url)
     versions = [url.split(".aiplatform.")[1] for url in types]
     assert versions == ["v1beta1.DeleteOperationMetadata", "v1.DeleteOperationMetadata"]
     page = await house.ask(f"{OPERATIONS}.ListOperations", {"name": PARENT})
-    assert sorted(each.metadata.type_url for each in page.operations) == sorted(types)
+    assert sorted(listed.metadata.type_url for listed in page.operations) == sorted(types)
 
 
 def _cancelled() -> tuple[Any, ...]:
@@ -210,8 +210,8 @@ def _cancelled() -> tuple[Any, ...]:
 async def test_ml_v1_is_served_too(house: GrpcHouse) -> None:
     service = "google.cloud.ml.v1.JobService"
     await house.ask(f"{service}.CreateJob", {"parent": "projects/p1", "job": ml_job(job_id="a")})
-    found = await house.ask(f"{service}.GetJob", {"name": "projects/p1/jobs/a"})
-    assert wire_json.to_public(found)["state"] == "QUEUED"
+    stored = await house.ask(f"{service}.GetJob", {"name": "projects/p1/jobs/a"})
+    assert wire_json.to_public(stored)["state"] == "QUEUED"
 
 
 # --- reflection and health
@@ -222,13 +222,13 @@ async def test_reflection_lists_the_services_and_their_messages(house: GrpcHouse
     stubs: Any = importlib.import_module("grpc_reflection.v1alpha.reflection_pb2_grpc")
     ask = messages.ServerReflectionRequest
     symbols = (JOBS, "google.cloud.aiplatform.v1.CustomJob", "grpc.health.v1.Health")
-    asked = [
+    requests = [
         ask(list_services=""),
         *(ask(file_containing_symbol=symbol) for symbol in symbols),
         ask(file_by_filename="google/protobuf/any.proto"),
         ask(file_containing_symbol="no.such.Service"),
     ]
-    stream = stubs.ServerReflectionStub(house.channel).ServerReflectionInfo(iter(asked))
+    stream = stubs.ServerReflectionStub(house.channel).ServerReflectionInfo(iter(requests))
     first, *files, unknown = [answer async for answer in stream]
     names = {service.name for service in first.list_services_response.service}
     assert {JOBS, OPERATIONS, "google.iam.v1.IAMPolicy", "grpc.health.v1.Health"} <= names

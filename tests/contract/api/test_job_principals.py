@@ -83,10 +83,10 @@ async def test_a_program_learns_the_id_of_its_project_by_its_number(house: House
     """The Vertex SDK asks for it where a program names no project: it finds the number in
     CLOUD_ML_PROJECT_ID."""
     number = project_number("p1")
-    for named in ("p1", number):
-        found = (await asked(house, "GET", f"/v3/projects/{named}")).json
-        assert (found["projectId"], found["state"]) == ("p1", "ACTIVE")
-        assert found["name"] == f"projects/{number}"
+    for project in ("p1", number):
+        view = (await asked(house, "GET", f"/v3/projects/{project}")).json
+        assert (view["projectId"], view["state"]) == ("p1", "ACTIVE")
+        assert view["name"] == f"projects/{number}"
     denied(await asked(house, "GET", "/v3/projects/p2"), "names p2")
 
 
@@ -156,9 +156,9 @@ async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
     own = JobName(Api.ML, "p1", "", "own_1")
     assert intent.event.by == Actor(EMAIL, ActingJob(JobUid(1), own, JobUid(1)))
     assert (await house.call("GET", f"{OF_OTHERS}{uid}")).json["creator"] == f"the job {child}"
-    told = (await house.call("GET", f"{OF_OTHERS}{uid}/timeline")).json["entries"][0]
-    assert f"was created by the job {child}" in told["message"]
-    assert told["details"]["principal"] == EMAIL
+    entry = (await house.call("GET", f"{OF_OTHERS}{uid}/timeline")).json["entries"][0]
+    assert f"was created by the job {child}" in entry["message"]
+    assert entry["details"]["principal"] == EMAIL
 
 
 async def test_a_program_whose_job_was_deleted_makes_and_cancels_nothing(house: House) -> None:
@@ -217,7 +217,7 @@ async def test_a_program_logs_to_experiments_of_its_project_alone(house: House) 
     for there in ("c", "none"):
         wanted = quote(f'parent_contexts:"{foreign}/contexts/{there}"')
         assert (await asked(house, "GET", f"{own}/contexts?filter={wanted}")).json == {}
-    told = [
+    answers = [
         await asked(
             house,
             "POST",
@@ -226,8 +226,8 @@ async def test_a_program_logs_to_experiments_of_its_project_alone(house: House) 
         )
         for artifact in ("a", "z")
     ]
-    assert [answer.status for answer in told] == [400, 400]
-    assert len({answer.error["message"].replace("/z ", "/a ") for answer in told}) == 1
+    assert [answer.status for answer in answers] == [400, 400]
+    assert len({answer.error["message"].replace("/z ", "/a ") for answer in answers}) == 1
 
 
 async def test_a_program_writes_points_of_its_project_alone(house: House) -> None:
@@ -278,13 +278,13 @@ async def test_a_program_learns_nothing_of_models_and_datasets_of_others(house: 
         ("GET", f"operations/{operation}", operation, None),
     ]
     for verb, path, there, body in asks:
-        told = {
+        bodies = {
             (await asked(house, verb, f"{OTHER}/{where}", body)).body.replace(b"/99", b"/x")
             for where in (path, path.replace(there, "99"))
         }
-        assert len(told) == 1 and b"names p2" in told.pop(), path
+        assert len(bodies) == 1 and b"names p2" in bodies.pop(), path
     # In the middle of a request as well.
-    said: set[str] = set()
+    messages: set[str] = set()
     for there in ("there", "none"):
         body = pipeline(
             trainingTaskInputs=inputs(),
@@ -293,8 +293,8 @@ async def test_a_program_learns_nothing_of_models_and_datasets_of_others(house: 
         )
         answer = await asked(house, "POST", f"{LOCATION}/trainingPipelines", body)
         assert answer.status == 400, answer.body
-        said.add(answer.error["message"].replace("/none", "/there"))
-    assert len(said) == 1
+        messages.add(answer.error["message"].replace("/none", "/there"))
+    assert len(messages) == 1
 
 
 async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:
@@ -302,11 +302,11 @@ async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> Non
     path, order = "/v2/entries:list", {"orderBy": "timestamp asc"}
     own = await asked(house, "POST", path, order | {"resourceNames": ["projects/p1"]})
     assert own.status == 200
-    for named in (
+    for resources in (
         {"resourceNames": ["projects/p1", "projects/p2"]},
         {"resourceNames": ["projects/p1"], "projectIds": ["p2"]},
     ):
-        denied(await asked(house, "POST", path, order | named), "names p2")
+        denied(await asked(house, "POST", path, order | resources), "names p2")
 
 
 async def test_the_services_own_methods_keep_to_the_project_as_well(house: House) -> None:
@@ -346,12 +346,12 @@ async def test_nobody_learns_whether_a_job_of_another_project_is_there(house: Ho
         pairs += [(f"{OTHER}/{kind}/{number}" for number in ("1000", "1007"))]
     for there, missing in pairs:
         answers = [await asked(house, "GET", path) for path in (there, missing)]
-        told = [
+        refusals = [
             (answer.status, answer.error["message"].replace("1007", "1000")) for answer in answers
         ]
-        assert told[0] == told[1], (there, missing)
-        assert told[0][0] == 403
-        assert "p2" not in told[0][1] or "p2" in str(there)
+        assert refusals[0] == refusals[1], (there, missing)
+        assert refusals[0][0] == 403
+        assert "p2" not in refusals[0][1] or "p2" in str(there)
 
 
 async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House) -> None:
@@ -372,7 +372,7 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
         if f"{route.service}.{route.method}" == method
     )
     request: Any = pool.message_class(route.rpc.request)()
-    unrouted = {"resource_names", "log_name"} & {each.name for each in request.DESCRIPTOR.fields}
+    unrouted = {"resource_names", "log_name"} & {field.name for field in request.DESCRIPTOR.fields}
     fields = [path for path, *_ in route.template.variables] or [*unrouted]
     target, _, leaf = fields[0].rpartition(".")
     holder: Any = getattr(request, target) if target else request

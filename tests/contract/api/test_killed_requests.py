@@ -49,9 +49,9 @@ class NewContext(Deed):
         return "POST", f"{CONTEXTS}?contextId={key}", body
 
     def state(self, service: Mortal, key: str) -> Any:
-        found = service.ask("GET", f"{CONTEXTS}/{key}")
-        assert found is not None
-        return found.json["metadata"] if found.status == 200 else found.status
+        answer = service.ask("GET", f"{CONTEXTS}/{key}")
+        assert answer is not None
+        return answer.json["metadata"] if answer.status == 200 else answer.status
 
 
 class RunLogged(Deed):
@@ -82,8 +82,8 @@ class EventsAdded(Deed):
         return "POST", f"{EXECUTIONS}/{key}:addExecutionEvents", {"events": [event]}
 
     def state(self, service: Mortal, key: str) -> Any:
-        found = ok(service, "GET", f"{EXECUTIONS}/{key}:queryExecutionInputsAndOutputs")
-        return [event["type"] for event in found.get("events", [])]
+        graph = ok(service, "GET", f"{EXECUTIONS}/{key}:queryExecutionInputsAndOutputs")
+        return [event["type"] for event in graph.get("events", [])]
 
 
 class PointsWritten(Deed):
@@ -113,11 +113,11 @@ class PointsWritten(Deed):
         return self._write(key, range(4, 7))
 
     def state(self, service: Mortal, key: str) -> Any:
-        found: list[list[int]] = []
+        steps: list[list[int]] = []
         for series in self._series[key]:
             data = ok(service, "GET", f"{self._runs}/{key}/timeSeries/{series}:read")
-            found.append([int(each["step"]) for each in data["timeSeriesData"]["values"]])
-        return found
+            steps.append([int(point["step"]) for point in data["timeSeriesData"]["values"]])
+        return steps
 
     def _write(self, key: str, steps: range) -> Request:
         values = [
@@ -142,11 +142,11 @@ class ModelUploaded(Deed):
         return "POST", f"{LOCATION}/models:upload", {"model": model, "modelId": key}
 
     def state(self, service: Mortal, key: str) -> Any:
-        found = service.ask("GET", f"{LOCATION}/models/{key}:listVersions")
-        assert found is not None
-        if found.status != 200:
-            return found.status
-        return [sorted(each["versionAliases"]) for each in found.json["models"]]
+        answer = service.ask("GET", f"{LOCATION}/models/{key}:listVersions")
+        assert answer is not None
+        if answer.status != 200:
+            return answer.status
+        return [sorted(version["versionAliases"]) for version in answer.json["models"]]
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def deed_of(name: str, service: Mortal) -> Deed:
 def test_what_is_killed_before_its_answer_is_done_or_not(service: Mortal, name: str) -> None:
     deed = deed_of(name, service)
     steps, after = measured(service, deed, name)
-    spread = [1 + each * steps // (KILLS // 2) for each in range(KILLS // 2)]
+    spread = [1 + number * steps // (KILLS // 2) for number in range(KILLS // 2)]
     last = range(steps, steps - KILLS // 2, -1)
     assert killed_at(service, deed, name, after, sorted({*spread, *last})) >= KILLS // 2
 
@@ -217,12 +217,12 @@ def killed_at(service: Mortal, deed: Deed, name: str, after: Any, steps: Sequenc
         before = deed.state(service, key)
         assert before != after
         answer = service.ask(*deed.request(key), die_at=step)
-        found = deed.state(service, key)
+        state = deed.state(service, key)
         killed += answer is None
-        assert found == after or (answer is None and found == before), (step, found)
+        assert state == after or (answer is None and state == before), (step, state)
         repeated = service.ask(*deed.request(key))
         assert repeated is not None
-        assert repeated.status in (deed.again if found == after else (200,)), (step, repeated)
+        assert repeated.status in (deed.again if state == after else (200,)), (step, repeated)
         assert deed.state(service, key) == after, step
     return killed
 

@@ -131,16 +131,16 @@ async def test_a_log_that_is_gone_is_said_to_be(house: House) -> None:
     await kept.look()
     assert logs(house) == []
     job = (await house.call("GET", f"/trainshed/v1/jobs/{uid}")).json
-    told = "The log was deleted on 2025-11-09: logs are kept for 30 days after a job's end."
-    assert job["logDeleted"] == told
+    notice = "The log was deleted on 2025-11-09: logs are kept for 30 days after a job's end."
+    assert job["logDeleted"] == notice
     page = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/logPage")).json
-    assert (page["lines"], page["deleted"]) == ([], told)
-    asked = {"resourceNames": ["projects/p1"], "filter": f'resource.labels.job_id="{uid}"'}
-    entries = (await house.call("POST", "/v2/entries:list", asked)).json["entries"]
-    assert told in [entry.get("textPayload") for entry in entries], "gcloud shows it as well"
+    assert (page["lines"], page["deleted"]) == ([], notice)
+    body = {"resourceNames": ["projects/p1"], "filter": f'resource.labels.job_id="{uid}"'}
+    entries = (await house.call("POST", "/v2/entries:list", body)).json["entries"]
+    assert notice in [entry.get("textPayload") for entry in entries], "gcloud shows it as well"
     await timer(house, logs="30d").look()
     timeline: Any = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).json
-    assert [each["kind"] for each in timeline["entries"]].count("log_deleted") == 1
+    assert [logged["kind"] for logged in timeline["entries"]].count("log_deleted") == 1
 
 
 async def test_the_log_that_ended_first_goes_until_the_rest_fits(house: House) -> None:
@@ -174,8 +174,8 @@ async def test_a_look_that_was_cut_off_is_finished_by_the_next(house: House) -> 
     assert (broken.report.logs, logs(house)) == (0, [str(uid), "4711"])
     await kept.look()
     assert logs(house) == []
-    told = await house.store.reader.timeline(uid)
-    assert [entry.kind for entry in told].count("log_deleted") == 1
+    timeline = await house.store.reader.timeline(uid)
+    assert [entry.kind for entry in timeline].count("log_deleted") == 1
 
 
 async def test_status_says_what_is_kept(house: House) -> None:
@@ -184,9 +184,9 @@ async def test_status_says_what_is_kept(house: House) -> None:
     await kept.look()
     house.services = replace(house.services, retention=lambda: kept.report)
     house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-    told = (await house.call("GET", "/trainshed/v1/status")).json["retention"]
-    assert (told["jobs"], told["logs"], told["size"]) == ("90d", "", "50GB")
-    assert told["lastTime"]
+    retention = (await house.call("GET", "/trainshed/v1/status")).json["retention"]
+    assert (retention["jobs"], retention["logs"], retention["size"]) == ("90d", "", "50GB")
+    assert retention["lastTime"]
 
 
 async def test_logs_are_deleted_at_an_order(house: House) -> None:
@@ -211,10 +211,10 @@ async def test_logs_are_deleted_at_an_order(house: House) -> None:
         200,
         {"logs": [], "more": 0},
     )
-    told = await house.store.reader.timeline(JobUid(int(log["uid"])))
-    assert [entry.kind for entry in told].count("log_deleted") == 1
+    timeline = await house.store.reader.timeline(JobUid(int(log["uid"])))
+    assert [entry.kind for entry in timeline].count("log_deleted") == 1
     refused = await order(olderThan="soon", size="much", what=1)
     assert refused.status == 400
     fields = refused.error["details"][0]["fieldViolations"]
-    assert [each["field"] for each in fields] == ["olderThan", "size", "what"]
+    assert [violation["field"] for violation in fields] == ["olderThan", "size", "what"]
     assert "30d" in (await order()).error["message"]

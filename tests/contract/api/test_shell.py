@@ -45,8 +45,8 @@ async def links(house: Shelled, name: str, token: str = "") -> dict[str, str]:
 
 
 async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
-    found: dict[str, str] = (await house.call("GET", JOB, token=token)).json["webAccessUris"]
-    return found
+    uris: dict[str, str] = (await house.call("GET", JOB, token=token)).json["webAccessUris"]
+    return uris
 
 
 async def story(house: Shelled) -> list[str]:
@@ -63,10 +63,10 @@ def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
 async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     """spec/operations#shells: every step of a person's shell stands in the job's story."""
     await running(house, web_access=False)
-    given = (await house.call("POST", f"{JOB}:shell", {"replica": "worker 0"})).json
-    assert (given["replica"], given["task"]) == ("workerpool1-0", "workerpool1-0")
+    ticket = (await house.call("POST", f"{JOB}:shell", {"replica": "worker 0"})).json
+    assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
     async with house.connected() as socket:
-        socket.say(token=given["token"], rows=50, columns=132, term="tmux", label="my $(job)")
+        socket.say(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
         assert await socket.next() == {"title": "workerpool1-0, job"}
         ((uid, attempt, replica, incarnation, wish),) = house.shells.opened
         assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
@@ -95,9 +95,9 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
 
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
     await running(house)
-    given = (await house.call("POST", f"{JOB}:shell", {})).json
+    ticket = (await house.call("POST", f"{JOB}:shell", {})).json
     async with house.connected() as socket:
-        socket.say(token=given["token"])
+        socket.say(token=ticket["token"])
         await socket.next()
     assert house.shells.terminals[0].closed
     assert len(await story(house)) == 2
@@ -183,12 +183,12 @@ async def test_only_what_runs_has_a_shell(house: Shelled) -> None:
 async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
     """facts/resources: keys `workerpool0-0`; only with enableWebAccess, only while it runs."""
     name = await running(house)
-    found = await links(house, name)
-    assert sorted(found) == ["workerpool0-0", "workerpool1-0"]
-    assert all(uri.startswith(f"{ADDRESS}/shell/#") for uri in found.values())
-    assert len(set(found.values())) == 2
+    uris = await links(house, name)
+    assert sorted(uris) == ["workerpool0-0", "workerpool1-0"]
+    assert all(uri.startswith(f"{ADDRESS}/shell/#") for uri in uris.values())
+    assert len(set(uris.values())) == 2
     listed = (await house.call("GET", JOBS)).json["customJobs"][0]
-    assert listed["webAccessUris"] == found
+    assert listed["webAccessUris"] == uris
     await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
     assert sorted(await links(house, name)) == ["workerpool1-0"]
     await house.happen(name, ReplicaExited(1, WORKER, 1, exited(0)))
@@ -220,9 +220,9 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
     assert created.status == 200, created.body
     name = f"projects/p1/jobs/{created.json['jobId']}"
     await house.run(name)
-    found = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]["webAccessUris"]
-    assert sorted(found) == ["master-replica-0", "worker-replica-0"]
-    assert await described_links(house) == found
+    uris = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]["webAccessUris"]
+    assert sorted(uris) == ["master-replica-0", "worker-replica-0"]
+    assert await described_links(house) == uris
 
 
 async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None:
@@ -240,14 +240,14 @@ async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None
 
 async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) -> None:
     name = await running(house)
-    found = await links(house, name)
-    asked = {
-        key: value[0] for key, value in parse_qs(urlsplit(found["workerpool1-0"]).fragment).items()
+    uris = await links(house, name)
+    fields = {
+        key: value[0] for key, value in parse_qs(urlsplit(uris["workerpool1-0"]).fragment).items()
     }
-    given = await house.call("POST", "/shell/ticket", asked, token=None)
-    assert given.json["title"] == "workerpool1-0, job"
+    ticket = await house.call("POST", "/shell/ticket", fields, token=None)
+    assert ticket.json["title"] == "workerpool1-0, job"
     async with house.connected() as socket:
-        socket.say(token=given.json["token"])
+        socket.say(token=ticket.json["token"])
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
     assert (await story(house))[
@@ -257,31 +257,31 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
         {"replica": "workerpool0-0"},
         {"job": "1001"},
         {"key": ""},
-        {"key": asked["key"][:-1]},
+        {"key": fields["key"][:-1]},
         {"replica": "all"},
         {"job": "x"},
     ):
-        refused = await house.call("POST", "/shell/ticket", asked | wrong, token=None)
+        refused = await house.call("POST", "/shell/ticket", fields | wrong, token=None)
         assert refused.status == 403, wrong
     assert (await house.call("POST", "/shell/ticket", {}, token=None)).status == 403
     for replica in (PRIMARY, WORKER):
         await house.happen(name, ReplicaExited(1, replica, 1, exited(0)))
-    over = await house.call("POST", "/shell/ticket", asked, token=None)
+    over = await house.call("POST", "/shell/ticket", fields, token=None)
     assert over.status == 400
 
 
 async def test_an_operator_may_want_none(house: Shelled) -> None:
     name = await running(house)
     link = (await links(house, name))["workerpool0-0"]
-    asked = {k: v[0] for k, v in parse_qs(urlsplit(link).fragment).items()}
+    fields = {k: v[0] for k, v in parse_qs(urlsplit(link).fragment).items()}
     house.shells.allowed = False
     asking = custom_job(enableWebAccess=True)
-    told = (await house.call("POST", JOBS, asking)).json["name"].rpartition("/")[2]
-    entries = await house.store.reader.timeline(JobUid(int(told)))
+    uid = (await house.call("POST", JOBS, asking)).json["name"].rpartition("/")[2]
+    entries = await house.store.reader.timeline(JobUid(int(uid)))
     assert any("opens no shells" in e.message for e in entries if e.kind == "warning")
     assert await links(house, name) == {}
     assert "turned them off" in (await house.call("POST", f"{JOB}:shell", {})).error["message"]
-    refused = await house.call("POST", "/shell/ticket", asked, token=None)
+    refused = await house.call("POST", "/shell/ticket", fields, token=None)
     assert "turned them off" in refused.error["message"]
 
 
@@ -312,15 +312,15 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
         house.shells.kept[JobUid(1000), attempt, replica] = autopsy(replica, attempt)
     described = (await house.call("GET", JOB)).json["autopsies"]
-    assert [each["attempt"] for each in described] == [1, 2, 2]
+    assert [left["attempt"] for left in described] == [1, 2, 2]
     for body, wanted in (
         ({}, (2, PRIMARY)),
         ({"replica": "worker 0"}, (2, WORKER)),
         ({"attempt": 1}, (1, PRIMARY)),
     ):
-        given = await house.call("POST", f"{JOB}:shell", {**body, "autopsy": True})
+        ticket = await house.call("POST", f"{JOB}:shell", {**body, "autopsy": True})
         async with house.connected() as socket:
-            socket.say(token=given.json["token"])
+            socket.say(token=ticket.json["token"])
             await socket.next()
         assert house.shells.opened[-1][1:3] == wanted
     assert (await story(house))[0] == "owner@example.com opened a shell in what workerpool0-0 left."

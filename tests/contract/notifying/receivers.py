@@ -28,26 +28,26 @@ class Hook:
 
 @contextmanager
 def hook() -> Generator[Hook]:
-    told = Hook()
+    receiver = Hook()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            told.taken.append((self.path, headers, body))
-            self.send_response(told.answers.pop(0) if told.answers else 200)
-            self.send_header("location", f"{told.url}/elsewhere")
+            receiver.taken.append((self.path, headers, body))
+            self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
+            self.send_header("location", f"{receiver.url}/elsewhere")
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name in the library
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    told.url = f"http://127.0.0.1:{server.server_port}"
+    receiver.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield told
+        yield receiver
     finally:
         server.shutdown()
         thread.join()

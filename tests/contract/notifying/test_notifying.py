@@ -54,8 +54,8 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 @pytest.fixture
 def ops() -> Iterator[Hook]:
-    with hook() as told:
-        yield told
+    with hook() as receiver:
+        yield receiver
 
 
 def worker(house: House, *tables: NotifyTable, **more: Any) -> OutboxWorker:
@@ -71,15 +71,15 @@ def worker(house: House, *tables: NotifyTable, **more: Any) -> OutboxWorker:
 
 
 @asynccontextmanager
-async def at_work(told: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
-    told.start()
+async def at_work(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
+    outbox.start()
     try:
-        yield told
+        yield outbox
     finally:
-        await told.close()
+        await outbox.close()
 
 
-async def failed(house: House, told: OutboxWorker, **labels: str) -> str:
+async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
     """The uid of a new job that fails, and whose end is committed as the controller commits it."""
     body = custom_job() | {"labels": labels}
     answer = await house.call("POST", f"{LOCATION}/customJobs", body)
@@ -95,8 +95,8 @@ async def failed(house: House, told: OutboxWorker, **labels: str) -> str:
     )
     commit = Commit(over, live.generation)  # pyright: ignore[reportArgumentType] # one of the kinds
     epoch = await house.store.ledger.acquire("test")
-    await house.store.ledger.commit(epoch, replace(commit, notifications=told.of(commit)))
-    told.wake()
+    await house.store.ledger.commit(epoch, replace(commit, notifications=outbox.of(commit)))
+    outbox.wake()
     return uid
 
 
@@ -131,9 +131,9 @@ async def until_forgotten(house: House) -> None:
 async def test_a_webhook_is_told_with_a_signature_that_can_be_checked(
     house: House, ops: Hook
 ) -> None:
-    told = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
-    async with at_work(told):
-        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+    outbox = worker(house, NotifyTable("ops", f"{ops.url}/train?a=1", "HOOK"))
+    async with at_work(outbox):
+        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
         assert await until(house, uid, "notified") == "ops was told that the job has failed."
         await until_forgotten(house)
     ((path, headers, body),) = ops.taken
@@ -154,9 +154,9 @@ async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
     """Also across a restart of the service."""
     ops.answers = [503, 302]
     table = NotifyTable("ops", ops.url)
-    told = worker(house, table)
-    async with at_work(told):
-        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+    outbox = worker(house, table)
+    async with at_work(outbox):
+        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
         delayed = await until(house, uid, "notify_delayed")
         assert f"{ops.url} answers 503 Service Unavailable" in delayed
     house.clock += MINUTE
@@ -175,9 +175,9 @@ async def test_who_does_not_take_it_is_tried_again_and_the_job_says_so(
 async def test_it_is_given_up_after_a_day(house: House) -> None:
     with hook() as gone:
         url = gone.url
-    told = worker(house, NotifyTable("ops", url))
-    async with at_work(told):
-        uid = await failed(house, told, **{"trainshed-notify": "ops"})
+    outbox = worker(house, NotifyTable("ops", url))
+    async with at_work(outbox):
+        uid = await failed(house, outbox, **{"trainshed-notify": "ops"})
         assert "Connection refused" in await until(house, uid, "notify_delayed")
     house.clock += 24 * 60 * MINUTE
     async with at_work(worker(house, NotifyTable("ops", url))):
@@ -198,9 +198,9 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
         assert server is not None and server.tls == "none", "nobody listens within a machine"
         smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "b@example.org"))
-        told = worker(house, table, smtp=smtp, trust=trusts)
-        async with at_work(told):
-            uid = await failed(house, told, **{"trainshed-notify": "team"})
+        outbox = worker(house, table, smtp=smtp, trust=trusts)
+        async with at_work(outbox):
+            uid = await failed(house, outbox, **{"trainshed-notify": "team"})
             await until(house, uid, "notified")
         (mail,) = box.mails
         assert box.how == [(True, ["a@example.org", "b@example.org"])]
@@ -224,9 +224,9 @@ async def test_a_target_that_hangs_holds_up_neither_others_nor_jobs(
     listener = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     tables = NotifyTable("hangs", f"http://127.0.0.1:{port}"), NotifyTable("ops", ops.url)
-    told = worker(house, *(replace(table, jobs="all") for table in tables))
-    async with at_work(told):
-        uid = await failed(house, told)
+    outbox = worker(house, *(replace(table, jobs="all") for table in tables))
+    async with at_work(outbox):
+        uid = await failed(house, outbox)
         assert await until(house, uid, "notified") == "ops was told that the job has failed."
         # Lets its thread go.
         listener.close()
