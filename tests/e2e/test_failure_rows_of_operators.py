@@ -15,13 +15,38 @@ from tests.e2e.running import (
 )
 from tests.e2e.stories import ABORTS, PRIMARY, WORKER, Verdict, at, run, story, user_code
 
+MORE = """
+[[failure_rules]]
+name = "user_code_failed"
+causes = ["exited", "signalled"]
+restarts = 1
+action = "fail"
+code = 3
+message = "user_code"
+
+[[failure_rules]]
+name = "early_stop"
+causes = ["exited"]
+exit_codes = [3]
+primary = false
+action = "done"
+
+[[failure_rules]]
+name = "transient_exit"
+causes = ["exited", "signalled"]
+exit_codes = [6, 11, 134, 139]
+signals = ["SIGABRT", "SIGSEGV"]
+action = "fail"
+code = 3
+message = "user_code"
+"""
+
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with all examples of docs/failure-table.md in force at once."""
+    """A service with all examples of docs/failure-table.md in force at once, and `MORE`."""
     page = (ROOT / "docs" / "failure-table.md").read_text()
-    examples = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
-    assert len(examples) == 4
+    examples = [part.split("```")[0] for part in page.split("```toml\n")[1:]] + [MORE]
     data = tmp_path_factory.mktemp("house")
     config = data / "settings.toml"
     config.write_text("grace = 1\n" + "\n".join(examples))
