@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
-from google.cloud.storage import transfer_manager
+from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
 from trainshed.buckets.callers import ANONYMOUS, Caller, Kind, encode_caller
@@ -96,7 +96,7 @@ def test_an_upload_of_the_python_client_in_parallel_chunks(client: Any, tmp_path
     bucket = client.create_bucket("bucket-1")
     content = os.urandom(5 * MIB + 1)
     (tmp_path / "content").write_bytes(content)
-    transfer_manager.upload_chunks_concurrently(
+    transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]
         str(tmp_path / "content"),
         bucket.blob("a/b"),
         chunk_size=MIB,

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from google.api_core.exceptions import BadRequest, NotFound, PreconditionFailed
-from google.cloud.storage import transfer_manager
+from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.contract.buckets_service import MIB, Service, client_at, plain
 from tests.ports import free_port
@@ -369,7 +369,7 @@ def test_the_xml_api(service: Service, bucket: Any, tmp_path: Path) -> None:
     assert ask("PUT", "/c", x_goog_copy_source="far-1/a%2Fb")[0] == 200
     whole = os.urandom(3 * MIB + 5)
     (tmp_path / "content").write_bytes(whole)
-    transfer_manager.upload_chunks_concurrently(
+    transfer_manager.upload_chunks_concurrently(  # pyright: ignore[reportUnknownMemberType]
         str(tmp_path / "content"),
         bucket.blob("big"),
         chunk_size=MIB,

@@ -55,6 +55,10 @@ asyncio.run(main())
 """
 
 
+def _asleep(*_: object) -> None:
+    """Wake nobody."""
+
+
 def ends_within(pid: int, seconds: float) -> bool:
     """Whether a process that is not our child is gone, or a zombie, within so many seconds."""
     try:
@@ -206,7 +210,7 @@ def test_a_bucket_process_that_hangs_is_replaced(
     monkeypatch.setattr(children, "LOOK", 0.1)
     # Shorter, one that works is taken for hanging where others compute as well.
     monkeypatch.setattr(children, "ANSWER", 4.0)
-    monkeypatch.setattr(children, "wake", lambda *_: None)
+    monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path, gateway=str(tmp_path / "s"))
     listeners = Listeners.opened(setup)
 
@@ -233,7 +237,7 @@ def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
-    monkeypatch.setattr(children, "wake", lambda *_: None)
+    monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path)
     listeners = Listeners.opened(setup)
 

@@ -2,8 +2,6 @@
 (spec/program)."""
 
 import json
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,20 +182,6 @@ def test_a_single_replica_has_a_cluster_spec_and_no_tf_config(service: Service) 
     job_id = submit(service, container_job(script))
     service.finish(job_id)
     assert service.lines(job_id)[-1] == "False True"
-
-
-def _wheel(path: Path, name: str, version: str) -> None:
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}/__init__.py": f"__version__ = {version!r}\n",
-        f"{name}/__main__.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
-    with zipfile.ZipFile(path / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        for file, text in {**files, f"{info}/RECORD": record}.items():
-            archive.writestr(file, text)
 
 
 _STORAGE = """

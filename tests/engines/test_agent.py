@@ -143,7 +143,7 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
         os.close(here)
         here = inner
     os.close(here)
-    node_directory.remove([str(place), str(tmp_path / "gone")])
+    node_directory.remove([place, tmp_path / "gone"])
     assert not place.exists()
 
 

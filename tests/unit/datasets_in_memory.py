@@ -30,8 +30,8 @@ class Memory:
     def read(self, uri: str) -> bytes | None:
         return self.objects.get(uri)
 
-    def blocks(self, found: Found) -> Iterator[bytes]:
-        content = self.objects[found.uri]
+    def blocks(self, source: Found) -> Iterator[bytes]:
+        content = self.objects[source.uri]
         for at in range(0, len(content), self.block):
             yield content[at : at + self.block]
 

@@ -8,7 +8,7 @@ import trainshed
 import trainshed_cluster
 from trainshed_cluster.remote.content.bootstrap import AGENT, LIBRARIES, PACKAGES, AgentCode
 
-_ROOTS = [Path(package.__file__).parents[1] for package in (trainshed, trainshed_cluster)]
+_ROOTS = [Path(str(package.__file__)).parents[1] for package in (trainshed, trainshed_cluster)]
 _STARTS = (AGENT, "trainshed.replica.zygote", "trainshed.replica.endpoint")
 _NOT_THERE = {"cryptography"}
 """What makes certificates, in the service."""

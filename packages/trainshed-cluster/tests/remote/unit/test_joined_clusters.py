@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.held import Leftover
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import JobUid
 from trainshed.core.routes import Acceptance
@@ -57,6 +58,12 @@ class Recorder:
     async def close(self) -> None:
         self.asked.append("close")
         self.changes.put_nowait(None)
+
+    async def require_answer(self, name: HoldName) -> None:
+        self.asked.append(f"require_answer {name}")
+
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return ()
 
     def report(self) -> ClusterReport:
         return self.found
