@@ -135,8 +135,8 @@ class Endless(Memory):
     more = b""
     read_blocks = 0
 
-    def blocks(self, found: Found) -> Iterator[bytes]:
-        yield self.objects[found.uri]
+    def blocks(self, source: Found) -> Iterator[bytes]:
+        yield self.objects[source.uri]
         while True:
             self.read_blocks += 1
             yield self.more
