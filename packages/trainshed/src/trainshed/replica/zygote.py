@@ -28,7 +28,7 @@ from trainshed.replica.sandbox import call_filter, levels
 from trainshed.replica.supervisor import memory_limit, start
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 
-_QUIET_MS = 12
+_QUIET_MS = 40
 """Milliseconds without a request before an idle shim is forked: by then the programs that were requested have
 most likely been started, and until then they are to have the processors."""
 
