@@ -12,98 +12,70 @@ import base64
 import binascii
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from msgspec import Struct
 
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.disk.tree import Walk
-from trainshed.buckets.errors import InvalidRequest, NotFound
+from trainshed.buckets.errors import InvalidRequest
 from trainshed.buckets.names import MAX_OBJECT_NAME_BYTES
 from trainshed.buckets.port import MAX_RESULTS, ObjectRecord, Page, Query
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 
-_HASH_LIMIT = 4 << 20
-"""A listing computes missing checksums only of files up to this size (bytes)."""
+Read = Callable[[], list[ObjectRecord]]
 
 
-class Noncurrent(Struct, frozen=True):
-    """How a list finds the noncurrent generations of a bucket."""
-
-    #: Returns those of an object, in their order.
-    of: Callable[[str], list[ObjectRecord]]
-    #: Returns the first name from a floor on that may have any, in the order of bytes.
-    next_name: Callable[[bytes], bytes | None]
-
-
-def list_objects(
-    base: int,
+def list_page(
     query: Query,
-    read: Callable[[str, int], ObjectRecord],
-    noncurrent: Noncurrent | None = None,
+    entries: Iterable[tuple[str, Read | None]],
+    skip_to: Callable[[bytes], None] | None = None,
 ) -> Page:
-    """Returns one page of the objects in an open directory. Raises ``InvalidRequest`` (token, glob).
+    """Returns one page. Raises ``InvalidRequest`` (token, glob), and what reading raises.
 
-    ``read`` returns an object's record by its name, with checksums for files up to so many bytes; it raises
-    ``NotFound``. ``noncurrent``: if other generations than the live ones are listed, too.
+    ``entries``: names in order from ``floor_of`` on, each with the function that reads the records to list;
+    None for a common prefix. ``skip_to`` is called with a name before which no entry is needed any more.
     """
     limit = max(1, min(query.max_results, MAX_RESULTS))
+    start = _start_of(query)
     objects: list[tuple[str, ObjectRecord]] = []
     prefixes: list[str] = []
-    if "\0" in query.prefix:
-        return Page(objects, prefixes, "")
-    start = _start_of(query)
-    glob = compile_glob(query.match_glob) if query.match_glob else None
-    walk = Walk(base, query.prefix, start.name)
-    names = (entry.name for entry in walk)
-    if noncurrent is not None:
-        names = _with_removed(walk, query.prefix.encode(), noncurrent)
-    search = Search(glob)
-    for name in names:
+    search = Search(compile_glob(query.match_glob) if query.match_glob else None)
+    for name, read in entries:
         if query.end_offset and name.encode() >= query.end_offset.encode():
             break
         if search.is_over():
             return Page(objects, prefixes, encode_token(name.encode()))
         if not search.passes(name):
             continue
-        if len(objects) + len(prefixes) >= limit:
+        common = name if read is None else common_prefix(name, query)
+        if common is not None and common in prefixes[-1:]:
+            continue
+        room = limit - len(objects) - len(prefixes)
+        if room <= 0:
             return Page(objects, prefixes, encode_token(name.encode()))
-        common = common_prefix(name, query)
-        if common is None or (query.include_trailing_delimiter and common == name):
+        is_shown = common is None or (query.include_trailing_delimiter and common == name)
+        if read is not None and is_shown:
             least = start.generation if name.encode() == start.name else 0
-            records = [r for r in _generations(name, read, noncurrent) if r.generation >= least]
-            room = limit - len(objects) - len(prefixes)
+            records = [record for record in read() if record.generation >= least]
             objects += [(name, record) for record in records[:room]]
             if len(records) > room:
                 token = encode_token(name.encode(), records[room].generation)
                 return Page(objects, prefixes, token)
         if common is not None:
-            if not prefixes or prefixes[-1] != common:
-                prefixes.append(common)
-            # The object named like the prefix itself comes first; all others below it are skipped.
-            walk.floor = _after(common)
+            prefixes.append(common)
+            if skip_to is not None:
+                # The object named like the prefix itself comes first; all others below it are skipped.
+                skip_to(_after(common))
     return Page(objects, prefixes, "")
 
 
-def _generations(
-    name: str, read: Callable[[str, int], ObjectRecord], noncurrent: Noncurrent | None
-) -> list[ObjectRecord]:
-    """Returns the records to list of an object, none if it was removed since its name was read."""
-    try:
-        live = [read(name, _HASH_LIMIT)]
-    except NotFound:
-        live = []
-    if noncurrent is None:
-        return live
-    # Read after the live one, so that a generation that is replaced in between is not missed.
-    known = [record.generation for record in live]
-    others = [record for record in noncurrent.of(name) if record.generation not in known]
-    return sorted(live + others, key=lambda record: record.generation)
-
-
-def _with_removed(walk: Walk, prefix: bytes, noncurrent: Noncurrent) -> Iterator[str]:
-    """Yields the names of a walk, and those that have noncurrent generations alone, in one order."""
+def with_removed(
+    walk: Walk, prefix: bytes, next_removed: Callable[[bytes], bytes | None]
+) -> Iterator[str]:
+    """Yields the names of a walk, and those that have noncurrent generations alone, in one order.
+    ``next_removed`` returns the first name from a floor on that may have any."""
     live = (entry.name.encode() for entry in walk)
     first = next(live, None)
     floor = walk.floor
@@ -111,7 +83,7 @@ def _with_removed(walk: Walk, prefix: bytes, noncurrent: Noncurrent) -> Iterator
         floor = max(floor, walk.floor)
         while first is not None and first < floor:
             first = next(live, None)
-        removed = noncurrent.next_name(floor)
+        removed = next_removed(floor)
         if removed is not None and not removed.startswith(prefix):
             removed = None
         name = min(

@@ -21,15 +21,12 @@ from trainshed.buckets.admission import readable, shown
 from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.disk.objects import OpenObject
 from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, place_of
-from trainshed.buckets.errors import BucketsError, Forbidden, NotFound
+from trainshed.buckets.errors import Forbidden, NotFound
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, ObjectRecord, Query
 from trainshed.buckets.settings import promises
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.buckets.stores import open_buckets
-
-_TICK = 10**8
-"""ns within which a second change of a directory may leave its time as it is."""
 
 
 class LocalStore:
@@ -43,8 +40,6 @@ class LocalStore:
         rules: BucketRules = PLAIN,
     ) -> None:
         self._store = open_buckets(root, now=now, rules=rules)
-        #: The buckets shown to each project, and the state of the catalog that this was computed from.
-        self._shown: tuple[tuple[int, int], dict[str, tuple[tuple[str, str], ...]]] = ((0, 0), {})
 
     def bucket_exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
@@ -61,19 +56,7 @@ class LocalStore:
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Returns (name, directory) of every bucket that programs of a project see as ``/gcs/NAME``, sorted:
-        those that all of them may read and write, and that are on this disk. It is cheap as long as no bucket
-        changes."""
-        changed = self._store.catalog.changed()
-        known = self._shown
-        if known[0] == changed and project in known[1]:
-            return known[1][project]
-        buckets = self._all_shown(project)
-        if self._store.now() - max(changed) > _TICK:
-            others = known[1] if known[0] == changed else {}
-            self._shown = (changed, {**others, project: buckets})
-        return buckets
-
-    def _all_shown(self, project: str) -> tuple[tuple[str, str], ...]:
+        those that all of them may read and write, and that are on this disk."""
         catalog = self._store.catalog
         held = ((name, catalog.holding(name)) for name in catalog.names())
         return tuple(
@@ -136,11 +119,8 @@ class LocalStore:
     def list(self, bucket: str, prefix: str = "") -> list[str]:
         """Returns the names of all objects with a prefix, in the order of their UTF-8 bytes; for buckets on
         this disk."""
-        base = self._store.catalog.open(bucket)
-        try:
+        with self._store.catalog.opened(bucket) as base:
             return [entry.name for entry in Walk(base, prefix, b"")]
-        finally:
-            os.close(base)
 
     def objects(self, bucket: str, prefix: str = "") -> Iterator[tuple[str, ObjectRecord]]:
         """Yields (name, record) of all objects with a prefix, on this disk or remote, in the order of their
@@ -168,25 +148,14 @@ class LocalStore:
         if self.is_remote(bucket):
             self._probe_elsewhere(bucket, name)
             return
-        base = self._store.catalog.open(bucket)
         try:
-            parent = self._deepest(base, place_of(name).dirs)
-            try:
-                leaf = f"{MARK}probe-{os.urandom(6).hex()}"
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                os.close(os.open(leaf, flags, 0o600, dir_fd=parent))
-                os.unlink(leaf, dir_fd=parent)
-            finally:
-                os.close(parent)
-        except BucketsError:
-            raise
+            with self._store.catalog.opened(bucket) as base:
+                _probe(base, place_of(name).dirs)
         except OSError as error:
             raise Forbidden(
                 f"gs://{bucket}/{prefix} cannot be written: {error.strerror}. "
                 "Check the permissions and the free space of the bucket's directory."
             ) from error
-        finally:
-            os.close(base)
 
     def _probe_elsewhere(self, bucket: str, beside: str) -> None:
         name = f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}"
@@ -197,12 +166,21 @@ class LocalStore:
         finally:
             staged.discard()
 
-    @staticmethod
-    def _deepest(base: int, dirs: tuple[str, ...]) -> int:
-        for depth in range(len(dirs), -1, -1):
-            try:
-                return open_directory(base, dirs[:depth])
-            except OSError as error:
-                if not is_absent(error):
-                    raise
-        return os.dup(base)
+
+def _probe(base: int, dirs: tuple[str, ...]) -> None:
+    """Create and remove a hidden file in the deepest of the directories that exists."""
+    leaf = f"{MARK}probe-{os.urandom(6).hex()}"
+    for depth in range(len(dirs), -1, -1):
+        try:
+            parent = open_directory(base, dirs[:depth])
+        except OSError as error:
+            if not is_absent(error):
+                raise
+            continue
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(leaf, flags, 0o600, dir_fd=parent))
+            os.unlink(leaf, dir_fd=parent)
+        finally:
+            os.close(parent)
+        return

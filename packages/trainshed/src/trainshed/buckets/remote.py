@@ -11,11 +11,13 @@ Checksums and custom metadata are in the object's metadata at the store, so that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore
+from msgspec import Struct
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
@@ -27,33 +29,16 @@ from trainshed.buckets.errors import (
     Unavailable,
     no_such_object,
 )
-from trainshed.buckets.port import Draft, ObjectRecord, Page, Query
-from trainshed.buckets.remote_access import all_of, translated
+from trainshed.buckets.listing import floor_of, list_page
+from trainshed.buckets.names import validate_object_name
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
+from trainshed.buckets.remote_access import all_of, level_of, translated
 from trainshed.buckets.settings import refuse
 from trainshed.buckets.setup import BucketTable
 
 if TYPE_CHECKING:
-    from obstore import Attributes, ObjectMeta
-    from obstore.store import ObjectStore
-from typing import TYPE_CHECKING
-
-from trainshed.buckets.listing import Search, common_prefix, compile_glob, encode_token, floor_of
-from trainshed.buckets.port import MAX_RESULTS
-from trainshed.buckets.remote_access import level_of
-
-if TYPE_CHECKING:
-    from obstore import ObjectMeta
-    from obstore.store import ObjectStore
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
-
-from msgspec import Struct
-
-from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import FileIdentity
-
-if TYPE_CHECKING:
     from obstore import Attributes, ObjectMeta, UpdateVersion
+    from obstore.store import ObjectStore
 
 CONDITIONAL = 32 << 20
 """Bytes up to which the store itself checks a precondition; the content is then in memory as a whole."""
@@ -174,13 +159,24 @@ class RemoteBucket:
             obstore.delete(self._store, name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See the port. In a listing only size, time and generation of objects are known."""
+        """See the port. In a listing only size, time and generation of objects are known.
 
-        def record(meta: ObjectMeta) -> ObjectRecord:
-            return version_of(meta, {}).record
+        A level of directories is asked for as such, which is cheap for the store however much is below it;
+        everything else is read in the order of the names, from the page's first one on.
+        """
 
+        def read(meta: ObjectMeta) -> list[ObjectRecord]:
+            return [version_of(meta, {}).record]
+
+        is_level = query.delimiter == "/" and not query.match_glob
         with translated(self._table):
-            return list_page(self._store, query, record)
+            return list_page(
+                query,
+                (
+                    (name, partial(read, meta) if meta is not None else None)
+                    for name, meta in _entries(self._store, query, is_level=is_level)
+                ),
+            )
 
     def last_written(self, bucket: str, prefix: str) -> int:
         """See the port. Looks at each object below the directory."""
@@ -265,38 +261,6 @@ class OpenRemote:
 
     def close(self) -> None:
         """Does nothing, since nothing is held."""
-
-
-def list_page(
-    store: ObjectStore, query: Query, record: Callable[[ObjectMeta], ObjectRecord]
-) -> Page:
-    """Returns one page. Raises ``InvalidRequest`` (token, glob), and what the store's library raises.
-
-    A level of directories is asked for as such, which is cheap for the store however much is below it;
-    everything else is read in the order of the names, from the page's first one on.
-    """
-    limit = max(1, min(query.max_results, MAX_RESULTS))
-    glob = compile_glob(query.match_glob) if query.match_glob else None
-    objects: list[tuple[str, ObjectRecord]] = []
-    prefixes: list[str] = []
-    search = Search(glob)
-    for name, meta in _entries(store, query, is_level=query.delimiter == "/" and glob is None):
-        if query.end_offset and name.encode() >= query.end_offset.encode():
-            break
-        if search.is_over():
-            return Page(objects, prefixes, encode_token(name.encode()))
-        if not search.passes(name):
-            continue
-        summed = name if meta is None else common_prefix(name, query)
-        if summed is not None and prefixes and prefixes[-1] == summed:
-            continue
-        if len(objects) + len(prefixes) >= limit:
-            return Page(objects, prefixes, encode_token(name.encode()))
-        if summed is not None:
-            prefixes.append(summed)
-        elif meta is not None:
-            objects.append((name, record(meta)))
-    return Page(objects, prefixes, "")
 
 
 def _entries(

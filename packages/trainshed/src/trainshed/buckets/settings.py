@@ -11,36 +11,15 @@ from typing import Any, Final, cast
 from trainshed.buckets.errors import InvalidRequest, NotSupported, require_object
 
 _FIXED: Final = frozenset(
-    [
-        *(
-            "id",
-            "kind",
-            "name",
-            "selfLink",
-            "etag",
-            "generation",
-            "metageneration",
-            "projectNumber",
-        ),
-        *(
-            "timeCreated",
-            "updated",
-            "location",
-            "locationType",
-            "owner",
-            "satisfiesPZI",
-            "satisfiesPZS",
-        ),
-    ]
+    (
+        *("id", "kind", "name", "selfLink", "etag", "generation", "metageneration"),
+        *("projectNumber", "timeCreated", "updated", "location", "locationType", "owner"),
+        *("satisfiesPZI", "satisfiesPZS"),
+    )
 )
 """Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
-_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM = (
-    "labels",
-    "versioning",
-    "defaultEventBasedHold",
-    "storageClass",
-    "iamConfiguration",
-)
+_LABELS, _VERSIONING = "labels", "versioning"
+_HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
 _KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 from trainshed.buckets.admission import Holding, is_public, without_public
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.disk.generations import Generations
-from trainshed.buckets.disk.tree import DIRECTORY_MODE, Walk
+from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
     InvalidRequest,
@@ -74,7 +75,6 @@ class BucketCatalog:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
         self._trash.mkdir(parents=True, exist_ok=True)
-        self._holdings: dict[str, tuple[tuple[int, int], Holding]] = {}
         for table in rules.tables:
             if table.is_remote and not self._record(table.name).exists():
                 record = BucketRecord(table.name, DEFAULT_LOCATION, now(), now())
@@ -103,32 +103,11 @@ class BucketCatalog:
         return sorted(name for name in names if name.startswith(prefix))
 
     def holding(self, bucket: str) -> Holding | None:
-        """Returns whose the bucket is and who may do what with it; None if it does not exist. It is cheap: it
-        checks two files, and reads them only when they have changed."""
+        """Returns whose the bucket is and who may do what with it; None if it does not exist."""
         try:
-            if not self.exists(bucket):
-                return None
-        except InvalidRequest:
+            record = self.get(bucket)
+        except (InvalidRequest, NotFound):
             return None
-        try:
-            status = self._record(bucket).stat()
-            version = (status.st_ino, status.st_mtime_ns)
-        except FileNotFoundError:
-            version = (0, 0)
-        known = self._holdings.get(bucket)
-        if known is None or known[0] != version:
-            try:
-                known = self._holdings[bucket] = (version, self._hold(self.get(bucket)))
-            except NotFound:
-                return None  # It was removed at this moment.
-        return known[1]
-
-    def changed(self) -> tuple[int, int]:
-        """Returns when a bucket was last made or removed, and when one was last changed (ns, by the file
-        system's clock). It checks two files."""
-        return self._root.stat().st_mtime_ns, self._records.stat().st_mtime_ns
-
-    def _hold(self, record: BucketRecord) -> Holding:
         table = self.rules.table(record.name)
         shared = record.name in self.rules.shared or (table is not None and table.shared)
         policy = record.policy
@@ -145,13 +124,17 @@ class BucketCatalog:
             project = project or self.rules.project
         return project or record.project or self.rules.project
 
-    def open(self, bucket: str) -> int:
-        """Open the bucket's directory; the caller closes the descriptor. Raises ``NotFound``."""
+    @contextmanager
+    def opened(self, bucket: str) -> Generator[int]:
+        """Open the bucket's directory for a while. Raises ``NotFound``."""
         try:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.open(self.directory(bucket), flags)
+            base = os.open(self.directory(bucket), DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise no_such_bucket(bucket) from error
+        try:
+            yield base
+        finally:
+            os.close(base)
 
     def get(self, bucket: str) -> BucketRecord:
         """The bucket's properties; raises ``NotFound``."""

@@ -20,12 +20,12 @@ from trainshed.buckets.disk.tree import (
     SHADOW_DIR,
     Found,
     Place,
+    directory,
     find,
     is_absent,
     look,
     make_directories,
     make_directory,
-    open_directory,
     place_of,
 )
 from trainshed.buckets.errors import (
@@ -139,12 +139,9 @@ class ObjectFiles:
                 self.records.drop(key_of(bucket, name))
                 return
             os.close(file.fd)
-            parent = open_directory(base, file.dirs)
-            try:
+            with directory(base, file.dirs) as parent:
                 os.unlink(file.leaf, dir_fd=parent)
                 os.fsync(parent)
-            finally:
-                os.close(parent)
             self.records.forget(FileIdentity.of(file.stat))
 
     def save(self, fd: int, key: str, record: ObjectRecord) -> None:
@@ -193,12 +190,9 @@ class ObjectFiles:
                     self._drop(base, old)
             else:
                 make_directory(parent, SHADOW_DIR)
-                shadow = open_directory(parent, (SHADOW_DIR,))
-                try:
+                with directory(parent, (SHADOW_DIR,)) as shadow:
                     if not self._rename(staged, shadow, place.leaf, exclusive=exclusive):
                         raise Conflict("A directory stands where the object's file belongs.")
-                finally:
-                    os.close(shadow)
         except FileNotFoundError:
             if not staged.path.exists():
                 raise
@@ -229,8 +223,7 @@ class ObjectFiles:
     def _make_way(self, base: int, path: tuple[str, ...]) -> None:
         """Move the file at ``path`` to its shadow place, so that a directory can stand there."""
         dirs, leaf = path[:-1], path[-1]
-        with self.lock(Place(dirs, leaf)):
-            parent = open_directory(base, dirs)
+        with self.lock(Place(dirs, leaf)), directory(base, dirs) as parent:
             try:
                 status = os.stat(leaf, dir_fd=parent, follow_symlinks=False)
                 if stat_module.S_ISDIR(status.st_mode):
@@ -241,27 +234,17 @@ class ObjectFiles:
                         "directory, so nothing can be stored below it. Remove it through /gcs."
                     )
                 make_directory(parent, SHADOW_DIR)
-                shadow = open_directory(parent, (SHADOW_DIR,))
-                try:
+                with directory(parent, (SHADOW_DIR,)) as shadow:
                     os.rename(leaf, leaf, src_dir_fd=parent, dst_dir_fd=shadow)
                     os.fsync(shadow)
-                finally:
-                    os.close(shadow)
                 os.fsync(parent)
             except FileNotFoundError:
                 return  # The file was removed meanwhile.
-            finally:
-                os.close(parent)
 
     def _drop(self, base: int, file: Found) -> None:
         try:
-            parent = open_directory(base, file.dirs)
-        except OSError as error:
-            if is_absent(error):
-                return
-            raise
-        try:
-            with suppress(FileNotFoundError):
+            with directory(base, file.dirs) as parent:
                 os.unlink(file.leaf, dir_fd=parent)
-        finally:
-            os.close(parent)
+        except OSError as error:
+            if not is_absent(error):
+                raise

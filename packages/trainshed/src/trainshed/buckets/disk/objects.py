@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,8 @@ from trainshed.buckets.errors import (
     Unavailable,
     held,
     no_such_bucket,
-    no_such_object,
 )
-from trainshed.buckets.listing import Noncurrent, list_objects
+from trainshed.buckets.listing import floor_of, list_page, with_removed
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
 from trainshed.buckets.settings import (
@@ -52,6 +52,9 @@ from trainshed.buckets.settings import (
 )
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
+
+_HASH_LIMIT = 4 << 20
+"""A listing computes missing checksums only of files up to this size (bytes)."""
 
 
 class OpenObject(Struct, frozen=True):
@@ -119,11 +122,8 @@ class ObjectStore:
 
     def walk(self, bucket: str) -> Iterator[Entry]:
         """Yields all objects of a bucket, in the order of their names' UTF-8 bytes. Raises ``NotFound``."""
-        base = self.catalog.open(bucket)
-        try:
+        with self.catalog.opened(bucket) as base:
             yield from Walk(base, "", b"")
-        finally:
-            os.close(base)
 
     def note_into(self, table: RecordTable, bucket: str, name: str, record: ObjectRecord) -> None:
         """Put an object's record into the table of a copy of the buckets."""
@@ -148,11 +148,8 @@ class ObjectStore:
 
     def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
         """Refuse early what ``commit`` would refuse, before the content is sent."""
-        base = self.catalog.open(bucket)
-        try:
+        with self.catalog.opened(bucket) as base:
             self._files.check(base, bucket, name, conditions)
-        finally:
-            os.close(base)
 
     def commit(
         self,
@@ -172,28 +169,22 @@ class ObjectStore:
         """
         validate_object_name(name)
         settings = self.catalog.get(bucket).settings
-        base = self.catalog.open(bucket)
         try:
-            verify(staged.sums, draft.expected)
-            self._files.check(base, bucket, name, conditions)
-            staged.seal()
-            record = self._describe(staged, _completed(draft, settings), components)
-            if announce is not None:
-                announce(record)
-
-            def keep(live: Found) -> None:
-                self._keep(bucket, name, live)
-
-            kept = keep if keeps_generations(settings) else None
-            self._files.install(
-                base, bucket, name, staged, record, conditions=conditions, keep=kept
-            )
-            if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
-                raise no_such_bucket(bucket)
+            with self.catalog.opened(bucket) as base:
+                verify(staged.sums, draft.expected)
+                self._files.check(base, bucket, name, conditions)
+                staged.seal()
+                record = self._describe(staged, _completed(draft, settings), components)
+                if announce is not None:
+                    announce(record)
+                kept = partial(self._keep, bucket, name) if keeps_generations(settings) else None
+                self._files.install(
+                    base, bucket, name, staged, record, conditions=conditions, keep=kept
+                )
+                if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
+                    raise no_such_bucket(bucket)
         except FileNotFoundError as error:
             raise no_such_bucket(bucket) from error
-        finally:
-            os.close(base)
         staged.close()
         return record
 
@@ -226,15 +217,13 @@ class ObjectStore:
 
     def _open(self, bucket: str, name: str, generation: int | None) -> OpenObject:
         """Open the live generation, or the one that is asked for. Raises ``NotFound``."""
-        base = self.catalog.open(bucket)
-        try:
-            live = self._files.find(base, bucket, name)
-        except NotFound:
-            if generation is None:
-                raise
-            return OpenObject(*self.generations.open(bucket, name, generation))
-        finally:
-            os.close(base)
+        with self.catalog.opened(bucket) as base:
+            try:
+                live = self._files.find(base, bucket, name)
+            except NotFound:
+                if generation is None:
+                    raise
+                return OpenObject(*self.generations.open(bucket, name, generation))
         try:
             record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
             if generation in (None, record.generation):
@@ -300,8 +289,7 @@ class ObjectStore:
         removed for good."""
         place = place_of(validate_object_name(name))
         keeps = generation is None and keeps_generations(self.catalog.get(bucket).settings)
-        base = self.catalog.open(bucket)
-        try:
+        with self.catalog.opened(bucket) as base:
             with self._files.lock(place):
                 opened = self._open(bucket, name, generation)
                 opened.close()
@@ -321,8 +309,6 @@ class ObjectStore:
                     # Also of what was live: an overwrite that a crash broke off may have kept it already.
                     self.generations.remove(bucket, name, record.generation)
             prune(base, (*place.dirs, SHADOW_DIR))
-        finally:
-            os.close(base)
 
     def _keep(self, bucket: str, name: str, live: Found) -> None:
         record = self._files.records.load(live.fd, live.stat, key_of(bucket, name))
@@ -330,43 +316,51 @@ class ObjectStore:
 
     def list(self, bucket: str, query: Query) -> Page:
         """One page of a bucket's objects; raises ``NotFound``, ``InvalidRequest`` (token, glob)."""
-        base = self.catalog.open(bucket)
+        with self.catalog.opened(bucket) as base:
+            if "\0" in query.prefix:
+                return Page([], [], "")
 
-        def read(name: str, limit: int) -> ObjectRecord:
-            try:
-                return self.read_record(bucket, name, hash_limit=limit)
-            except Forbidden:
-                # A file that a program has closed to us must not make the whole bucket unreadable.
-                return self._files.closed(base, bucket, name)
-            except InvalidRequest:
-                # Nor must a file whose path cannot be the name of an object.
-                raise no_such_object(bucket, name) from None
+            def generations(name: str) -> list[ObjectRecord]:
+                live = self._listed(base, bucket, name)
+                if not query.versions:
+                    return live
+                # Read after the live one, so that a generation that is replaced in between is not missed.
+                known = [record.generation for record in live]
+                kept = self.generations.of(bucket, name)
+                others = [record for record in kept if record.generation not in known]
+                return sorted(live + others, key=lambda record: record.generation)
 
-        def noncurrent(name: str) -> list[ObjectRecord]:
-            return self.generations.of(bucket, name)
+            walk = Walk(base, query.prefix, floor_of(query))
+            names = (entry.name for entry in walk)
+            if query.versions:
+                next_removed = partial(self.generations.next_name, bucket)
+                names = with_removed(walk, query.prefix.encode(), next_removed)
+            entries = ((name, partial(generations, name)) for name in names)
+            return list_page(query, entries, walk.skip_to)
 
-        def next_name(floor: bytes) -> bytes | None:
-            return self.generations.next_name(bucket, floor)
-
+    def _listed(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
+        """Returns the live record of an object in a list; none if it was removed since its name was read."""
         try:
-            kept = Noncurrent(noncurrent, next_name) if query.versions else None
-            return list_objects(base, query, read, kept)
-        finally:
-            os.close(base)
+            return [self.read_record(bucket, name, hash_limit=_HASH_LIMIT)]
+        except Forbidden:
+            # A file that a program has closed to us must not make the whole bucket unreadable.
+            with suppress(NotFound):
+                return [self._files.closed(base, bucket, name)]
+        except (NotFound, InvalidRequest):
+            # Nor must a file whose path cannot be the name of an object.
+            pass
+        return []
 
     def last_written(self, bucket: str, prefix: str) -> int:
         """Returns when an object with the prefix was last written (ns); 0 if there is none. It looks at each
         of them."""
         directory = self.catalog.directory(bucket)
-        base = self.catalog.open(bucket)
         latest = 0
-        try:
+        with self.catalog.opened(bucket) as base:
             for entry in Walk(base, prefix, b""):
                 with suppress(FileNotFoundError, PermissionError):
                     path = directory.joinpath(*entry.dirs, entry.leaf)
                     latest = max(latest, path.stat().st_mtime_ns)
-        finally:
-            os.close(base)
         return latest
 
     def _describe(self, staged: Staged, draft: Draft, components: int) -> ObjectRecord:

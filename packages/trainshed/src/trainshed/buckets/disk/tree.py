@@ -23,7 +23,8 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from msgspec import Struct
@@ -106,9 +107,14 @@ def is_absent(error: OSError) -> bool:
     return error.errno in _ABSENT
 
 
-def is_closed(error: OSError) -> bool:
-    """Whether an error says that a program removed the permission to look there."""
-    return error.errno in _CLOSED
+@contextmanager
+def directory(base: int, components: tuple[str, ...]) -> Generator[int]:
+    """Open ``base/components`` for a while. Raises OSError (see ``is_absent``)."""
+    fd = open_directory(base, components)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def open_directory(base: int, components: tuple[str, ...]) -> int:
@@ -169,20 +175,13 @@ def prune(base: int, components: tuple[str, ...]) -> None:
     """Remove ``base/components`` and its parents as long as they are empty."""
     for depth in range(len(components), 0, -1):
         try:
-            parent = open_directory(base, components[: depth - 1])
-        except OSError as error:
-            if not is_absent(error):
-                raise
-            continue
-        try:
-            os.rmdir(components[depth - 1], dir_fd=parent)
+            with directory(base, components[: depth - 1]) as parent:
+                os.rmdir(components[depth - 1], dir_fd=parent)
         except OSError as error:
             if error.errno in _NOT_EMPTY:
                 return
             if not is_absent(error):
                 raise
-        finally:
-            os.close(parent)
 
 
 def open_file(parent: int, leaf: str) -> tuple[int, os.stat_result]:
@@ -240,9 +239,8 @@ def _at_either_place(base: int, place: Place, act: Callable[[int], T]) -> tuple[
                 raise
             continue
         try:
-            return dirs, act(parent)
-        except FileNotFoundError:
-            continue
+            with suppress(FileNotFoundError):
+                return dirs, act(parent)
         finally:
             os.close(parent)
     raise FileNotFoundError(errno.ENOENT, "no such object", place.leaf)
@@ -268,15 +266,16 @@ class _Member(Struct, frozen=True):
 
 
 class Walk:
-    """The objects of a bucket in the order of their names' UTF-8 bytes, from ``floor`` on.
-
-    Raising ``floor`` between two steps skips ahead without reading what lies between.
-    """
+    """The objects of a bucket in the order of their names' UTF-8 bytes, from ``floor`` on."""
 
     def __init__(self, base: int, prefix: str, floor: bytes) -> None:
         self._base = base
         self._prefix = prefix.encode()
         self.floor = max(floor, self._prefix)
+
+    def skip_to(self, floor: bytes) -> None:
+        """Go on at `floor`, without reading what lies before it."""
+        self.floor = floor
 
     def __iter__(self) -> Iterator[Entry]:
         stack: list[tuple[str, tuple[str, ...], Iterator[_Member]]] = []
@@ -308,18 +307,27 @@ class Walk:
         return full >= self.floor and full.startswith(self._prefix)
 
     def _members(self, dirs: tuple[str, ...]) -> list[_Member]:
-        try:
-            fd = open_directory(self._base, dirs)
-        except OSError as error:
-            if is_absent(error) or is_closed(error):
-                return []
-            raise
         members: dict[bytes, _Member] = {}
-        try:
-            _collect(fd, (), "", members)
-        finally:
-            os.close(fd)
+        with _readable(self._base, dirs) as fd:
+            if fd is not None:
+                _collect(fd, (), "", members)
         return [members[key] for key in sorted(members)]
+
+
+@contextmanager
+def _readable(base: int, dirs: tuple[str, ...]) -> Generator[int | None]:
+    """Open a directory for a while; None if it is gone, or closed to the service."""
+    try:
+        fd = open_directory(base, dirs)
+    except OSError as error:
+        if not is_absent(error) and error.errno not in _CLOSED:
+            raise
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _collect(fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]) -> None:
@@ -338,7 +346,9 @@ def _collect(fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _M
         segment = text + decoded[0]
         if not decoded[1]:
             if kind and len(below) < _MAX_CHUNKS:
-                _collect_below(fd, component, below, segment, members)
+                with _readable(fd, (component,)) as inner:
+                    if inner is not None:
+                        _collect(inner, (*below, component), segment, members)
             continue
         path = (*below, component)
         if encode_segment(segment) != path:
@@ -348,35 +358,14 @@ def _collect(fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _M
         members[key] = _Member(key, segment, place, component, kind)
 
 
-def _collect_below(
-    fd: int, component: str, below: tuple[str, ...], text: str, members: dict[bytes, _Member]
-) -> None:
-    try:
-        inner = os.open(component, DIRECTORY_FLAGS, dir_fd=fd)
-    except OSError as error:
-        if is_absent(error) or is_closed(error):
-            return
-        raise
-    try:
-        _collect(inner, (*below, component), text, members)
-    finally:
-        os.close(inner)
-
-
 def _collect_shadows(
     fd: int, below: tuple[str, ...], text: str, members: dict[bytes, _Member]
 ) -> None:
-    try:
-        inner = os.open(SHADOW_DIR, DIRECTORY_FLAGS, dir_fd=fd)
-    except OSError as error:
-        if is_absent(error) or is_closed(error):
-            return
-        raise
-    try:
-        with os.scandir(inner) as entries:
-            leaves = [entry.name for entry in entries if _kind(entry) is False]
-    finally:
-        os.close(inner)
+    leaves: list[str] = []
+    with _readable(fd, (SHADOW_DIR,)) as inner:
+        if inner is not None:
+            with os.scandir(inner) as entries:
+                leaves = [entry.name for entry in entries if _kind(entry) is False]
     for leaf in leaves:
         decoded = decode_component(leaf) if _is_text(leaf) else None
         if decoded is None or not decoded[1]:

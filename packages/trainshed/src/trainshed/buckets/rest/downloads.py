@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from trainshed.buckets.conditions import read_digits
 from trainshed.buckets.content import BLOCK
-from trainshed.buckets.errors import NotModified, RangeNotSatisfiable, condition_failed
+from trainshed.buckets.errors import RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, Opened
 from trainshed.buckets.rest.calls import Call, answer, header_text
 from trainshed.buckets.rest.views import etag_of, hash_header
@@ -52,10 +52,7 @@ def _answer(call: Call, opened: Opened) -> Response:
         if not headers.get("Content-Disposition", "").lower().startswith("attachment"):
             name = quote(call.target.object.rpartition("/")[2], safe="")
             headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
-    if call.request.headers.get("if-match", headers["ETag"]) not in {headers["ETag"], "*"}:
-        raise condition_failed()
-    if call.request.headers.get("if-none-match") == headers["ETag"]:
-        raise NotModified("Not Modified")
+    call.check_tag(headers["ETag"])
     status, start, end = 200, 0, record.size
     if _must_unpack(call, record):
         del headers["Content-Encoding"]
