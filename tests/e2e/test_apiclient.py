@@ -8,7 +8,7 @@ import importlib
 import json
 import urllib.error
 import urllib.request
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -26,7 +26,6 @@ print("ARGV", json.dumps(sys.argv[1:]))
 print("CLUSTER_SPEC", os.environ["CLUSTER_SPEC"])
 print("TF_CONFIG", os.environ["TF_CONFIG"])
 """
-WAIT = "import signal; print('WAITING', flush=True); signal.pause()"
 
 
 def untyped(name: str) -> Any:
@@ -68,18 +67,6 @@ def image_job(job_id: str, script: str, **more: Any) -> dict[str, Any]:
             "scaleTier": "CUSTOM",
             "masterType": "n1-standard-4",
             "masterConfig": config,
-            "region": REGION,
-        }
-        | more,
-    }
-
-
-def package_job(job_id: str = "never", **more: Any) -> dict[str, Any]:
-    return {
-        "jobId": job_id,
-        "trainingInput": {
-            "packageUris": [f"gs://{BUCKET}/package.tar.gz"],
-            "pythonModule": "trainer.task",
             "region": REGION,
         }
         | more,
@@ -146,104 +133,6 @@ def test_a_job_with_workers_in_an_image(finished: dict[str, Any], service: Servi
                 "worker": 2,
             }
             assert (spec["task"]["type"], spec["task"]["index"]) == (role, index)
-
-
-def test_list_filters_and_pages(finished: dict[str, Any], ml: Any) -> None:
-    """facts/resources#ml."""
-    jobs = ml.projects().jobs()
-
-    def ids(**query: Any) -> list[str]:
-        answer = jobs.list(parent=PARENT, **query).execute()
-        return sorted(job["jobId"] for job in answer.get("jobs", ()))
-
-    assert ids(filter="jobId:census*") == ["census_1", "census_2"]
-    assert ids(filter="jobId:census* AND state:SUCCEEDED AND labels.team=red") == ["census_1"]
-    assert ids(filter="state:FAILED") == []
-    assert jobs.list(parent="projects/nobody").execute() == {}
-
-    pages: list[list[str]] = []
-    request = jobs.list(parent=PARENT, pageSize=2, filter="state:SUCCEEDED")
-    while request is not None:
-        answer = request.execute()
-        pages.append([job["jobId"] for job in answer["jobs"]])
-        request = jobs.list_next(request, answer)
-    assert pages == [["other", "census_2"], ["census_1"]], "newest first"
-
-
-def test_labels_are_patched_under_an_etag(finished: dict[str, Any], ml: Any) -> None:
-    jobs, job = ml.projects().jobs(), finished["census_2"]
-    name = f"{PARENT}/jobs/census_2"
-    body = {"labels": {"a": "b"}, "etag": job["etag"]}
-    assert jobs.patch(name=name, updateMask="labels", body=body).execute()["labels"] == {"a": "b"}
-    with pytest.raises(HttpError) as lost:
-        jobs.patch(name=name, updateMask="labels", body=body).execute()
-    assert lost.value.status_code == 409
-    with pytest.raises(HttpError) as other:
-        jobs.patch(name=name, updateMask="state", body={"state": "FAILED"}).execute()
-    assert other.value.status_code == 400
-
-
-def test_cancel_a_running_job(ml: Any, service: Service) -> None:
-    jobs, name = ml.projects().jobs(), f"{PARENT}/jobs/waits"
-    jobs.create(parent=PARENT, body=image_job("waits", WAIT)).execute()
-    next(line for line in service.follow(ref("waits")) if line == "WAITING")
-    # Its first line may be read a moment before the state that says so is stored.
-    assert jobs.get(name=name).execute()["state"] in ("PREPARING", "RUNNING")
-    assert jobs.cancel(name=name, body={}).execute() == {}
-    service.finish(ref("waits"))
-    job = jobs.get(name=name).execute()
-    assert (job["state"], job["errorMessage"]) == (
-        "CANCELLED",
-        "The job was cancelled by the user.",
-    )
-    with pytest.raises(HttpError) as again:
-        jobs.cancel(name=name, body={}).execute()
-    assert again.value.status_code == 400
-    assert json.loads(again.value.content)["error"]["status"] == "FAILED_PRECONDITION"
-
-
-REFUSED: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "unknown fields": (
-        package_job(parameter_server_typ="x", mastertype="y"),
-        {"job.training_input.parameter_server_typ", "job.training_input.mastertype"},
-    ),
-    "everything at once": (
-        package_job(
-            jobDir="gs://no-such-bucket/x",
-            region="mars",
-            scaleTier="CUSTOM",
-            masterType="n1-standard-400",
-            scheduling={"maxWaitTime": "1s"},
-            serviceAccount="nobody",
-        )
-        | {"labels": {"Bad": "x"}},
-        {
-            "job_dir",
-            "region",
-            "master_type",
-            "scheduling.max_wait_time",
-            "service_account",
-            "labels.Bad",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_with_all_fields_and_a_reason(case: str, ml: Any) -> None:
-    """spec/submit#refusals: the reason is in the text, every field in the details, and nothing is stored."""
-    body, fields = REFUSED[case]
-    jobs = ml.projects().jobs()
-    with pytest.raises(HttpError) as refused:
-        jobs.create(parent=PARENT, body=body).execute()
-    error = refused.value
-    assert error.status_code == 400
-    assert all(field.rsplit(".", 1)[-1] in error.reason for field in fields)
-    (detail,) = cast("list[dict[str, Any]]", error.error_details)
-    assert {violation["field"] for violation in detail["fieldViolations"]} == fields
-    with pytest.raises(HttpError) as missing:
-        jobs.get(name=f"{PARENT}/jobs/never").execute()
-    assert missing.value.status_code == 404
 
 
 def test_without_a_token(service: Service) -> None:

@@ -61,18 +61,6 @@ def test_one_bad_job_is_set_aside_and_stopped_and_others_run_on(data: Path) -> N
         assert "trainshed restore" in found
 
 
-def test_a_record_that_is_met_while_the_service_runs_leaves_the_list(data: Path) -> None:
-    with running(data) as service:
-        over = [submit(service, container_job("print('x')")) for _ in range(3)]
-        for job_id in over:
-            service.finish(job_id)
-        spoil(data, "UPDATE jobs SET record = x'7b7d' WHERE job_id = ?", over[1])
-        listed = str(service.call("GET", "/trainshed/v1/jobs?project=-"))
-        assert [job_id in listed for job_id in over] == [True, False, True]
-        path = f"/trainshed/v1/jobs/{over[1]}"
-        assert "set aside" in str(service.call("GET", path, expect=400))
-
-
 def test_a_running_job_whose_record_turns_bad_is_stopped(data: Path) -> None:
     mark = new_mark()
     with running(data) as service:

@@ -139,44 +139,6 @@ def test_the_images_user_runs_the_program_and_owns_what_it_writes(yard: Yard) ->
         assert "no" in rest  # what it says on its other output may come later
 
 
-def test_what_a_program_changes_stays_its_own(yard: Yard) -> None:
-    """spec/runtimes#images: shared and read-only; each job sees an image as it was made."""
-    image = yard.image("kept", SHELL, 'CMD ["ls /etc/new 2>&1; touch /etc/new; ls /etc/new"]')
-    for _ in range(2):
-        _, lines = yard.run({"containerSpec": {"imageUri": image}})
-        assert "No such file" in lines[0]
-        assert lines[1] == "/etc/new"
-
-
-@pytest.mark.parametrize(("script", "status"), [("exit 3", "3"), ("kill -9 $$; sleep 60", "137")])
-def test_an_exit_is_published_as_in_process_mode(yard: Yard, script: str, status: str) -> None:
-    """spec/failures#messages: the code of the image's own program, told with its last lines."""
-    image = yard.image("exits", SHELL)
-    uid = submit(
-        yard.service,
-        {
-            "displayName": "exits",
-            "jobSpec": {
-                "workerPoolSpecs": [
-                    {
-                        "machineSpec": {"machineType": "n1-standard-4"},
-                        "replicaCount": "1",
-                        "containerSpec": {
-                            "imageUri": image,
-                            "args": [f"echo last words; {script}"],
-                        },
-                    }
-                ]
-            },
-        },
-    )
-    yard.service.finish(uid, seconds=120)
-    failed = yard.service.call("GET", f"{CUSTOM_JOBS}/{uid}")
-    assert failed["state"] == "JOB_STATE_FAILED"
-    assert f"workerpool0-0 exited with a non-zero status of {status}" in failed["error"]["message"]
-    assert "last words" in failed["error"]["message"]
-
-
 def test_packages_are_installed_inside_an_executor_image_of_ones_own(yard: Yard) -> None:
     """spec/program#arguments: packages installed first, then `python3 -m MODULE`, by the Python of the
     image."""

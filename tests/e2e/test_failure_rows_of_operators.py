@@ -3,7 +3,6 @@ docs/failure-table.md."""
 
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from tests.e2e.running import (
     Service,
     running,
 )
-from tests.e2e.stories import ABORTS, PRIMARY, WORKER, Verdict, at, run, story, user_code
+from tests.e2e.stories import PRIMARY, Verdict, run, story
 
 MORE = """
 [[failure_rules]]
@@ -59,19 +58,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     assert not leftovers(data / "data")
 
 
-def test_restart_first(house: Service) -> None:
-    """spec/failures#overrides, last paragraph: the operator's rule that has a failed replica restarted before
-    the job ends."""
-    told = story(house, run(house, "raise SystemExit(1)"))
-    user_code(told, 1)
-    assert told.verdicts == [
-        Verdict("user_code_failed", "replica_restarts", budget="1/1"),
-        Verdict("user_code_failed", "job_fails"),
-    ]
-    assert told.begun == {PRIMARY: 2}
-    assert told.view["attempt"] == 1
-
-
 def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
     told = story(house, run(house, "raise SystemExit(86)"))
     assert (told.state, told.code) == ("FAILED", 14)
@@ -82,21 +68,3 @@ def test_a_row_of_the_house_with_words_of_its_own(house: Service) -> None:
         Verdict("bad_device", "job_fails"),
     ]
     assert told.begun == {PRIMARY: 3}
-
-
-def test_workers_that_stop_early_and_crashes_that_are_final(house: Service, gate: Path) -> None:
-    """The primary's exit 3 is not meant by the row; without the retries of `transient_exit` a crash is the
-    end."""
-    job_id = run(house, at(gate), "raise SystemExit(3)")
-    for view in house.watch(job_id):
-        if view["replicas"][1]["state"] == "EXITED":
-            break
-    gate.write_text("")
-    crash = run(house, ABORTS)
-    told = story(house, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("early_stop", "replica_done", WORKER)]
-    told = story(house, crash)
-    user_code(told, 134)
-    assert told.verdicts == [Verdict("transient_exit", "job_fails")]
-    assert told.begun == {PRIMARY: 1}

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
 BUCKET = "trainshed"
 JOBS = ("ai", "custom-jobs")
-REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 CONTAINER = f"machine-type=n1-standard-4,container-image-uri={SKLEARN}"
 LINES = 600
 """Lines of each of three replicas before the pause: together more than a page of 1,000."""
@@ -152,55 +151,6 @@ def test_cancel(gcloud: Gcloud, service: Service) -> None:
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
 
 
-_WRONG = """
-workerPoolSpecs:
-- machineSpec: {{machineType: n1-standard-5}}
-  replicaCount: 2
-  containerSpec: {{imageUri: "{image}", command: [python3]}}
-- machineSpec: {{machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_A100, acceleratorCount: 1}}
-  replicaCount: 1
-  pythonPackageSpec:
-    executorImageUri: us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest
-    packageUris: [trainer.tar.gz]
-    pythonModule: trainer/task.py
-- machineSpec: {{machineType: n1-highcpu-16, acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: 1}}
-  replicaCount: 2
-  containerSpec: {{imageUri: "{reducer}"}}
-baseOutputDirectory: {{outputUriPrefix: "gs://no-such-bucket/here"}}
-"""
-
-
-def test_wrong_input_names_every_field_and_stores_nothing(
-    gcloud: Gcloud, service: Service, tmp_path: Path
-) -> None:
-    """spec/submit#refusals: google.rpc.Status with a violation for each field, as gcloud shows it."""
-
-    def stored() -> list[str]:
-        return [job["name"] for job in service.call("GET", CUSTOM_JOBS).get("customJobs", ())]
-
-    before = stored()
-    config = tmp_path / "wrong.yaml"
-    config.write_text(_WRONG.format(image=SKLEARN, reducer=REDUCTION_SERVER))
-    refused = gcloud.run(
-        *JOBS, "create", f"--display-name={'x' * 129}", f"--config={config}", fails=True
-    ).stderr
-    assert "INVALID_ARGUMENT: List of found errors:" in refused
-    pools = "job_spec.worker_pool_specs"
-    for field in (
-        "display_name",
-        f"{pools}[0].machine_spec.machine_type",
-        f"{pools}[0].replica_count",
-        f"{pools}[1].machine_spec.accelerator_type",
-        f"{pools}[1].python_package_spec.executor_image_uri",
-        f"{pools}[1].python_package_spec.package_uris[0]",
-        f"{pools}[1].python_package_spec.python_module",
-        f"{pools}[2].machine_spec.accelerator_type",
-        "job_spec.base_output_directory.output_uri_prefix",
-    ):
-        assert f"    field: {field}\n" in refused + "\n", (field, refused)
-    assert stored() == before
-
-
 def test_stream_logs_shows_every_line_of_a_running_job_in_order(
     talk: Talk, service: Service
 ) -> None:
@@ -229,13 +179,3 @@ def test_stream_logs_shows_every_line_of_a_running_job_in_order(
     assert set(seen) == {"workerpool0-0", "workerpool1-0", "workerpool1-1"}
     for task, messages in seen.items():
         assert messages == expected, task
-
-
-def test_stream_logs_of_a_finished_job_shows_all_of_it(talk: Talk, service: Service) -> None:
-    talk.go_on()
-    service.finish(talk.job_id)
-    arguments = ("stream-logs", talk.job_id, "--polling-interval=1", "--task-name=workerpool1-1")
-    with talk.gcloud.started(*JOBS, *arguments) as output:
-        output.until(f"line {LINES + 9}")
-    said = [line.split("\t")[-1] for line in output.lines if "\tworkerpool1-1\t" in line]
-    assert said == [f"line {number}" for number in range(LINES + 10)]

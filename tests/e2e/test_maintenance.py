@@ -4,8 +4,6 @@ whatever happens to the service meanwhile; the stall watchdog; memory limits wit
 import json
 import os
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,68 +150,6 @@ def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
     assert told.begun == {PRIMARY: 2}
 
 
-def test_who_ignores_the_request_is_killed_after_the_grace_and_moves(
-    service: Service, gate: Path
-) -> None:
-    """spec/program#stopping: SIGTERM with a grace time before SIGKILL."""
-    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{PLACE}{WAITS}"
-    job_id = run(service, at(gate), deaf)
-    log = service.follow(job_id, WORKER)
-    until(log, "up")
-    drain(service, SECOND)
-    until(log, "up")
-    gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == MOVED
-    details = told.of_kind("verdict")[0]["details"]
-    assert (details["cause"], details["signal"]) == ("left", signal.SIGKILL)
-
-
-def test_with_no_node_left_a_replica_waits_for_one(service: Service, gate: Path) -> None:
-    """spec/failures#maintenance; issue 3, "a job that waits says why"."""
-    job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
-    log = service.follow(job_id)
-    until(log, "up")
-    drain(service, FIRST)
-    drain(service, SECOND)
-    for view in service.watch(job_id):
-        if view["replicas"][0]["state"] == "WAITING":
-            break
-    # Its scheduler says so a moment later.
-    deadline = time.monotonic() + 30
-    while not (waiting := service.call("GET", f"/trainshed/v1/jobs/{job_id}")["waiting"]):
-        assert time.monotonic() < deadline
-    assert waiting["reason"] == "no_node"
-    assert f"{FIRST} is drained" in waiting["message"]
-    later = run(service, "print('later')")
-    assert service.call("GET", f"/trainshed/v1/jobs/{later}")["state"] == "QUEUED"
-    undrain(service, FIRST)
-    undrain(service, SECOND)
-    assert story(service, later).state == "SUCCEEDED"
-    until(log, "up")
-    gate.write_text("")
-    assert story(service, job_id).state == "SUCCEEDED"
-
-
-def test_a_whole_job_leaves_where_its_replicas_may_not_restart_alone(
-    service: Service, gate: Path
-) -> None:
-    """spec/failures#retries: restartJobOnWorkerRestart turns a move, too, into a restart of the whole job, in
-    one attempt more."""
-    job_id = run(service, at(gate), f"{LEAVES}{PLACE}{WAITS}", restartJobOnWorkerRestart=True)
-    log = service.follow(job_id, WORKER)
-    until(log, "up")
-    drain(service, SECOND)
-    until(log, "up")
-    assert {found["node"] for found in replicas(service, job_id).values()} == {FIRST}
-    gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("replica_lost", "job_retries", WORKER, "1/3")]
-    assert (told.view["attempt"], told.begun[WORKER]) == (2, 2)
-
-
 SAVES_LONG = """
 import os, signal
 def leave(*_):
@@ -224,23 +160,6 @@ def leave(*_):
     os._exit(0)
 signal.signal(signal.SIGTERM, leave)
 """
-
-
-def test_a_cancel_overtakes_a_replica_that_is_leaving(service: Service, gate: Path) -> None:
-    """spec/lifecycle#cancel: in every state; what is saving its state keeps its grace, and is not started
-    again."""
-    job_id = run(service, WAITS, f"{SAVES_LONG.format(gate=str(gate))}{PLACE}{WAITS}")
-    log = service.follow(job_id, WORKER)
-    until(log, "up")
-    drain(service, SECOND)
-    until(log, "saving")
-    service.call("POST", f"/trainshed/v1/jobs/{job_id}:cancel", {})
-    gate.write_text("")
-    told = story(service, job_id)
-    assert (told.state, told.code) == ("CANCELLED", 1)
-    assert told.verdicts == []
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
-    assert "saved" in log
 
 
 def test_the_service_is_killed_in_the_middle_of_a_drain(
@@ -357,65 +276,3 @@ def test_a_program_that_is_stuck_leaves_its_stacks_and_is_restarted(service: Ser
     assert sum("in holds_on" in line for line in lines) == 1
     assert sum("in waits_too" in line for line in lines) == 2
     assert any(line.startswith("Stacks of process ") for line in lines)
-
-
-def test_a_quiet_program_that_works_is_not_stalled(service: Service, gate: Path) -> None:
-    """Issue 3: off by default; and who computes makes progress, though it says nothing for longer."""
-    job_id = run(service, at(gate))
-    busy = pools("import time\nend = time.monotonic() + 1.6\nwhile time.monotonic() < end: pass")
-    busy["labels"] = {"trainshed-stall-after": "1"}
-    told = story(service, submit(service, busy))
-    assert (told.state, told.verdicts) == ("SUCCEEDED", [])
-    gate.write_text("")
-    assert story(service, job_id).verdicts == []
-
-
-# --- memory without control groups ---
-
-
-WITHOUT_GROUPS = (
-    *("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c"),
-    'mount -t tmpfs none /sys/fs/cgroup && exec "$@"',
-    "sh",
-)
-"""Where the control groups would be, the service finds an empty directory."""
-MEMORY_MIB = 192
-
-
-def test_without_control_groups_memory_limits_have_the_same_verdicts(
-    data: Path, tmp_path: Path
-) -> None:
-    """spec/failures#messages, spec/machines#memory: held by looking at the processes; the same rule, message
-    and child's entry."""
-    probe = subprocess.run([*WITHOUT_GROUPS, "true"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip(f"this machine does not allow it: {probe.stderr.decode()}")
-    config = tmp_path / "settings.toml"
-    config.write_text(f"grace = 1\nmemory_per_replica = {MEMORY_MIB}\n")
-    hog = f"x = bytearray({MEMORY_MIB * 2} << 20); import signal; signal.pause()"
-    parent = (
-        "import subprocess, sys\n"
-        f"assert subprocess.run([sys.executable, '-c', {hog!r}]).returncode == -9"
-    )
-    service = start(data, "--config", str(config), prefix=WITHOUT_GROUPS)
-    try:
-        idle = run(service, WAITS)
-        assert any(view["state"] == "RUNNING" for view in service.watch(idle))
-        assert not [path for path in leftovers(data) if path.startswith("/sys/fs/cgroup")]
-        service.call("POST", f"/trainshed/v1/jobs/{idle}:cancel", {})
-        main, child = run(service, hog), run(service, parent)
-        told = story(service, main)
-        assert (told.state, told.code) == ("FAILED", 3)
-        assert told.message == (
-            f"The replica {PRIMARY} ran out of memory and exited with a non-zero status of 137."
-        )
-        assert told.verdicts == [Verdict("out_of_memory", "job_fails")]
-        told = story(service, child)
-        assert told.state == "SUCCEEDED", service.lines(child)
-        (entry,) = told.of_kind("child_out_of_memory")
-        assert entry["details"]["replica"] == PRIMARY
-        assert told.verdicts == []
-        assert service.finish(idle)["state"] == "CANCELLED"
-    finally:
-        assert service.terminate() == 0
-    assert not leftovers(data)

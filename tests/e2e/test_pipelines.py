@@ -5,17 +5,15 @@ The SDK's jobs run in a program of their own, over REST, side by side, because i
 seconds whether a pipeline is over.
 """
 
-import importlib
 import json
 from typing import Any
 
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, given_by_env, seen_by
-from tests.e2e.tuning_programs import BUCKET, bucket, until_running
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.tuning_programs import BUCKET, bucket
 
-PARENT = f"projects/{PROJECT}/locations/{REGION}"
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
 
 LEAVE = """
@@ -193,66 +191,3 @@ def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any]) -> None:
     kinds = {"script", "container", "empty", "package"}
     assert kinds <= set(ran["listed"])
     assert ran["script"]["name"] not in ran["left"]
-
-
-# --- the generated client
-
-
-@pytest.fixture(scope="module")
-def gapic(service: Service) -> Any:
-    """Makes generated clients of a service by its name."""
-    credentials: Any = importlib.import_module("google.oauth2.credentials")
-    module: Any = importlib.import_module("google.cloud.aiplatform_v1")
-
-    def client(name: str) -> Any:
-        return getattr(module, f"{name}ServiceClient")(
-            transport="rest",
-            client_options={"api_endpoint": service.rest},
-            credentials=credentials.Credentials(service.token),
-        )
-
-    return client
-
-
-def inputs(value: Any) -> Any:
-    """Task inputs as a protobuf Value: all numbers are floats there."""
-    value_class: Any = importlib.import_module("google.protobuf.struct_pb2").Value
-    json_format: Any = importlib.import_module("google.protobuf.json_format")
-    return json_format.ParseDict(value, value_class())
-
-
-def ended(service: Service, pipelines: Any, name: str) -> Any:
-    service.finish(name.rsplit("/", 1)[1], 120)
-    return pipelines.get_training_pipeline(name=name)
-
-
-def metadata(pipeline: Any) -> dict[str, str]:
-    return dict(pipeline.training_task_metadata)
-
-
-SCHEMAS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
-
-
-def test_a_pipeline_is_cancelled_with_its_job(gapic: Any, service: Service) -> None:
-    """spec/lifecycle#cancel: the pipeline and its job end CANCELLED."""
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "containerSpec": {"imageUri": SKLEARN, "command": ["sleep", "600"]},
-    }
-    pipelines = gapic("Pipeline")
-    made = pipelines.create_training_pipeline(
-        parent=PARENT,
-        training_pipeline={
-            "display_name": "cancelled",
-            "training_task_definition": f"{SCHEMAS}custom_task_1.0.0.yaml",
-            "training_task_inputs": inputs({"workerPoolSpecs": [pool]}),
-        },
-    )
-    until_running(service, made.name.rsplit("/", 1)[1])
-    assert pipelines.get_training_pipeline(name=made.name).state.name == "PIPELINE_STATE_RUNNING"
-    pipelines.cancel_training_pipeline(name=made.name)
-    done = ended(service, pipelines, made.name)
-    assert (done.state.name, done.error.code) == ("PIPELINE_STATE_CANCELLED", 1)
-    job = gapic("Job").get_custom_job(name=metadata(done)["backingCustomJob"])
-    assert job.state.name == "JOB_STATE_CANCELLED"

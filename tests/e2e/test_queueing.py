@@ -18,7 +18,6 @@ from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
     REGION,
-    SKLEARN,
     Service,
     container_job,
     running,
@@ -26,13 +25,11 @@ from tests.e2e.running import (
     submit,
 )
 from tests.e2e.stories import Verdict, pools, run, scheduled, story, timeline, verdicts
-from tests.e2e.test_apiclient import built, image_job
 from tests.failure_entries import toml
 
 NODES, NODE_CPUS, CPUS = 2, 8, 4
 MOST = NODES * NODE_CPUS // CPUS
 """Replicas of 4 CPUs that have room at once."""
-ML_PARENT = f"projects/{PROJECT}"
 BACK_OFF = (0.1, 0.1, 0.3)
 """Seconds before each other try at a stock-out."""
 WAITS = "import signal; signal.pause()"
@@ -158,43 +155,6 @@ def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
     assert all(each["reason"] in ("back_off", "stock_out") for each in waited)
 
 
-def test_spot_work_takes_nothing_from_others(strict: Service) -> None:
-    """spec/queue#spot: spot work waits for on-demand and for other spot work alike."""
-    first = hold(strict, MOST, strategy="SPOT")
-    second = submit(strict, scheduled(gang(1), strategy="SPOT"))
-    assert described(strict, second)["waiting"]["reason"] == "capacity"
-    assert verdicts(strict, first) == []
-    cancel(strict, first)
-    until_running(strict, second)
-    cancel(strict, second)
-
-
-def test_flex_start_waits_no_longer_than_it_says(strict: Service) -> None:
-    """spec/lifecycle#cancel, maxWaitTime: cancels a job that is not RUNNING by then, counted from its
-    creation; by the only client's field that may be short, FLEX_START's maxWaitDuration. Spot work yields to
-    it; it yields to none."""
-    l4 = {"machineType": "g2-standard-4", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
-    held: list[str] = []
-    for _ in range(NODES):
-        body = gang(1)
-        body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = l4
-        held.append(submit(strict, body))
-        until_running(strict, held[-1])
-    body = scheduled(gang(1), strategy="FLEX_START", maxWaitDuration="1s")
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = l4
-    late = submit(strict, body)
-    assert "1 NVIDIA_L4" in described(strict, late)["waiting"]["message"]
-    told = story(strict, late)
-    assert (told.state, told.code) == ("CANCELLED", 1)
-    assert told.message == (
-        "CANCELED: The job was cancelled because it was not running within its maximum wait time of "
-        "1 seconds."
-    )
-    assert "startTime" not in told.public
-    assert not told.begun
-    cancel(strict, *held)
-
-
 # --- the queue ---
 
 
@@ -289,39 +249,6 @@ def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
         assert (view["attempt"], view["retries"]) == (2, {"spot_preempted": 1})
         cancel(service, spot)
     assert not leftovers(data)
-
-
-def test_priority_then_age_and_jobposition(strict: Service) -> None:
-    """spec/queue#order, facts/resources#ml: through google-api-python-client; jobPosition 1 is next, and 0 is
-    not in the queue."""
-    jobs = built(strict, "ml", "v1").projects().jobs()
-
-    def create(name: str, priority: int) -> None:
-        workers: dict[str, Any] = {
-            "workerType": "n1-standard-4",
-            "workerCount": MOST - 1,
-            "workerConfig": {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", WAITS]},
-        }
-        body = image_job(name, "pass", scheduling={"priority": priority}, **workers)
-        assert jobs.create(parent=ML_PARENT, body=body).execute()["state"] == "QUEUED"
-
-    def shown(name: str) -> tuple[str, int]:
-        job = jobs.get(name=f"{ML_PARENT}/jobs/{name}").execute()
-        return job["state"], int(job.get("jobPosition", 0))
-
-    holder = hold(strict, MOST)
-    for name, priority in (("old", 0), ("young", 0), ("urgent", 10)):
-        create(name, priority)
-    order = ["urgent", "old", "young"]
-    assert [shown(name) for name in order] == [("QUEUED", 1), ("QUEUED", 2), ("QUEUED", 3)]
-    cancel(strict, holder)
-    started: list[str] = []
-    for name in order:
-        view = strict.finish(f"projects%2F{PROJECT}%2Fjobs%2F{name}")
-        assert view["state"] == "SUCCEEDED"
-        started.append(view["startTime"])
-        assert shown(name) == ("SUCCEEDED", 0)
-    assert started == sorted(started)
 
 
 # --- quotas ---

@@ -22,8 +22,6 @@ from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.running import CUSTOM_JOBS, Service, running, submit
 
 TEAM = "team/trainer"
-GONE = 30
-"""Seconds in which a process that was killed has closed what it had open."""
 
 
 @dataclass

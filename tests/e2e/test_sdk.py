@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, common_place
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place
 from tests.e2e.sdk import pointed_sdk
 
 BUCKET = "trainshed"
-REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 
 
 @pytest.fixture(scope="module")
@@ -197,28 +196,6 @@ def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        ('labels.suite=sdk AND state="JOB_STATE_SUCCEEDED"', ["sdk-good"]),
-        ('display_name:"sdk-*" AND NOT display_name="sdk-good"', ["sdk-bad", "sdk-script"]),
-        ('labels.kind:* AND create_time>"2020-01-01T00:00:00Z"', ["sdk-good"]),
-        ('display_name="nothing"', []),
-    ],
-)
-def test_lists_are_filtered(runs: Runs, sdk: Any, wanted: str, expected: list[str]) -> None:
-    """facts/resources#vertex: the filter grammar of lists."""
-    del runs  # Their jobs are what is listed.
-    found = sdk.CustomJob.list(filter=wanted)
-    names = {job.display_name for job in found}
-    assert names & {"sdk-good", "sdk-bad", "sdk-script"} == set(expected)
-    if expected:
-        times = [
-            job.create_time for job in sdk.CustomJob.list(filter=wanted, order_by="create_time")
-        ]
-        assert times == sorted(times)
-
-
 def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service) -> None:
     """spec/lifecycle#cancel: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a
     finished one can."""
@@ -242,108 +219,3 @@ def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service)
     job.delete()
     with pytest.raises(errors.NotFound):
         sdk.CustomJob.get(job.resource_name)
-
-
-def test_wrong_input_names_every_field_and_stores_nothing(
-    sdk: Any, errors: Any, service: Service
-) -> None:
-    """spec/submit#refusals."""
-
-    def stored() -> list[str]:
-        page = service.call("GET", f"{CUSTOM_JOBS}?pageSize=100")
-        return [job["name"] for job in page.get("customJobs", ())]
-
-    before = stored()
-    pools = _pools("pass", replicas=2)
-    pools[0]["machine_spec"].update(
-        accelerator_type="NVIDIA_TESLA_A100", accelerator_count=1, machine_type="n1-standard-4"
-    )
-    job = sdk.CustomJob(
-        display_name="x" * 129,
-        worker_pool_specs=pools,
-        labels={"Upper": "x"},
-        base_output_dir="gs://A",
-    )
-    with pytest.raises(errors.BadRequest) as refused:
-        job.submit()
-    named = {
-        violation["field"]
-        for detail in refused.value.details
-        for violation in detail["fieldViolations"]
-    }
-    assert named == {
-        "display_name",
-        "labels.Upper",
-        "job_spec.worker_pool_specs[0].replica_count",
-        "job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
-        "job_spec.base_output_directory.output_uri_prefix",
-    }
-    assert 'Accelerator "NVIDIA_TESLA_A100" is not supported' in refused.value.message
-    assert stored() == before
-
-
-def test_an_image_whose_framework_is_not_there_is_refused(sdk: Any, errors: Any) -> None:
-    """spec/runtimes#images: refused with what is missing, never run without it."""
-    image = "us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest"
-    job = sdk.CustomJob(display_name="image", worker_pool_specs=_pools("pass", image=image))
-    with pytest.raises(errors.BadRequest, match="ray"):
-        job.submit()
-
-
-def test_a_reduction_server_runs_beside_the_workers(
-    sdk: Any, service: Service, tmp_path: Path
-) -> None:
-    """spec/reduction: the client's own arguments for reducers; they are told to stop when the program has
-    ended."""
-    script = tmp_path / "task.py"
-    script.write_text("pass\n")
-    job = sdk.CustomJob.from_local_script(
-        display_name="reducers",
-        script_path=str(script),
-        container_uri=SKLEARN,
-        replica_count=3,
-        reduction_server_replica_count=2,
-        reduction_server_machine_type="n1-highcpu-16",
-        reduction_server_container_uri=REDUCTION_SERVER,
-    )
-    job.submit()
-    view = service.finish(job.resource_name.rpartition("/")[2], 120)
-    assert view["state"] == "SUCCEEDED"
-    assert [each["id"] for each in view["replicas"]] == [
-        *("workerpool0-0", "workerpool1-0", "workerpool1-1", "workerpool2-0", "workerpool2-1")
-    ]
-
-
-def test_an_unknown_job_is_not_found(sdk: Any, errors: Any) -> None:
-    with pytest.raises(errors.NotFound, match="does not exist"):
-        sdk.CustomJob.get(f"projects/{PROJECT}/locations/{REGION}/customJobs/17")
-
-
-def test_the_client_below_the_sdk_reads_operations_and_locations(
-    sdk: Any, service: Service
-) -> None:
-    """spec/clients#operations: REST clients ask for both below /ui/."""
-    gapic: Any = importlib.import_module("google.cloud.aiplatform_v1")
-    credentials: Any = importlib.import_module("google.oauth2.credentials")
-    client = gapic.JobServiceClient(
-        transport="rest",
-        client_options={"api_endpoint": service.rest},
-        credentials=credentials.Credentials(service.token),
-    )
-    place = f"projects/{PROJECT}/locations/{REGION}"
-    assert client.get_location({"name": place}).location_id == REGION
-    listed = client.list_locations({"name": f"projects/{PROJECT}"}).locations
-    assert place in {location.name for location in listed}
-    job = client.create_custom_job(
-        parent=place,
-        custom_job={
-            "display_name": "below",
-            "job_spec": {"worker_pool_specs": _pools("print('ran')")},
-        },
-    )
-    service.finish(job.name.rsplit("/", 1)[1])
-    deletion = client.delete_custom_job(name=job.name)
-    deletion.result()
-    name = deletion.operation.name
-    assert client.wait_operation({"name": name}).done
-    assert name in {each.name for each in client.list_operations({"name": place}).operations}

@@ -52,11 +52,6 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(service: Service) -> House:
-    return House(service)
-
-
-@pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A service whose runtimes of gigabytes are kept for the next time."""
     place = tmp_path_factory.mktemp("large")

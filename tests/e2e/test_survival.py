@@ -50,13 +50,6 @@ def first_line(service: Service, job_id: str, wanted: str, replica: str | None =
     assert any(line == wanted for line in service.follow(job_id, replica))
 
 
-def kill_zygote(service: Service) -> None:
-    """It may be dead since the last time: a new one is started when it is needed."""
-    for pid in children(service.pid):
-        if "zygote" in command_line(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
 def kill_buckets(service: Service) -> None:
     """It may be dead since the last time, or nobody has asked for an object yet."""
     for pid in children(service.pid):
@@ -91,27 +84,6 @@ def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
         assert service.lines(job_id, "workerpool1-1") == [str(i) for i in range(100)]
         assert counted(service, job_id, "workerpool0-0") == [str(i) for i in range(400)]
         wait_until_gone(programs)
-        assert not marked(mark)
-    assert not leftovers(data)
-
-
-def test_a_cancel_that_was_acknowledged_is_never_lost(data: Path) -> None:
-    """spec/lifecycle#cancel; spec/invariants#durability. The service dies at once after each answer."""
-    mark = new_mark()
-    script = f"import time; print('up', flush=True); time.sleep(600) # {mark}"
-    ids: list[str] = []
-    for _ in range(2):
-        service = start(data)
-        job_id = submit(service, container_job(script))
-        first_line(service, job_id, "up")
-        service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-        service.kill()
-        ids.append(job_id)
-    with running(data) as service:
-        for job_id in ids:
-            view = service.finish(job_id)
-            assert view["state"] == "CANCELLED"
-            assert view["error"]["message"] == "The job was cancelled by the user."
         assert not marked(mark)
     assert not leftovers(data)
 

@@ -5,13 +5,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from tests.e2e.conftest import RUNTIME_VERSION
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
-from tests.e2e.running import PROJECT, REGION, Service
+from tests.e2e.running import REGION, Service
 from tests.e2e.tuning_programs import BUCKET, bucket
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
@@ -96,13 +95,6 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Output]:
     with gcloud.started(*submission(source, "tuned", "config.yaml", "--stream-logs")) as output:
         yield output
 
-
-def ref(job_id: str) -> str:
-    """How paths of ours name a job of `ml` v1."""
-    return quote(f"projects/{PROJECT}/jobs/{job_id}", safe="")
-
-
-# --- Vertex
 
 # --- ml v1
 

@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.processes import marked, new_mark, wait_until_gone
 from tests.e2e.running import Service
 from tests.e2e.tuning_programs import (
@@ -15,7 +13,6 @@ from tests.e2e.tuning_programs import (
     final,
     finished,
     gates,
-    integer,
     job_id_of,
     job_of,
     meet,
@@ -29,22 +26,6 @@ from tests.e2e.tuning_programs import (
 
 def states(job: dict[str, Any]) -> list[str]:
     return [trial["state"] for trial in job["trials"]]
-
-
-@pytest.mark.parametrize(("selection", "value"), [("LAST", 2.0), ("BEST", 3.0)])
-def test_the_final_measurement_is_the_last_or_the_best(
-    service: Service, selection: str, value: float
-) -> None:
-    """spec/tuning#measurements; facts/tuning#vertex: LAST where nothing is said is what the parser's own
-    tests show."""
-    study = study_spec(measurementSelectionType=f"{selection}_MEASUREMENT")
-    script = "for step, value in enumerate([1, 3, 2], 1): report(value, step)"
-    job = finished(service, tune(service, tuning_job(script, trials=1, study=study)))
-    assert job["state"] == "JOB_STATE_SUCCEEDED"
-    (trial,) = job["trials"]
-    assert (trial["state"], final(trial)) == ("SUCCEEDED", value)
-    assert [each["stepCount"] for each in trial["measurements"]] == ["1", "2", "3"]
-    assert trial["startTime"] <= trial["endTime"]
 
 
 def test_a_trial_below_the_median_is_stopped(service: Service) -> None:
@@ -90,12 +71,6 @@ def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) 
     assert "finalMeasurement" not in job["trials"][0]
     # The program itself went well.
     assert job_of(service, job["trials"][0])["state"] == "JOB_STATE_SUCCEEDED"
-
-
-def test_a_program_that_reports_nothing_is_told_how_to(service: Service) -> None:
-    job = finished(service, tune(service, tuning_job("pass", trials=2)))
-    assert job["state"] == "JOB_STATE_FAILED"
-    assert "report_hyperparameter_tuning_metric" in job["error"]["message"]
 
 
 def test_the_first_trial_fails_and_the_job_with_it(service: Service) -> None:
@@ -153,28 +128,6 @@ time.sleep(600)
     assert refused["error"]["status"] == "FAILED_PRECONDITION"
     service.call("DELETE", f"{TUNING_JOBS}/{job_id}")
     service.call("GET", f"{TUNING_JOBS}/{job_id}", expect=404)
-
-
-def test_a_finite_space_is_tried_out_and_no_point_twice(service: Service) -> None:
-    """spec/tuning#parameters: grid search ends with the last point, also of a conditional parameter."""
-    kind = {
-        "parameterId": "kind",
-        "categoricalValueSpec": {"values": ["plain", "deep"]},
-        "conditionalParameterSpecs": [
-            {
-                "parentCategoricalValues": {"values": ["deep"]},
-                "parameterSpec": integer("depth", 1, 3),
-            }
-        ],
-    }
-    study = study_spec(kind, algorithm="GRID_SEARCH")
-    script = """
-assert set(given) == ({"kind", "depth"} if given["kind"] == "deep" else {"kind"}), given
-report(int(given.get("depth", 0)), 1)
-"""
-    job = finished(service, tune(service, tuning_job(script, trials=9, parallel=2, study=study)))
-    assert job["state"] == "JOB_STATE_SUCCEEDED"
-    assert sorted(final(trial) for trial in job["trials"]) == [0, 1, 2, 3]
 
 
 def test_a_trial_of_two_pools(service: Service) -> None:

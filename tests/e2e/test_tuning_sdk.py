@@ -133,13 +133,6 @@ def test_run_returns_with_all_trials_done(ran: dict[str, Any]) -> None:
     assert ran["listed"] == ["sdk"]
 
 
-def test_four_trials_run_at_a_time(ran: dict[str, Any]) -> None:
-    """spec/tuning#trials: never more, and at the beginning so many."""
-    times = [trial["times"] for trial in ran["trials"]]
-    beside = [sum(a <= start < b for a, b in times) for start, _ in times]
-    assert max(beside) == 4
-
-
 def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any]) -> None:
     """spec/tuning#parameters, facts/tuning#vertex: every type and scale; a conditional parameter only where
     its parent's value is."""

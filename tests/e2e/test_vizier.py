@@ -12,8 +12,6 @@ from tests.e2e.running import PROJECT, REGION, Service
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 
-# --- two processes that evaluate one study's trials
-
 # --- one client, all of the API
 
 errors: Any = importlib.import_module("google.api_core.exceptions")
@@ -98,34 +96,6 @@ def test_a_trial_is_measured_and_completed(vizier: Any, new_study: Callable[...,
         vizier.get_trial(name=second.name)
 
 
-def test_a_trial_that_lags_behind_should_stop(vizier: Any, new_study: Callable[..., Any]) -> None:
-    """facts/tuning#vertex, facts/tuning#vizier: checkTrialEarlyStoppingState by the study's rule, and
-    StopTrial without one."""
-    study = new_study(("score", "MAXIMIZE"), median_automated_stopping_spec={})
-
-    def runs(trial: Any, best: float) -> bool:
-        for step in range(1, 5):
-            request = {
-                "trial_name": trial.name,
-                "measurement": measurement(step, score=best - 1 / step),
-            }
-            vizier.add_trial_measurement(request)
-        request = {"trial_name": trial.name}
-        return vizier.check_trial_early_stopping_state(request).result(timeout=60).should_stop
-
-    for number in range(6):
-        (trial,) = handed_out(vizier, study, "me")
-        assert not runs(trial, 10 + number)
-        vizier.complete_trial({"name": trial.name})
-    (bad,) = handed_out(vizier, study, "me")
-    assert runs(bad, 1)
-    assert vizier.get_trial(name=bad.name).state.name == "STOPPING"
-    (good,) = handed_out(vizier, study, "you")
-    assert not runs(good, 99)
-    assert vizier.stop_trial({"name": good.name}).state.name == "STOPPING"
-    assert vizier.complete_trial({"name": good.name}).state.name == "SUCCEEDED"
-
-
 # --- ml v1
 
 _ML_CONFIG = {
@@ -185,6 +155,3 @@ def test_ml_studies_through_the_discovery_document(service: Service) -> None:
     assert name not in [
         each["name"] for each in studies.list(parent=PARENT).execute().get("studies", [])
     ]
-
-
-# --- quality

@@ -137,12 +137,6 @@ class TestKeeping:
         assert len(stage.lines(second)) == 1
 
 
-def _first_children(pid: int) -> list[int]:
-    """The process, its first child, that one's, and so on."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(_first_children(int(children[0])) if children else [])]
-
-
 def test_what_an_attempt_has_taken_over_is_not_given_back_for_the_one_before_it() -> None:
     over = GangRecord(
         JobUid(1), 1, (), {0: NEEDS, 1: NEEDS}, {"0/alder": "a", "1/alder": "b"}, released=True

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -127,9 +127,6 @@ class Place:
         for entry in (self.slot / protocol.JOURNAL).read_text().splitlines():
             entries.update(json.loads(entry) if entry else {})
         return entries
-
-
-MakePlace = Callable[[], Place]
 
 
 @pytest.fixture(scope="session")
