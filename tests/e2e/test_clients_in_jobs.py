@@ -5,14 +5,13 @@ import json
 import sys
 import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, SKLEARN, Service, container_job, running, submit
 
-PROGRAMS = Path(__file__).parent / "programs"
 BUCKET, FOREIGN = "trainshed", "another-project"
 
 

@@ -3,14 +3,11 @@ $TRAINSHED_CACHE names."""
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.packages import PROGRAMS, packed
-from tests.e2e.running import CACHE, PROJECT, REGION, Service, running, submit
+from tests.e2e.packages import packed
+from tests.e2e.running import CACHE, Service, running, submit
 from trainshed.runtimes.families import sheet_of
 
 SHEET = sheet_of("tensorflow")
@@ -60,42 +57,3 @@ def test_gs_is_read_and_written_by_tensorflow(service: Service, version: str) ->
 def _complaints(lines: list[str]) -> list[str]:
     words = ("bearer token", "metadata", "libcurl", "SSL")
     return [line for line in lines if any(word in line for word in words)]
-
-
-@pytest.mark.runtimes
-@pytest.mark.gcloud
-@needs_gcloud
-def test_an_estimator_of_tensorflow_1_is_exported_to_its_job_dir(
-    service: Service, tmp_path: Path
-) -> None:
-    """`gcloud ai-platform` with a runtime version: events, checkpoints and the model in gs://, and the model
-    loaded again."""
-    rows = [
-        f"{age},{hours},{work},{'>50K' if hours > 40 else '<=50K'}\n"
-        for work in ("office", "farm")
-        for age in (20, 45)
-        for hours in (20, 50)
-    ]
-    for name in ("train", "eval"):
-        service.put("trainshed", f"census/{name}.csv", "".join(rows * 20).encode())
-    gcloud = Gcloud(service, tmp_path / "gcloud")
-    gcloud.run(
-        *("ai-platform", "jobs", "submit", "training", "census_estimator", "--region", REGION),
-        *("--runtime-version", "1.15", "--python-version", "3.7", "--scale-tier", "BASIC"),
-        *("--package-path", "trainer/", "--module-name", "trainer.task"),
-        *("--job-dir", "gs://trainshed/census/out"),
-        *("--", "--train-files", "gs://trainshed/census/train*.csv"),
-        *("--eval-files", "gs://trainshed/census/eval*.csv"),
-        cwd=PROGRAMS / "tensorflow_estimator",
-    )
-    uid = quote(f"projects/{PROJECT}/jobs/census_estimator", safe="")
-    view = service.finish(uid, 20 * MINUTES)
-    lines = service.lines(uid)
-    assert view["state"] == "SUCCEEDED", "\n".join(lines[-40:])
-    assert "accuracy 1.00 after 200 steps" in lines
-    assert lines[-1] == "predicted ['>50K', '<=50K']"
-    assert not _complaints(lines)
-    root = Path(service.extra["buckets"]) / "trainshed/census/out"
-    left = {str(path.relative_to(root)) for path in root.rglob("*")}
-    assert {"checkpoint", "graph.pbtxt", "model.ckpt-200.index", "eval"} <= left
-    assert [path for path in left if path.endswith("/saved_model.pb")]

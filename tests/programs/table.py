@@ -54,20 +54,12 @@ PROGRAMS = (
         data=("census.csv",), small=True,
     ),
     Program(
-        "iris_script", _SDK, _SCIKIT_LEARN, "iris/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK,
-    ),
-    Program(
         "penguins_gcsfs", _AI, _SCIKIT_LEARN, "penguins/output/model/model.pkl", "pickled_model",
         data=("penguins.csv",), also=("penguins/output/model/confusion.csv",), small=True,
     ),
     Program(
         "wine_tuning", _AI, _SCIKIT_LEARN, "wine/output/*/model/model.joblib", "joblib_model",
         metric=True, small=True,
-    ),
-    Program(
-        "auto_hptuning", _ML, "none", "auto/auto_hptuning_*/*/model.joblib", "joblib_model",
-        data=("housing.csv",), metric=True, small=True,
     ),
     Program(
         "lexicon_package", _SDK, _SCIKIT_LEARN, "sentiment/model/model.pkl", "pickled_model",
@@ -78,19 +70,8 @@ PROGRAMS = (
         "joblib_model", script="submit.py", data=("housing.csv",), small=True,
     ),
     Program(
-        "several_packages", _ML, "none", "diabetes/model.joblib", "joblib_model", small=True
-    ),
-    Program(
-        "apiclient_iris", "API client", "none", "iris/out/model.pkl", "pickled_model",
-        script="submit.py", data=("iris.csv",), small=True,
-    ),
-    Program(
         "absl_json", _SDK_GRPC, _SCIKIT_LEARN, "clusters/model/model.pkl", "pickled_model",
         script=_NOTEBOOK,
-    ),
-    Program(
-        "digits_hpt", _SDK, _SCIKIT_LEARN, "digits/*/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK, metric=True,
     ),
     Program(
         "lightgbm_script", _SDK, _SCIKIT_LEARN, "lightgbm/model/model.txt", "lightgbm_model",
@@ -105,19 +86,12 @@ PROGRAMS = (
         data=("iris.csv",), small=True,
     ),
     Program(
-        "upload_in_job", _SDK, _SCIKIT_LEARN, "cancer/model/model.joblib", "joblib_model",
-        script=_NOTEBOOK, small=True,
-    ),
-    Program(
         "shell_container", _SDK, "an image of its own", "mean/model/model.json", "cat",
         script=_NOTEBOOK, own_image=True,
     ),
     Program(
         "old_python", _AI, "scikit-learn-cpu.0-23", "taxi/out/model/model.joblib", "joblib_model",
         data=("housing.csv",),
-    ),
-    Program(
-        "lightgbm_dask", _AI, _SCIKIT_LEARN, "lgbdask/model/model.joblib", "joblib_model"
     ),
     Program(
         "xgb_classifier", _AI, "xgboost-cpu.1-6", "out/model/model.bst", "xgboost_model",
@@ -156,10 +130,6 @@ PROGRAMS = (
         "saved_model", script="submit.py",
     ),
     Program(
-        "tf26_tuning", _AI, "tf-cpu.2-6", "horses/*/model/saved_model.pb", "saved_model",
-        metric=True,
-    ),
-    Program(
         "tf26_summary_tuning", _ML, "2.6", "summaries/*/model/saved_model.pb", "saved_model",
         metric=True,
     ),
@@ -177,10 +147,6 @@ PROGRAMS = (
     Program(
         "tf212_transform", _SDK, "tf-cpu.2-12", "tft/model/saved_model.pb", "saved_model",
         script=_NOTEBOOK, data=("reviews.csv",),
-    ),
-    Program(
-        "tf212_multiworker", _SDK_GRPC, "tf-cpu.2-12", "multi/model/saved_model.pb", "saved_model",
-        script=_NOTEBOOK, data=("digits",),
     ),
     Program(
         "tf217_keras3", _SDK, "tf-cpu.2-17", "keras3/model/export/saved_model.pb", "saved_model",

@@ -6,39 +6,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.sim.scripted_world import PRIMARY, WORKER, World, numbered, world
-from tests.unit.jobs import CREATED, SECOND, exited, job
+from tests.sim.scripted_world import PRIMARY, World, numbered, world
+from tests.unit.jobs import SECOND, exited, job
 from trainshed.controller import carrier, controller
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.core.datasets.plans import SplitPlan, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.errors import AlreadyExists
-from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.datasets.port import DataRefused, DataUnwritten
+from trainshed.datasets.port import DataRefused
 from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest, StartFailed
 from trainshed.runtimes.port import BuildFailed, PackageFailed
-
-
-def test_a_job_runs_to_its_end_and_its_slots_are_released(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            done = await w.state(uid, JobState.SUCCEEDED)
-            assert {str(r.id): r.exit.signal for r in done.replicas if r.exit} == {
-                "workerpool0-0": None,
-                "workerpool1-0": 15,
-            }
-            kinds = [entry.kind for entry in await w.store.reader.timeline(uid)]
-            assert kinds.index("admitted") < kinds.index("launching") < kinds.index("succeeded")
-            assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
 
 
 def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(tmp_path: Path) -> None:
@@ -89,19 +70,6 @@ def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_submit_that_comes_again_leaves_the_job_as_it_is(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            with pytest.raises(AlreadyExists):
-                await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-
-    asyncio.run(story())
-
-
 def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -128,21 +96,6 @@ def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path)
             told = "Internal error occurred for the current attempt: no interpreter 3.7"
             assert done.error.message == told
             assert w.engine.launches == []
-
-    asyncio.run(story())
-
-
-def test_cancel_while_the_runtime_is_built_starts_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, warm=False) as w:
-            w.runtimes.gate.clear()
-            subject = job(1)
-            uid = await w.create(subject)
-            await w.state(uid, JobState.PREPARING)
-            await w.cancel(subject)
-            await w.state(uid, JobState.CANCELLED)
-            w.runtimes.gate.set()
-        assert w.engine.launches == []
 
     asyncio.run(story())
 
@@ -189,19 +142,6 @@ def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_step_that_dies_is_made_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.datasets.failure = DataUnwritten("the process died")
-            uid = await w.create(reading(1))
-            await w.pass_pause(uid)
-            w.datasets.failure = None
-            await w.state(uid, JobState.RUNNING)
-            assert len(w.datasets.asked) == 2
-
-    asyncio.run(story())
-
-
 def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
     async def story() -> None:
         async with world(tmp_path) as w:
@@ -226,16 +166,6 @@ def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(tmp_pat
             w.datasets.gate.set()
             await w.state(uid, JobState.RUNNING)
             assert len(w.datasets.asked) == 2
-
-    asyncio.run(story())
-
-
-def test_an_engine_that_cannot_answer_is_asked_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.unavailable = 2
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
 
     asyncio.run(story())
 
@@ -313,103 +243,6 @@ def test_ending_a_job_is_tried_again_whatever_went_wrong(
     asyncio.run(story())
 
 
-def test_a_cancel_is_not_lost_when_the_controller_dies_before_it_is_carried_out(
-    tmp_path: Path,
-) -> None:
-    """spec/invariants#durability: an acknowledged intent survives."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            subject = job(1, 1)
-            uid = await w.create(subject)
-            await w.state(uid, JobState.RUNNING)
-            w.engine.ignore_stop = True
-            await w.cancel(subject)
-            await w.state(uid, JobState.CANCELLING)
-            w.engine.ignore_stop = False
-            await w.crash()
-            await w.state(uid, JobState.CANCELLED)
-            assert not w.engine.alive
-
-    asyncio.run(story())
-
-
-def test_running_replicas_are_adopted_and_none_is_started_twice(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 2))
-            await w.state(uid, JobState.RUNNING)
-            await w.crash()
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-            assert len(w.engine.launches) == len(set(w.engine.launches)) == 3
-
-    asyncio.run(story())
-
-
-def test_an_exit_while_no_controller_was_there_is_found(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.RUNNING)
-            await w.controller.close()
-            w.engine.exit(uid, 1, PRIMARY, 3)
-            await w.crash()
-            done = await w.state(uid, JobState.FAILED)
-            assert done.error is not None
-            assert "non-zero status of 3" in done.error.message
-
-    asyncio.run(story())
-
-
-def test_jobs_beyond_the_limit_wait_and_start_as_room_appears(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, limit=2) as w:
-            first, second, third = [await w.create(numbered(n, 1, 1)) for n in (1, 2, 3)]
-            await w.state(first, JobState.RUNNING)
-            for waiting in (second, third):
-                found, _ = await w.store.reader.job_by_uid(waiting)
-                assert found.state is JobState.QUEUED
-            w.engine.exit(first, 1, PRIMARY, 0)
-            await w.state(second, JobState.RUNNING)
-            w.engine.exit(second, 1, PRIMARY, 0)
-            await w.state(third, JobState.RUNNING)
-
-    asyncio.run(story())
-
-
-def test_a_job_that_waited_too_long_is_cancelled(tmp_path: Path) -> None:
-    """spec/queue#waiting: counted from creation."""
-
-    async def story() -> None:
-        async with world(tmp_path, limit=1) as w:
-            blocker = await w.create(numbered(1, 1))
-            await w.state(blocker, JobState.RUNNING)
-            limit = Scheduling(max_wait=SECOND // 10)
-            w.time = CREATED + 3
-            late = await w.create(numbered(2, 1, scheduling=limit))
-            w.time = CREATED + SECOND
-            done = await w.state(late, JobState.CANCELLED)
-            assert done.error is not None
-            assert "maximum wait time" in done.error.message
-
-    asyncio.run(story())
-
-
-def test_a_job_that_runs_too_long_is_cancelled_and_its_replicas_are_stopped(tmp_path: Path) -> None:
-    """spec/lifecycle#time-limits, running limit."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1, scheduling=Scheduling(timeout=5)))
-            done = await w.state(uid, JobState.CANCELLED)
-            assert done.error is not None
-            assert "maximum running time" in done.error.message
-            assert not w.engine.alive
-
-    asyncio.run(story())
-
-
 async def over(w: World) -> JobUid:
     """A job that has succeeded, and whose slots are given back."""
     uid = await w.create(job(1))
@@ -418,18 +251,6 @@ async def over(w: World) -> JobUid:
     await w.state(uid, JobState.SUCCEEDED)
     assert await w.engine.released.get() == (uid, 1)
     return uid
-
-
-def test_slots_of_a_job_that_ended_before_anything_started_are_given_back(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await over(w)
-            await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
-            await w.crash()
-            assert await w.engine.released.get() == (uid, 1)
-            assert await w.engine.allocations() == ()
-
-    asyncio.run(story())
 
 
 def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
@@ -473,21 +294,6 @@ def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) ->
             assert before is not None and after is not None
             # The ends, and the starts.
             assert after.generation == before.generation + 2
-
-    asyncio.run(story())
-
-
-def test_what_still_runs_of_a_job_that_is_over_is_stopped_and_released(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await over(w)
-            request = SlotRequest(WORKER, "host", "node-0")
-            await w.engine.allocate(uid, 1, (request,))
-            w.engine.alive[uid, 1, WORKER] = 1
-            w.engine.stopped.clear()
-            await w.crash()
-            assert await w.engine.released.get() == (uid, 1)
-            assert not w.engine.alive
 
     asyncio.run(story())
 

@@ -17,7 +17,6 @@ from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
     EngineUnavailable,
-    Fault,
     LaunchRejected,
     LinesWritten,
     MetricsWritten,
@@ -30,7 +29,7 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed.testing.engine.clock import Clock, Delays, FaultyEventBus
-from trainshed.testing.engine.programs import Life, OnTerm, Script, forever
+from trainshed.testing.engine.programs import Life, Script, forever
 from trainshed.testing.engine.world import Times, World
 
 SECOND = 10**9
@@ -91,62 +90,6 @@ def plan(replica: ReplicaId = PRIMARY, incarnation: int = 1, attempt: int = 1) -
     )
 
 
-def test_a_program_starts_runs_and_ends_as_its_script_says() -> None:
-    stage = Stage(lambda _: Script(10 * SECOND, code=3))
-    stage.up()
-    assert stage.kinds() == ["ReplicaStarted"]
-    stage.wait(10)
-    (end,) = stage.ends()
-    assert isinstance(end, ReplicaExited)
-    assert (end.exit.exit_code, end.exit.ended - end.exit.started) == (3, 10 * SECOND)
-
-
-def test_an_incarnation_is_never_started_twice_only_reported_again() -> None:
-    stage = Stage(lambda _: Script(10 * SECOND))
-    stage.up()
-    stage.world.launch([plan()])
-    stage.wait(20)
-    stage.world.launch([plan()])
-    stage.wait(1)
-    assert stage.world.starts == 1
-    assert stage.kinds() == [
-        "ReplicaStarted",
-        "ReplicaStarted",
-        "ReplicaExited",
-        "ReplicaStarted",
-        "ReplicaExited",
-    ]
-
-
-def test_the_same_allocation_gives_the_same_slots() -> None:
-    stage = Stage()
-    request = SlotRequest(PRIMARY, "host", "node-0")
-    first = stage.world.allocate(JOB, 1, [request])
-    assert stage.world.allocate(JOB, 1, [request]) == first
-    assert stage.world.allocations() == ((JOB, 1),)
-
-
-def test_a_replica_moves_only_when_nothing_of_it_lives() -> None:
-    stage = Stage()
-    stage.up()
-    moved = [SlotRequest(PRIMARY, "host-0", "node-1")]
-    with pytest.raises(EngineUnavailable, match="still lives"):
-        stage.world.allocate(JOB, 1, moved)
-    stage.world.stop_replica(JOB, 1, PRIMARY, 1, SECOND)
-    (slot,) = stage.world.allocate(JOB, 1, moved)
-    assert slot.node == "node-1"
-
-
-def test_what_never_started_is_reported_so_and_never_will() -> None:
-    stage = Stage()
-    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
-    stage.world.stop(JOB, 1, SECOND)
-    stage.world.launch([plan()])
-    stage.wait(5)
-    assert stage.world.starts == 0
-    assert [e.cause for e in stage.ends() if isinstance(e, ReplicaLost)] == ["never started"] * 2
-
-
 def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
     stage = Stage()
     stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
@@ -154,61 +97,6 @@ def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
     stage.world.stop(JOB, 1, SECOND)
     stage.wait(5)
     assert stage.kinds() == ["ReplicaLost"]
-
-
-@pytest.mark.parametrize(
-    ("on_term", "takes", "status", "after"),
-    [
-        (OnTerm.DIE, 0, (None, 15), 0),
-        (OnTerm.EXIT, 3, (0, None), 3),
-        (OnTerm.EXIT, 60, (None, 9), 30),
-        (OnTerm.IGNORE, 0, (None, 9), 30),
-    ],
-)
-def test_stop_is_sigterm_then_sigkill_after_the_grace(
-    on_term: OnTerm, takes: int, status: tuple[int | None, int | None], after: int
-) -> None:
-    stage = Stage(lambda _: Script(10**18, on_term=on_term, term_takes=takes * SECOND))
-    stage.up()
-    asked = stage.clock.now
-    stage.world.stop(JOB, 1, 30 * SECOND)
-    stage.wait(100)
-    (end,) = stage.ends()
-    assert isinstance(end, ReplicaExited)
-    assert (end.exit.exit_code, end.exit.signal) == status
-    assert end.exit.ended - asked == after * SECOND
-    assert end.exit.stopped
-
-
-def test_one_incarnation_is_stopped_and_the_others_are_not_touched() -> None:
-    stage = Stage()
-    stage.up(PRIMARY, WORKER)
-    stage.world.stop_replica(JOB, 1, WORKER, 1, SECOND)
-    stage.world.launch([plan(WORKER, 2)])
-    stage.wait(2)
-    assert [
-        (sim_slot.replica, sim_slot.latest.number)
-        for sim_slot in stage.world.running()
-        if sim_slot.latest
-    ] == [
-        (PRIMARY, 1),
-        (WORKER, 2),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("fault", "signal", "oom"),
-    [(Fault.KILL, 9, False), (Fault.OOM, 9, True), (Fault.SEGV, 11, False)],
-)
-def test_an_injected_fault_is_seen_as_what_it_is(fault: Fault, signal: int, oom: bool) -> None:
-    stage = Stage()
-    stage.up()
-    stage.world.inject(JOB, 1, PRIMARY, 1, fault)
-    stage.world.inject(JOB, 1, PRIMARY, 1, fault)
-    stage.wait(1)
-    (end,) = stage.ends()
-    assert isinstance(end, ReplicaExited)
-    assert (end.exit.signal, end.exit.oom) == (signal, oom)
 
 
 def test_a_killed_shim_takes_its_program_with_it_and_leaves_no_record() -> None:
@@ -318,27 +206,6 @@ def test_refused_launches_and_an_engine_that_does_not_answer() -> None:
         stage.world.allocate(JOB, 2, [SlotRequest(PRIMARY, "host", "node-9")])
 
 
-def test_slots_are_given_back_when_nothing_lives_and_not_before() -> None:
-    stage = Stage()
-    stage.up()
-    with pytest.raises(EngineUnavailable, match="still lives"):
-        stage.world.release(JOB, 1)
-    stage.world.stop(JOB, 1, 0)
-    stage.world.release(JOB, 1)
-    stage.world.release(JOB, 1)
-    assert stage.world.allocations() == ()
-
-
-def test_who_listens_next_is_told_everything_again() -> None:
-    stage = Stage(lambda life: Script(10 * SECOND if life.replica == WORKER else 10**18))
-    stage.up(PRIMARY, WORKER)
-    stage.world.drain("node-1")
-    stage.wait(20)
-    stage.listen()
-    stage.wait(1)
-    assert stage.kinds() == ["NodeChanged", "ReplicaStarted", "ReplicaStarted", "ReplicaExited"]
-
-
 def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
     """Engine port, watch: per replica started, then its end; of several replicas in any order."""
     stage = Stage(lambda _: Script(2 * SECOND), Delays(60 * SECOND, 0.5))
@@ -367,18 +234,6 @@ def test_what_no_service_may_ask_for_is_noted() -> None:
     crowd = [ReplicaId(1, index) for index in range(3)]
     stage.up(*crowd)
     assert any("node node-0 has" in violation for violation in stage.world.violations)
-
-
-def test_a_program_prints_while_it_runs_and_its_lines_outlive_it() -> None:
-    stage = Stage(lambda _: Script(10 * SECOND, prints=(3 * SECOND, 5 * SECOND, 20 * SECOND)))
-    stage.up()
-    stage.wait(4)
-    assert stage.kinds() == ["ReplicaStarted", "LinesWritten"]
-    stage.wait(30)
-    stage.world.release(JOB, 1)
-    lines = stage.world.journals.of(JOB)
-    assert [(line.n, line.text) for line in lines] == [(0, "step 1"), (1, "step 2")]
-    assert lines[0].at < lines[1].at
 
 
 @pytest.mark.parametrize("stall_after", [0, 60 * SECOND], ids=["nobody watches", "watched"])

@@ -10,13 +10,11 @@ from msgspec.structs import replace
 
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import (
-    DAY,
     MINUTE,
     Cancel,
     CancelTrial,
     Character,
     Scenario,
-    SubmitParent,
 )
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
@@ -25,7 +23,6 @@ from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
-from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
 from trainshed.core.pipelines.records import Pipeline
@@ -34,7 +31,6 @@ from trainshed.core.study.spec import Algorithm, Limits, StudySpec
 from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
-from trainshed.core.works import Work
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
@@ -144,31 +140,6 @@ def test_trials_that_fail_and_that_are_stopped_early_survive_every_crash() -> No
         assert the_tuning_job(made).state.is_final
 
 
-def test_a_stopped_trial_keeps_its_measurement_and_the_job_goes_on() -> None:
-    """spec/tuning#early-stopping."""
-    world = dataclasses.replace(lone(stopping(tuning(trials=4, parallel=2))), bar=2.0)
-    made = lived(world)
-    job = the_tuning_job(made)
-    assert (job.state, job.succeeded) == (JobState.SUCCEEDED, 4)
-    assert all(trial.stopped_early and trial.final for trial in trials(made))
-
-
-def test_a_first_trial_that_fails_ends_the_job() -> None:
-    """facts/tuning#failing-trials."""
-    made = lived(lone(tuning(), character=Character(MINUTE, exit=1.0)))
-    job = the_tuning_job(made)
-    assert job.state is JobState.FAILED
-    assert job.error is not None
-    assert "non-zero status" in job.error.message
-    assert job.begun == 3
-
-
-def test_a_search_that_is_exhausted_ends_early() -> None:
-    """spec/tuning#algorithms, grid search."""
-    made = lived(dataclasses.replace(lone(tuning(trials=6, parallel=3)), points=4))
-    assert (the_tuning_job(made).state, len(trials(made))) == (JobState.SUCCEEDED, 4)
-
-
 @pytest.mark.parametrize("asap", [False, True])
 def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) -> None:
     """facts/tuning#vertex, maxDuration; with shouldStopAsap what still runs then is stopped early."""
@@ -181,21 +152,6 @@ def test_a_study_that_has_come_to_its_limit_of_time_begins_no_trial(asap: bool) 
         assert 2 <= job.begun < 9
         assert all(trial.created - CREATED <= 16 * MINUTE for trial in trials(made))
         assert asap or not any(trial.stopped_early for trial in trials(made))
-
-
-def test_a_study_has_no_more_trials_than_its_limit_says() -> None:
-    """facts/tuning#vertex, maxNumTrials, below what may run at once."""
-    spec = replace(tuning().spec.study, limits=Limits(max_trials=2))
-    job = the_tuning_job(lived(lone(tuning(trials=6, parallel=3, spec=spec))))
-    assert (job.state, job.begun) == (JobState.SUCCEEDED, 2)
-
-
-def test_trials_of_several_replicas_measure_once() -> None:
-    """spec/tuning#measurements: of a trial's replicas the primary reports."""
-    job = tuning(trials=2, parallel=2)
-    job = replace(job, spec=replace(job.spec, trial=trial_spec(workers=2)))
-    made = lived(lone(job))
-    assert the_tuning_job(made).succeeded == 2
 
 
 def test_a_primary_that_measures_and_ends_before_its_workers_are_up_has_a_result() -> None:
@@ -228,38 +184,6 @@ def test_an_ml_tuning_job_ends_at_its_own_limits_of_time() -> None:
 
 
 # --- advisors that fail ---
-
-
-class Ailing(Universe):
-    """So many suggestions fail, once there are trials."""
-
-    def __init__(self, scenario: Scenario, ills: int) -> None:
-        self._ills = ills
-        super().__init__(scenario)
-
-    def _advisor(self) -> CountingAdvisor:
-        return _Ailing(self._ills)
-
-
-class _Ailing(LearningAdvisor):
-    def __init__(self, ills: int) -> None:
-        super().__init__()
-        self.ills = ills
-
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
-    ) -> Proposals:
-        if trials and self.ills:
-            self.ills -= 1
-            raise AdvisorFailed("its process ended")
-        return await super().suggest(spec, trials, count, seed)
-
-
-def test_a_suggestion_that_fails_is_computed_again() -> None:
-    """docs/adr/0018: the process may die; what trials did meanwhile is stored, and nothing is lost."""
-    made = Ailing(lone(tuning(trials=6, parallel=3)), 4).run()
-    assert not made.wrong, made.wrong[0]
-    assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 6)
 
 
 class Stuck(Universe):
@@ -375,29 +299,6 @@ def test_a_pipeline_with_a_tuning_job_leaves_the_model_of_its_best_trial() -> No
         assert version.artifact_uri == f"{OUTPUT}/{job.best}/model"
 
 
-def test_pipelines_of_one_model_leave_versions_that_follow_each_other() -> None:
-    """facts/resources#pipelines, parentModel: two that end at once do not take one version."""
-    later = [work for number in (8100, 8200) for work in _further(with_custom_job(number))]
-    world = lone(*with_custom_job())
-    world = dataclasses.replace(
-        world,
-        requests=(*world.requests, SubmitParent(CREATED + DAY, tuple(later))),
-        characters=world.characters
-        | {work.uid: Character(10 * MINUTE, measures=3) for work in later},
-    )
-    for made in (lived(world), *crashed(world, every=5)):
-        models = [w.model for w in made.books.families.works.values() if isinstance(w, Pipeline)]
-        assert sorted(model.rpartition("@")[2] for model in models) == ["1", "2", "3"]
-
-
-def _further(family: tuple[Pipeline, Job]) -> tuple[Work, ...]:
-    """A pipeline that adds a version to a model that is there."""
-    made, backing = family
-    assert made.spec.model is not None
-    draft = replace(made.spec.model, is_new_version=True)
-    return replace(made, spec=replace(made.spec, model=draft)), backing
-
-
 def test_of_pipelines_that_make_one_model_the_first_one_does() -> None:
     """facts/resources#pipelines: without parentModel nothing becomes a version of somebody else's model."""
     families = [with_custom_job(number) for number in (8000, 8100)]
@@ -471,17 +372,6 @@ def test_a_cancel_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         world, requests=(*world.requests, Cancel(CREATED + MINUTE, JobUid(7000)))
     )
     assert any("nothing came of it" in wrong for wrong in Universe(world).run().wrong)
-
-
-def test_too_many_trials_at_once_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks can fail."""
-
-    def all_at_once(job: TuningJob) -> int:
-        return 0 if job.state.is_final else job.spec.max_trials - job.begun
-
-    monkeypatch.setattr(tuning_machine, "wanted", all_at_once)
-    made = Universe(lone(tuning(trials=6, parallel=3))).run()
-    assert any("6 trials run of at most 3" in wrong for wrong in made.wrong)
 
 
 def test_a_measurement_that_is_lost_is_noticed() -> None:

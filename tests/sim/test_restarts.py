@@ -13,7 +13,6 @@ from tests.unit.jobs import CREATED, REDUCER, SECOND, job
 from trainshed.controller import steps
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     Event,
 )
@@ -24,12 +23,10 @@ from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     EngineUnavailable,
-    Fault,
     LaunchRejected,
-    NodeState,
     ReplicaReport,
 )
-from trainshed.store.port import Commit, NodeDrain
+from trainshed.store.port import Commit
 
 
 def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
@@ -58,59 +55,6 @@ async def kinds(w: World, uid: JobUid) -> list[str]:
     return [entry.kind for entry in await w.store.reader.timeline(uid)]
 
 
-def test_a_killed_worker_is_restarted_in_place_and_the_primary_is_left_alone(
-    tmp_path: Path,
-) -> None:
-    """spec/failures#lost-replicas: SIGKILL from outside; same node, next incarnation; the others' processes
-    are untouched."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1))
-            running = await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, WORKER, signal=9)
-            again = await up(w, uid, WORKER, 2)
-            assert (again.state, again.attempt, again.started) == (
-                JobState.RUNNING,
-                1,
-                running.started,
-            )
-            assert w.engine.launches.count((uid, 1, PRIMARY)) == 1
-            w.engine.exit(uid, 1, PRIMARY, 0)
-            await w.state(uid, JobState.SUCCEEDED)
-
-    asyncio.run(story())
-
-
-def test_five_restarts_then_three_retries_then_the_job_fails(tmp_path: Path) -> None:
-    """spec/failures#retries: 5 per replica and attempt, then the whole job 3 times, then FAILED with code
-    3."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1))
-            for attempt in range(1, 5):
-                for incarnation in range(1, 7):
-                    await w.until(
-                        uid,
-                        lambda found, a=attempt, i=incarnation: (
-                            found.attempt == a
-                            and bool(found.replicas)
-                            and replica(found, WORKER)[:2] == (ReplicaState.RUNNING, i)
-                            and replica(found, PRIMARY)[0] is ReplicaState.RUNNING
-                        ),
-                    )
-                    w.engine.exit(uid, attempt, WORKER, signal=9)
-            failed = await w.state(uid, JobState.FAILED)
-            assert failed.error is not None
-            assert failed.error.code == 3
-            assert (failed.attempt, dict(failed.retries)) == (4, {"replica_lost": 3})
-            assert w.engine.launches.count((uid, 1, WORKER)) == 6
-            assert (await kinds(w, uid)).count("verdict") == 24
-
-    asyncio.run(story())
-
-
 def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
     """spec/lifecycle#time-limits: during a job retry the state goes back; startTime stays the first."""
 
@@ -127,22 +71,6 @@ def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path)
             again = await w.state(uid, JobState.RUNNING)
             assert (again.attempt, again.started) == (2, first.started)
             assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
-
-
-def test_a_crash_between_an_exit_and_its_restart_loses_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 2))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.unavailable = 1000
-            w.engine.exit(uid, 1, WORKER, signal=9)
-            await w.until(uid, lambda found: replica(found, WORKER)[1] == 2)
-            await w.crash()
-            w.engine.unavailable = 0
-            await up(w, uid, WORKER, 2)
-            assert w.engine.launches.count((uid, 1, WORKER)) == 2
 
     asyncio.run(story())
 
@@ -181,86 +109,6 @@ def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(tmp_p
             async with asyncio.timeout(2):
                 await w.state(uid, JobState.CANCELLED)
             assert w.engine.launches == []
-
-    asyncio.run(story())
-
-
-def test_a_drained_node_is_left_and_the_replica_goes_on_elsewhere(tmp_path: Path) -> None:
-    """spec/failures#maintenance: a node under maintenance; SIGTERM with grace, then restarted on another
-    node."""
-
-    async def story() -> None:
-        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
-            uid = await w.create(job(1, 1))
-            running = await w.state(uid, JobState.RUNNING)
-            node = replica(running, WORKER)[2]
-            stays = replica(running, PRIMARY)[2]
-            assert node != stays
-            await w.store.intake.drain_node(NodeDrain(node, w.time, "new disk"))
-            await w.controller.capacity_changed()
-            moved = await up(w, uid, WORKER, 2)
-            assert replica(moved, WORKER)[2] == stays
-            told = [entry.message for entry in await w.store.reader.timeline(uid)]
-            assert any("under maintenance: new disk" in message for message in told)
-            assert w.controller.nodes()[0].condition != w.controller.nodes()[1].condition
-
-    asyncio.run(story())
-
-
-def test_a_drain_is_not_forgotten_by_a_service_that_dies(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
-            await w.store.intake.drain_node(NodeDrain("node-0", w.time))
-            await w.crash()
-            uid = await w.create(job(1, 3))
-            running = await w.state(uid, JobState.RUNNING)
-            assert {r.node for r in running.replicas} == {"node-1"}
-
-    asyncio.run(story())
-
-
-def test_replicas_of_a_node_that_is_gone_are_moved(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, nodes=("node-0", "node-1")) as w:
-            uid = await w.create(job(1, 1))
-            running = await w.state(uid, JobState.RUNNING)
-            node, stays = replica(running, WORKER)[2], replica(running, PRIMARY)[2]
-            w.engine.node_is(node, NodeState.GONE)
-            moved = await up(w, uid, WORKER, 2)
-            assert replica(moved, WORKER)[2] == stays
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    ("kind", "fault"),
-    [(DrillKind.KILL, Fault.KILL), (DrillKind.OOM, Fault.OOM), (DrillKind.SEGV, Fault.SEGV)],
-)
-def test_a_drill_hits_the_running_replica_once(
-    tmp_path: Path, kind: DrillKind, fault: Fault
-) -> None:
-    """spec/operations#drills: drills."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            subject = job(1, 1)
-            uid = await w.create(subject)
-            await w.state(uid, JobState.RUNNING)
-            order = Drill(0, kind, WORKER, w.time)
-            await w.store.intake.order_drill(subject.name, order)
-            w.controller.wake(uid)
-            hit = await w.until(uid, lambda found: any(d.done for d in found.drills))
-            assert w.engine.faults_done == [((uid, 1, WORKER), 1, fault)]
-            assert hit.drills[0].number == 1
-            match kind:
-                case DrillKind.KILL:
-                    await up(w, uid, WORKER, 2)
-                case DrillKind.SEGV:
-                    await w.until(uid, lambda found: found.attempt == 2)
-                case _:
-                    failed = await w.state(uid, JobState.FAILED)
-                    assert failed.error is not None
-                    assert "ran out of memory" in failed.error.message
 
     asyncio.run(story())
 

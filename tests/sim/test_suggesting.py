@@ -15,7 +15,7 @@ from tests.unit.jobs import CREATED
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.changes import assigned, completed, stopped
+from trainshed.core.study.changes import assigned, completed
 from trainshed.core.study.records import (
     Measurement,
     Parameters,
@@ -238,14 +238,6 @@ def test_points_that_clients_want_tried_come_before_new_ones() -> None:
     assert all(trial.started for trial in found)
 
 
-def test_a_trial_that_was_told_to_stop_is_not_given_out_again() -> None:
-    bureau = Bureau()
-    bureau.ask("ada")
-    bureau.serve().changes(1, stopped)
-    name = bureau.ask("ada")
-    assert bureau.serve().given(name) == (2,)
-
-
 # --- limits ---
 
 
@@ -270,25 +262,6 @@ def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:
     bureau.ask("bob", 1)
     bureau.serve()
     assert [trial.state for trial in bureau.trials()] == [TrialState.STOPPING] * 2
-
-
-def test_the_service_s_own_limit_is_kept() -> None:
-    """facts/tuning#metrics: a study has at most 1,000 trials; a setting here."""
-    bureau = Bureau(most=2)
-    name = bureau.ask("ada", 5)
-    assert bureau.serve().given(name) == (1, 2)
-    other = bureau.ask("bob", 1)
-    assert bureau.serve().given(other) == ()
-
-
-def test_a_study_with_nothing_left_to_try_is_over() -> None:
-    """spec/tuning#algorithms, grid search."""
-    bureau = Bureau(points=2)
-    name = bureau.ask("ada", 5)
-    assert bureau.serve().given(name) == (1, 2)
-    other = bureau.ask("bob", 1)
-    assert bureau.serve().given(other) == ()
-    assert bureau.stored_study().state is StudyState.COMPLETED
 
 
 # --- a service that dies ---
@@ -491,14 +464,6 @@ def test_checks_that_wait_together_are_one_question() -> None:
     bureau.serve()
     assert bureau.advisor.asked == [(1, 2, 3), (1,)]
     assert not bureau.operation(later).should_stop
-
-
-def test_a_trial_that_is_over_need_not_be_stopped() -> None:
-    bureau = Bureau(bar=0.5)
-    bureau.completes(bureau.request(0.2, 0.6, 0.1), 0.1)
-    name = bureau.check(1)
-    found = bureau.serve().operation(name)
-    assert (found.state, found.should_stop) == (OperationState.SUCCEEDED, False)
 
 
 def test_a_check_of_a_trial_that_is_not_there_fails() -> None:

@@ -61,21 +61,6 @@ def test_going_round_while_time_stands_still_is_an_error() -> None:
         virtual.run(Clock(), body())
 
 
-def test_what_a_thread_would_do_is_done_in_place() -> None:
-    async def body() -> int:
-        return await asyncio.to_thread(lambda: 5)
-
-    assert virtual.run(Clock(), body()) == 5
-
-
-def test_a_thread_cannot_wake_the_loop() -> None:
-    async def body() -> None:
-        asyncio.get_running_loop().call_soon_threadsafe(print)
-
-    with pytest.raises(RuntimeError, match="thread"):
-        virtual.run(Clock(), body())
-
-
 def test_a_crash_gives_no_turn_to_what_was_running() -> None:
     clock, seen = Clock(), list[str]()
 

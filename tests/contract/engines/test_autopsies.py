@@ -55,35 +55,6 @@ async def weighed(house: House, uid: JobUid) -> Autopsy:
     return autopsy
 
 
-def test_the_files_and_the_environment_are_as_they_were(house: Run) -> None:
-    """spec/operations#shells: a failed replica's file system and environment, and the same shell opened on
-    it."""
-
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(
-            house,
-            "echo $HOME >where; echo loss >result; echo bye; exit 3",
-            environ=(("EPOCHS", "7"), ("API_TOKEN", "hush")),
-        )
-        autopsy = await weighed(house, uid)
-        assert (autopsy.exit_code, autopsy.tail, autopsy.incarnation) == (3, "bye", 1)
-        assert autopsy.expires - autopsy.kept == HOUR
-        assert autopsy.size > 0
-        script = b"cat result; echo $EPOCHS $API_TOKEN; pwd -P; echo $HOME; cat where; echo n >new; exit 4"
-        terminal = await look(house, uid)
-        seen = (await shown(terminal, script)).splitlines()
-        assert seen[:2] == ["loss", "7 (redacted)"]
-        assert seen[2] == f"{seen[3]}/work"
-        if house.engine.capabilities().process_namespace:
-            # Where the program had them, since environments remember their paths.
-            assert seen[3] == seen[4]
-        assert terminal.status == 4
-        assert "n" in await shown(await look(house, uid), b"cat new\n")
-
-    house(test)
-
-
 def test_no_secret_is_on_the_disk(house: Run) -> None:
     """Redacted when it is captured: soon after the program is started, or when the service ends."""
 

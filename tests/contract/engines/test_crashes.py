@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
+from tests.contract.engines.conftest import PRIMARY, House, Run
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
@@ -133,24 +133,6 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
         await house.started(uid)
         os.kill(house.shim(uid)["shim"], signal.SIGKILL)
         assert isinstance(await house.end(uid), ReplicaLost)
-
-    house(test)
-
-
-def test_a_program_dies_with_its_shim_and_is_reported_lost(house: Run, mark: str) -> None:
-    async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", f"echo up; sleep 60; : {mark}")
-        await house.line(uid, lambda text: text == "up")
-        assert processes_marked(mark)
-        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        end = await house.end(uid)
-        assert isinstance(end, ReplicaLost)
-        assert not processes_marked(mark)
-        await house.restart()
-        assert isinstance(await house.end(uid), ReplicaLost)
-        await house.engine.launch([house.plan(uid, "echo", "again", incarnation=2)])
-        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0
-        assert house.texts(uid) == ["up", "again"]
 
     house(test)
 

@@ -72,23 +72,6 @@ def test_it_has_the_programs_environment_directory_and_status(house: Run) -> Non
     house(test)
 
 
-def test_it_is_a_real_terminal_of_the_size_asked_for(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        terminal = await opened(house, uid, rows=33, columns=99, term="dumb", label="job r-0")
-        await terminal.write(b"stty size; tty; echo $TERM; cat; stty size; exit\n")
-        assert "/dev/" in await until(terminal, "dumb\r\n")
-        terminal.resize(40, 120)
-        await terminal.write(b"typed\n\x04")
-        seen = await shown(terminal)
-        # Once as it is typed, once as cat says it.
-        assert seen.count("typed") == 2
-        assert "40 120" in seen
-        assert terminal.status == 0
-
-    house(test)
-
-
 def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
     """A shell never keeps a replica alive, and its exit is not the program's."""
 

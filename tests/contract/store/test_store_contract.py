@@ -224,21 +224,6 @@ async def test_quotas_are_set_and_cleared(store: Store) -> None:
     assert quota_key() not in dict(await store.reader.quotas())
 
 
-async def test_commits_move_the_job_and_tell_its_story(store: Store) -> None:
-    job = await created(store, make_job(1))
-    epoch = await store.ledger.acquire("a")
-    for state in (JobState.PREPARING, JobState.RUNNING, JobState.FAILED):
-        live = await loaded(store, 1)
-        assert await store.ledger.commit(epoch, step(live, state, state.lower(), "more")) == (
-            live.generation + 1
-        )
-    assert (await store.reader.job(job.name))[0].state is JobState.FAILED
-    kinds = [told.kind for told in await store.reader.timeline(job.uid)]
-    assert kinds == ["created", "preparing", "more", "running", "more", "failed", "more"]
-    assert await store.ledger.load(job.uid) is None
-    assert await store.ledger.load_live() == ()
-
-
 async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
     """`commit` is stale, and nothing of it is stored."""
     uid = commit.job.uid
@@ -473,16 +458,6 @@ async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone
     with pytest.raises(AlreadyExists):
         await store.ledger.create(epoch, NewWork(replace(job, uid=JobUid(2))))
     assert await store.ledger.commit(epoch, step(live, JobState.RUNNING, "running")) == 2
-
-
-async def test_the_reader_sees_what_was_acknowledged(store: Store) -> None:
-    async def create_and_read(uid: int) -> None:
-        job = await created(store, make_job(uid))
-        assert (await store.reader.job(job.name))[0] == job
-        assert uid in await uids(store, JobQuery("p", None, None, limit=1000))
-        assert (await loaded(store, uid)).job == job
-
-    await asyncio.gather(*(create_and_read(uid) for uid in range(1, 50)))
 
 
 async def test_a_caller_that_gives_up_disturbs_nobody(store: Store) -> None:

@@ -168,11 +168,6 @@ def test_writes_are_synchronous(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_an_unknown_dialect_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="sqlite"):
-        open_store("oracle", tmp_path)
-
-
 @pytest.mark.anyio
 async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.store.store_samples import T0, operation
+from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import (
     PLACE,
     make_study,
@@ -19,7 +19,7 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyState, StudyUid, Trial, TrialState
 from trainshed.store.port import StaleCommit, Store
-from trainshed.store.records import Operation, OperationKind
+from trainshed.store.records import Operation
 from trainshed.store.sqlite import studies
 from trainshed.store.studies import StoredTrial
 
@@ -141,12 +141,6 @@ async def test_numbers_of_deleted_trials_are_not_used_again(store: Store) -> Non
     assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
 
 
-async def test_clients_that_create_trials_at_once_get_a_number_each(store: Store) -> None:
-    await store.studies.create_study(make_study(1))
-    made = await asyncio.gather(*(store.studies.create_trial(make_trial(1)) for _ in range(40)))
-    assert sorted(trial.number for trial in made) == list(range(1, 41))
-
-
 async def test_measurements_are_told_apart_by_step_and_time(store: Store) -> None:
     await store.studies.create_study(make_study(1))
     trial = await store.studies.create_trial(
@@ -261,21 +255,6 @@ async def test_running_operations_are_told_oldest_first(store: Store) -> None:
     parent = f"{PLACE}/studies/study1"
     assert await store.reader.operations(parent, "", 9) == (late, failed)
     assert await store.reader.operations(PLACE, "", 9) == ()
-
-
-async def test_the_check_of_a_trial_says_whether_it_should_stop(store: Store) -> None:
-    await with_trials(store, 1)
-    check = replace(
-        operation(1, parent=f"{PLACE}/studies/study1/trials/1"),
-        kind=OperationKind.CHECK_STOPPING,
-        state=OperationState.RUNNING,
-        study=ONE,
-        trial=1,
-    )
-    await store.studies.begin_operation(check)
-    answered = replace(done(check), should_stop=True)
-    assert await store.studies.finish_operation(answered) == answered
-    assert await store.reader.operation(check.name) == answered
 
 
 async def test_a_deleted_study_takes_all_with_it(store: Store) -> None:

@@ -1,5 +1,0 @@
-from setuptools import find_packages, setup
-
-setup(
-    name="iris_tree", version="0.1", packages=find_packages(), install_requires=["gcsfs", "pandas"]
-)

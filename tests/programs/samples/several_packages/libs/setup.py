@@ -1,3 +1,0 @@
-from setuptools import setup
-
-setup(name="shared-lib", version="1.2", packages=["shared_lib"], install_requires=["click"])
