@@ -5,7 +5,6 @@ jobId. Lists of tuning jobs and pipelines accept the same fields, those of pipel
 is accepted in either spelling.
 """
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, assert_never
 
@@ -68,30 +67,25 @@ class JobFilter(Struct, frozen=True):
     where: Condition | None = None
 
 
-class _Field(enum.Enum):
-    DISPLAY_NAME = enum.auto()
-    JOB_ID = enum.auto()
-    STATE = enum.auto()
-    CREATE_TIME = enum.auto()
-    UPDATE_TIME = enum.auto()
-    START_TIME = enum.auto()
-    END_TIME = enum.auto()
-
-
-_FIELDS: Final[Mapping[str, _Field]] = {
-    "display_name": _Field.DISPLAY_NAME,
-    "displayName": _Field.DISPLAY_NAME,
-    "job_id": _Field.JOB_ID,
-    "jobId": _Field.JOB_ID,
-    "state": _Field.STATE,
-    "create_time": _Field.CREATE_TIME,
-    "createTime": _Field.CREATE_TIME,
-    "update_time": _Field.UPDATE_TIME,
-    "updateTime": _Field.UPDATE_TIME,
-    "start_time": _Field.START_TIME,
-    "startTime": _Field.START_TIME,
-    "end_time": _Field.END_TIME,
-    "endTime": _Field.END_TIME,
+_TEXTS: Final[Mapping[str, Callable[[Work], str]]] = {
+    "display_name": lambda work: work.display_name,
+    "job_id": lambda work: work.name.job_id,
+}
+_COLUMNS: Final = {"display_name": Column.DISPLAY_NAME, "job_id": Column.JOB_ID}
+_STATE: Final = "state"
+_MOMENTS: Final[Mapping[str, Callable[[Work], int]]] = {
+    "create_time": lambda work: work.created,
+    "update_time": lambda work: work.updated,
+    "start_time": lambda work: work.started,
+    "end_time": lambda work: work.ended,
+}
+_SPELLINGS: Final = {
+    "displayName": "display_name",
+    "jobId": "job_id",
+    "createTime": "create_time",
+    "updateTime": "update_time",
+    "startTime": "start_time",
+    "endTime": "end_time",
 }
 
 
@@ -120,37 +114,18 @@ def _leaf(leaf: Comparison | Term, states: States, further: Further) -> JobTest:
         )
     if leaf.name in further:
         return further[leaf.name](leaf)
-    field = _FIELDS.get(leaf.name)
-    if field is None:
-        known = ", ".join(name for name in (*_FIELDS, *further) if name == name.lower())
-        raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
-    return _comparison(field, leaf, states)
-
-
-def _comparison(field: _Field, leaf: Comparison, states: States) -> JobTest:
-    match field:
-        case _Field.DISPLAY_NAME:
-            matches = text_test(leaf)
-            return lambda job: matches(job.display_name)
-        case _Field.JOB_ID:
-            identified = text_test(leaf)
-            return lambda job: identified(job.name.job_id)
-        case _Field.STATE:
-            return _state(leaf, states)
-        case _Field.CREATE_TIME:
-            created = moment_test(leaf)
-            return lambda job: created(job.created)
-        case _Field.UPDATE_TIME:
-            updated = moment_test(leaf)
-            return lambda job: updated(job.updated)
-        case _Field.START_TIME:
-            started = moment_test(leaf)
-            return lambda job: started(job.started)
-        case _Field.END_TIME:
-            ended = moment_test(leaf)
-            return lambda job: ended(job.ended)
-        case _:
-            assert_never(field)
+    field = _SPELLINGS.get(leaf.name, leaf.name)
+    if field == _STATE:
+        return _state(leaf, states)
+    if text_of := _TEXTS.get(field):
+        matches = text_test(leaf)
+        return lambda job: matches(text_of(job))
+    if moment_of := _MOMENTS.get(field):
+        happened = moment_test(leaf)
+        return lambda job: happened(moment_of(job))
+    lower = (name for name in further if name == name.lower())
+    known = ", ".join((*_TEXTS, _STATE, *_MOMENTS, *lower))
+    raise FilterError(f"jobs cannot be filtered by {leaf.name!r}; use {known} or labels.KEY")
 
 
 def _state(leaf: Comparison, states: States) -> JobTest:
@@ -210,15 +185,13 @@ def _is_text(value: str) -> bool:
 def _compared(leaf: Comparison, states: States) -> Condition | None:
     if leaf.path[0] == "labels":
         return _labelled(leaf)
-    match _FIELDS.get(leaf.name):
-        case _Field.DISPLAY_NAME:
-            return _named(leaf, Column.DISPLAY_NAME)
-        case _Field.JOB_ID:
-            return _named(leaf, Column.JOB_ID)
-        case _Field.STATE if leaf.operator in (Operator.EQUAL, Operator.HAS):
+    match _SPELLINGS.get(leaf.name, leaf.name):
+        case ("display_name" | "job_id") as name:
+            return _named(leaf, _COLUMNS[name])
+        case "state" if leaf.operator in (Operator.EQUAL, Operator.HAS):
             wanted = states[leaf.value]
             return Either(()) if wanted is None else Equal(Column.STATE, wanted.value)
-        case _Field.CREATE_TIME:
+        case "create_time":
             return _created(leaf)
         case _:
             return None

@@ -35,6 +35,7 @@ class Labelled(Protocol):
 
 
 L = TypeVar("L", bound=Labelled)
+K = TypeVar("K", int, float, str)
 
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9})\d*)?)?([Zz]|[+-]\d\d:?\d\d)?"
@@ -139,7 +140,7 @@ def label_test(leaf: Comparison | Term) -> Callable[[Labels], bool]:
 def moment_test(comparison: Comparison) -> Callable[[int], bool]:
     """Return the test of a time, in nanoseconds since the epoch; a time that has not come (0) matches
     nothing. Raises FilterError."""
-    test = _ordered_test(comparison, moment(comparison.value))
+    test = ordered_test(comparison, moment(comparison.value))
     return lambda at: at != 0 and test(at)
 
 
@@ -150,7 +151,7 @@ def ranked_test(comparison: Comparison, ranks: Mapping[str, int]) -> Callable[[i
         raise FilterError(
             f"{comparison.value!r} is no value of {comparison.name}; it has: {', '.join(ranks)}"
         )
-    return _ordered_test(comparison, rank)
+    return ordered_test(comparison, rank)
 
 
 def moment(text: str) -> int:
@@ -170,7 +171,8 @@ def moment(text: str) -> int:
     return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
 
 
-def _ordered_test(comparison: Comparison, wanted: int) -> Callable[[int], bool]:
+def ordered_test(comparison: Comparison, wanted: K) -> Callable[[K], bool]:
+    """Return the test of a value in its own order."""
     match comparison.operator:
         case Operator.EQUAL | Operator.HAS:
             return lambda value: value == wanted

@@ -10,7 +10,14 @@ from typing import Any, Final, assert_never, cast
 
 from msgspec import Struct
 
-from trainshed.api.filters.matching import compile_tree, moment, moment_test, ranked_test, text_test
+from trainshed.api.filters.matching import (
+    compile_tree,
+    moment,
+    moment_test,
+    ordered_test,
+    ranked_test,
+    text_test,
+)
 from trainshed.api.filters.syntax import (
     And,
     Comparison,
@@ -76,7 +83,9 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             severe = ranked_test(leaf, _RANKS)
             return lambda entry: severe(_RANKS[entry.severity.value])
         case ("insertId",) | ("insert_id",):
-            return _insert_id(leaf)
+            # They order as texts, by which a reader goes on within one moment.
+            ordered = ordered_test(leaf, leaf.value)
+            return lambda entry: ordered(entry.insert_id)
         case ("jsonPayload" | "json_payload", *inside) if inside and inside != ["message"]:
             return _payload(leaf, tuple(inside))
         case _:
@@ -121,45 +130,32 @@ def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
             )
 
 
-def _insert_id(leaf: Comparison) -> EntryTest:
-    """Return the test of an insert id. They order as texts, by which a reader goes on within one moment."""
-    wanted = leaf.value
-    match leaf.operator:
-        case Operator.EQUAL | Operator.HAS:
-            return lambda entry: entry.insert_id == wanted
-        case Operator.NOT_EQUAL:
-            return lambda entry: entry.insert_id != wanted
-        case Operator.LESS:
-            return lambda entry: entry.insert_id < wanted
-        case Operator.LESS_EQUAL:
-            return lambda entry: entry.insert_id <= wanted
-        case Operator.GREATER:
-            return lambda entry: entry.insert_id > wanted
-        case Operator.GREATER_EQUAL:
-            return lambda entry: entry.insert_id >= wanted
-        case _:
-            assert_never(leaf.operator)
-
-
 def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
     """Return the test of a field of a line that was JSON. Numbers order as numbers; everything else compares
     as text."""
     absent = leaf.operator is Operator.NOT_EQUAL
-    number = _number(leaf.value)
-    ordered = leaf.operator not in (Operator.EQUAL, Operator.NOT_EQUAL, Operator.HAS)
-    if ordered and number is None:
-        raise FilterError(f"{leaf.name} can be compared by {leaf.operator} with a number only")
-    test = None if ordered else text_test(leaf, fold_case=True)
+    if absent or leaf.operator in (Operator.EQUAL, Operator.HAS):
+        test = text_test(leaf, fold_case=True)
 
-    def compare(entry: Entry) -> bool:
-        value = _inside(entry.payload, path)
-        if value is None:
-            return absent
-        if test is not None:
+        def compare(entry: Entry) -> bool:
+            value = _inside(entry.payload, path)
+            if value is None:
+                return absent
             return test(str(value).lower() if isinstance(value, bool) else str(value))
-        return isinstance(value, int | float) and _in_order(leaf.operator, value, number or 0.0)
 
-    return compare
+        return compare
+    try:
+        ordered = ordered_test(leaf, float(leaf.value))
+    except ValueError:
+        raise FilterError(
+            f"{leaf.name} can be compared by {leaf.operator} with a number only"
+        ) from None
+
+    def in_order(entry: Entry) -> bool:
+        value = _inside(entry.payload, path)
+        return isinstance(value, int | float) and ordered(value)
+
+    return in_order
 
 
 def _inside(payload: Any, path: tuple[str, ...]) -> Any:
@@ -168,22 +164,6 @@ def _inside(payload: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return value
-
-
-def _in_order(order: Operator, value: float, wanted: float) -> bool:
-    below, above = order.value.startswith("<"), order.value.startswith(">")
-    return (
-        (below and value < wanted)
-        or (above and value > wanted)
-        or (order.value.endswith("=") and value == wanted)
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _span(tree: Expression | None) -> tuple[int, int]:

@@ -46,6 +46,16 @@ def where(job: Job, ticket: Ticket) -> str:
     return f"what {task} left" if ticket.autopsy else task
 
 
+def shells_of(services: Services, *, to_open: bool = True) -> Shells:
+    """Return the shells. Raises FailedPrecondition if the operator has turned them off. `to_open` False: what
+    they have kept is meant, which stays."""
+    if services.shells is None or (to_open and not services.shells.allowed):
+        raise FailedPrecondition(
+            "This service opens no shells: its operator has turned them off (setting `shell`)."
+        )
+    return services.shells
+
+
 def live_replica(job: Job, replica: ReplicaId, kept: tuple[Autopsy, ...]) -> Replica:
     """Return a replica of a job, which runs. Raises FailedPrecondition, which says what can be done
     instead."""

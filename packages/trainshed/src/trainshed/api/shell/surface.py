@@ -22,9 +22,9 @@ from typing import Any, Final, cast
 
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
-from trainshed.api.calls.services import Services, Shells, Terminal
+from trainshed.api.calls.services import Services, Terminal
 from trainshed.api.calls.tickets import Ticket
-from trainshed.api.shell.opening import live_replica, open_shell, where
+from trainshed.api.shell.opening import live_replica, open_shell, shells_of, where
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -35,7 +35,7 @@ from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode, WireError
 
-_HERE: Final = Path(__file__).parent
+_PAGE: Final = Path(__file__).parent / "page"
 _PATIENCE: Final = 10.0
 """Seconds that a client has to send its ticket."""
 _MOST: Final = 4096
@@ -93,7 +93,8 @@ class ShellSurface:
             case "redirect", _:
                 return Response(b"", 308, [(b"location", b"/shell/"), (b"content-length", b"0")])
             case "part", {"part": name} if name in _PARTS:
-                body, kind = _part(name)
+                file, kind = _PARTS[name]
+                body = (_PAGE / file).read_bytes()
                 return sized(b"" if request.method == "HEAD" else body, kind, more=_GUARDS)
             case _:
                 text = (
@@ -108,13 +109,13 @@ class ShellSurface:
         ticket, title = await self._ticket_by_link(
             cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
         )
-        token, _ = _shells(self._services).tickets.issue(ticket)
+        token, _ = shells_of(self._services).tickets.issue(ticket)
         return json_answer(encode_text({"token": token, "title": title}))
 
     async def _ticket_by_link(self, link: Mapping[str, Any]) -> tuple[Ticket, str]:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
         FailedPrecondition."""
-        shells = _shells(self._services)
+        shells = shells_of(self._services)
         wrong = PermissionDenied(
             "This link opens no shell here: it is not whole, or of another service. Take it from the job "
             "again (webAccessUris)."
@@ -152,7 +153,7 @@ class ShellSurface:
             return
         try:
             ticket, wish = self._order(message.get("text") or "")
-            shells = _shells(self._services)
+            shells = shells_of(self._services)
             shell = await open_shell(self._services, shells, ticket, wish)
         except (RequestError, WireError) as error:
             refused = refusal(error, "trainshed_v1")
@@ -174,7 +175,7 @@ class ShellSurface:
             token = str(order["token"])
         except (ValueError, KeyError, TypeError):
             raise FailedPrecondition("The first message must be JSON with a token.") from None
-        shells = _shells(self._services)
+        shells = shells_of(self._services)
         ticket = shells.tickets.redeem(token)
         if ticket is None:
             raise PermissionDenied(
@@ -196,23 +197,9 @@ class ShellSurface:
         return ticket, wish
 
 
-def _shells(services: Services) -> Shells:
-    """Return the shells. Raises FailedPrecondition if the operator has turned them off."""
-    if services.shells is None or not services.shells.allowed:
-        raise FailedPrecondition(
-            "This service opens no shells: its operator has turned them off (setting `shell`)."
-        )
-    return services.shells
-
-
 async def _refuse(send: Send, text: str) -> None:
     await say(send, {"error": text})
     await hang_up(send, REFUSED)
-
-
-def _part(name: str) -> tuple[bytes, bytes]:
-    file, kind = _PARTS[name]
-    return _HERE.joinpath("page", file).read_bytes(), kind
 
 
 async def bridge(

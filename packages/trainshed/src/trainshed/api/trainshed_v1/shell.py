@@ -1,22 +1,19 @@
 """Shells in running replicas, and in what failed replicas left: tickets, and the files as an archive."""
 
 from collections.abc import AsyncGenerator
-from typing import Final
 
 from trainshed.api.calls.services import Shells
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.shell.opening import live_replica
+from trainshed.api.shell.opening import live_replica, shells_of
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
-from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import Autopsy
 from trainshed.wire.trainshed_v1 import shells as records
-
-_OFF: Final = "This service opens no shells: its operator has turned them off (setting `shell`)."
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:
@@ -26,7 +23,7 @@ async def open_(call: JsonCall) -> records.ShellTicket:
     Raises FailedPrecondition if shells are turned off or the replica does not run, NotFound if nothing of it
     is kept.
     """
-    services, shells = call.services, _shells(call, open_=True)
+    services, shells = call.services, shells_of(call.services)
     job, _ = await find_job(services.reader, call.target)
     replica, autopsy, attempt = _asked(call.fields(), job)
     if autopsy:
@@ -55,8 +52,9 @@ async def autopsy_files(call: JsonCall) -> AsyncGenerator[bytes]:
     job, _ = await find_job(call.services.reader, call.target)
     fields = Fields({"replica": call.parameter("replica"), "attempt": call.number("attempt")})
     replica, _, attempt = _asked(fields, job)
-    kept = _kept(_shells(call), job, replica, attempt)
-    return _shells(call).autopsy_files(job.uid, kept.attempt, kept.replica)
+    shells = shells_of(call.services, to_open=False)
+    kept = _kept(shells, job, replica, attempt)
+    return shells.autopsy_files(job.uid, kept.attempt, kept.replica)
 
 
 def _asked(fields: Fields, job: Job) -> tuple[ReplicaId | None, bool, int]:
@@ -97,10 +95,3 @@ def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> 
         for autopsy in kept
     )
     raise NotFound(f"Nothing is kept of that one of {job.name}; there is {there}.")
-
-
-def _shells(call: JsonCall, *, open_: bool = False) -> Shells:
-    shells = call.services.shells
-    if shells is None or (open_ and not shells.allowed):
-        raise FailedPrecondition(_OFF)
-    return shells
