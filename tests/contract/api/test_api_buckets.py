@@ -6,15 +6,10 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import container, custom_job, ml_job, package
 
 pytestmark = pytest.mark.anyio
-
-
-def violations(answer: Any) -> dict[str, str]:
-    assert answer.status == 400, answer.body
-    found = answer.error["details"][0]["fieldViolations"]
-    return {each["field"]: each["description"] for each in found}
 
 
 async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:

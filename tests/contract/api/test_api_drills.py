@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
+from tests.contract.api.refusals import violations
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.rest import ApiApplication
@@ -88,12 +89,6 @@ async def running(house: House, name: str = NAME) -> None:
 
 async def order(house: House, **body: Any) -> Any:
     return await house.call("POST", f"{JOB}:drill", body)
-
-
-def violations(answer: Any) -> dict[str, str]:
-    assert answer.status == 400, answer.body
-    listed = answer.error["details"][0]["fieldViolations"]
-    return {violation["field"]: violation["description"] for violation in listed}
 
 
 async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -> None:

@@ -1,8 +1,6 @@
 """How a replica was started, over a real store and real files (spec/program#launches)."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +9,6 @@ from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.lifecycle.events import JobAdmitted
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    built = House(tmp_path)
-    yield built
-    built.close()
 
 
 async def test_a_launch_says_what_ran(house: House) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import House
+from tests.contract.api.refusals import violations
 from tests.contract.api.rooms import node
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
@@ -22,12 +23,6 @@ WAITING = Waiting(
     "would start now with at most 4 replicas",
     ("projects/p1/jobs/a",),
 )
-
-
-def violations(answer: Any) -> dict[str, str]:
-    assert answer.status == 400, answer.body
-    listed = answer.error["details"][0]["fieldViolations"]
-    return {violation["field"]: violation["description"] for violation in listed}
 
 
 async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:

@@ -6,7 +6,8 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
-from tests.contract.api.test_metadata import fields, ok
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_metadata import ok
 from tests.contract.api.test_tensorboards import board_made
 from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job

@@ -6,7 +6,8 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.api.house import LOCATION, House
-from tests.contract.api.test_metadata import fields, ok
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_metadata import ok
 from trainshed.core.lifecycle.records import Job
 from trainshed.datasets.port import DataRefused
 

@@ -2,21 +2,20 @@
 every field that is, and nothing is stored (facts/experiments#limits, facts/experiments#points)."""
 
 import base64
-from typing import Any
 
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import (
     ARTIFACTS,
     CONTEXTS,
     EXECUTIONS,
     STORE,
-    fields,
     ok,
     store_made,
 )
-from tests.contract.api.test_tensorboards import run_made, scalars, series_made, values
+from tests.contract.api.test_tensorboards import run_made, series_made
 
 pytestmark = pytest.mark.anyio
 LABELS = {f"l{number}": "x" for number in range(64)}
@@ -125,32 +124,6 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
     assert fields(answer) == {
         f"{field}.{each}" for each in ("display_name", "plugin_data", "value_type")
     }
-
-
-async def test_points(house: House) -> None:
-    run = await run_made(house)
-    loss = await series_made(house, run)
-    many = [
-        scalars(loss, *((step, 0.5) for step in range(start, start + 2500))) for start in (0, 2500)
-    ]
-    await ok(house, "POST", f"{run}:write", {"timeSeriesData": many})
-    one = scalars(loss, (9_999, 1.0))
-    answer = await house.call("POST", f"{run}:write", {"timeSeriesData": [*many, one]})
-    assert fields(answer) == {"time_series_data"}
-    wrong: list[dict[str, Any]] = [
-        one,
-        scalars("", (1, 1.0)),
-        {**one, "valueType": "TENSOR"},
-        {**one, "values": [{"step": 1, "scalar": {}}, {"step": 2, "tensor": {}}, {"blobs": {}}]},
-    ]
-    answer = await house.call("POST", f"{run}:write", {"timeSeriesData": wrong})
-    assert fields(answer) == {
-        "time_series_data[1].tensorboard_time_series_id",
-        "time_series_data[2].value_type",
-        "time_series_data[3].values[1]",
-        "time_series_data[3].values[2]",
-    }
-    assert len(await values(house, f"{run}/timeSeries/{loss}", maxDataPoints=-1)) == 5000
 
 
 async def test_a_batch_read_names_twenty_series(house: House) -> None:

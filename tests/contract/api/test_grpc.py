@@ -1,5 +1,4 @@
-"""The gRPC transport: credentials, what is not served, faults, limits, both versions, reflection, health,
-IAM."""
+"""The gRPC transport: credentials, what is not served, faults, limits, both versions, reflection, health."""
 
 import asyncio
 import importlib
@@ -12,7 +11,7 @@ import pytest
 from msgspec.structs import force_setattr
 
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
-from tests.unit.specs_requests import custom_job, ml_job, package, pool
+from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls import call as api_call
 from trainshed.core.errors import PermissionDenied
 from trainshed.store.port import NewWork
@@ -207,13 +206,6 @@ def _cancelled() -> tuple[Any, ...]:
     return (CancelRequested(CancelCause.USER, 0),)
 
 
-async def test_ml_v1_is_served_too(house: GrpcHouse) -> None:
-    service = "google.cloud.ml.v1.JobService"
-    await house.ask(f"{service}.CreateJob", {"parent": "projects/p1", "job": ml_job(job_id="a")})
-    stored = await house.ask(f"{service}.GetJob", {"name": "projects/p1/jobs/a"})
-    assert wire_json.to_public(stored)["state"] == "QUEUED"
-
-
 # --- reflection and health
 
 
@@ -246,18 +238,3 @@ async def test_health_needs_no_token(house: GrpcHouse) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as unknown:
         await stub.Check(messages.HealthCheckRequest(service="no.such.Service"))
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-# --- TestIamPermissions
-
-ASKED = ["aiplatform.customJobs.get", "storage.objects.get", "ml.jobs.cancel"]
-
-
-async def test_there_are_no_policies(house: GrpcHouse) -> None:
-    for method in ("GetIamPolicy", "SetIamPolicy"):
-        status = await refused(house, f"/google.iam.v1.IAMPolicy/{method}")
-        assert status.code == code("UNIMPLEMENTED")
-        assert "Of IAMPolicy there is TestIamPermissions" in status.message
-
-
-# --- what both transports hand to a handler

@@ -1,8 +1,6 @@
 """Idle jobs are warned, then stopped: over a real store, by what replicas wrote down (docs/operate.md)."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +17,6 @@ from trainshed.core.names import JobUid, ReplicaId
 pytestmark = pytest.mark.anyio
 UID = JobUid(1000)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    built = House(tmp_path)
-    yield built
-    built.close()
 
 
 async def running(house: House) -> Job:

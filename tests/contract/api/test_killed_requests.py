@@ -13,7 +13,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION
 from tests.contract.api.mortal import Mortal
-from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, STORES
+from tests.contract.api.test_metadata import CONTEXTS, STORES
 from tests.unit.test_specs_pipeline import MODEL
 
 KILLS = 6
@@ -52,38 +52,6 @@ class NewContext(Deed):
         answer = service.ask("GET", f"{CONTEXTS}/{key}")
         assert answer is not None
         return answer.json["metadata"] if answer.status == 200 else answer.status
-
-
-class RunLogged(Deed):
-    """`log_params`: the whole run as last seen, with its etag, which is stale when it is sent again."""
-
-    def __init__(self) -> None:
-        self._etags: dict[str, str] = {}
-
-    def prepare(self, service: Mortal, key: str) -> None:
-        body = {"schemaTitle": "system.ExperimentRun", "metadata": {"_params": {"a": 1}}}
-        self._etags[key] = ok(service, "POST", f"{CONTEXTS}?contextId={key}", body)["etag"]
-
-    def request(self, key: str) -> Request:
-        body = {"metadata": {"_params": {"a": 1, "b": 2}}, "etag": self._etags[key]}
-        return "PATCH", f"{CONTEXTS}/{key}", body
-
-    def state(self, service: Mortal, key: str) -> Any:
-        return ok(service, "GET", f"{CONTEXTS}/{key}")["metadata"]
-
-
-class EventsAdded(Deed):
-    def prepare(self, service: Mortal, key: str) -> None:
-        for collection, query in ((EXECUTIONS, "executionId"), (ARTIFACTS, "artifactId")):
-            ok(service, "POST", f"{collection}?{query}={key}", {})
-
-    def request(self, key: str) -> Request:
-        event = {"artifact": f"{STORE}/artifacts/{key}", "type": "OUTPUT"}
-        return "POST", f"{EXECUTIONS}/{key}:addExecutionEvents", {"events": [event]}
-
-    def state(self, service: Mortal, key: str) -> Any:
-        graph = ok(service, "GET", f"{EXECUTIONS}/{key}:queryExecutionInputsAndOutputs")
-        return [event["type"] for event in graph.get("events", [])]
 
 
 class PointsWritten(Deed):
@@ -156,30 +124,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mortal]:
         yield mortal
 
 
-DEEDS = ("context", "run", "events", "points", "model")
+DEEDS = ("context", "points", "model")
 
 
 def deed_of(name: str, service: Mortal) -> Deed:
     match name:
         case "context":
             return NewContext()
-        case "run":
-            return RunLogged()
-        case "events":
-            return EventsAdded()
         case "points":
             return PointsWritten(service)
         case _:
             return ModelUploaded()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.soak] if name in ("run", "events") else [])
-        for name in DEEDS
-    ],
-)
+@pytest.mark.parametrize("name", DEEDS)
 def test_what_is_killed_before_its_answer_is_done_or_not(service: Mortal, name: str) -> None:
     deed = deed_of(name, service)
     steps, after = measured(service, deed, name)

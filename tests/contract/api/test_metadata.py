@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import SKLEARN
 
 pytestmark = pytest.mark.anyio
@@ -44,12 +45,6 @@ def custom_job(**spec: Any) -> dict[str, Any]:
         "containerSpec": {"imageUri": SKLEARN, "command": ["true"]},
     }
     return {"displayName": "j", "jobSpec": {"workerPoolSpecs": [pool], **spec}}
-
-
-def fields(answer: Any) -> set[str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
-    (details,) = answer.error["details"]
-    return {violation["field"] for violation in details["fieldViolations"]}
 
 
 async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
@@ -204,25 +199,6 @@ async def test_lists_have_pages(house: House) -> None:
         "r1",
         "r0",
     ]
-
-
-async def test_every_fault_of_a_node_is_named(house: House) -> None:
-    await store_made(house)
-    wrong = {
-        "displayName": "x" * 129,
-        "metadata": {"text": "x" * 200_001},
-        "labels": {"Not A Label": "x"},
-    }
-    assert fields(await house.call("POST", f"{CONTEXTS}?contextId=e", wrong)) == {
-        "context.display_name",
-        "context.metadata",
-        "context.labels.Not A Label",
-    }
-    assert fields(await house.call("POST", f"{CONTEXTS}?contextId=Not_An_Id", {})) == {"context_id"}
-    event = {"events": [{"artifact": f"{STORE}/artifacts/a"}]}
-    await ok(house, "POST", f"{EXECUTIONS}?executionId=x", {})
-    answer = await house.call("POST", f"{EXECUTIONS}/x:addExecutionEvents", event)
-    assert fields(answer) == {"events[0].type"}
 
 
 async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:

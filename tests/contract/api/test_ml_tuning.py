@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import SECOND, START, House
+from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import ml_job
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
@@ -41,12 +42,6 @@ async def record(house: House, job_id: str = "census") -> TuningJob:
     work, _ = await house.store.reader.job(JobName.parse(f"projects/p1/jobs/{job_id}"))
     assert isinstance(work, TuningJob)
     return work
-
-
-def fields(answer: Any) -> set[str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
-    (details,) = answer.error["details"]
-    return {violation["field"] for violation in details["fieldViolations"]}
 
 
 async def over(house: House, job_id: str = "census", **changes: Any) -> None:
@@ -220,13 +215,3 @@ async def test_what_a_job_cannot_go_on_from(house: House) -> None:
         answer = await asked(house, "more", resumePreviousJobId="census", **changes)
         assert fields(answer) == {field}
     assert (await asked(house, "more", resumePreviousJobId="census")).status == 200
-
-
-async def test_explain_is_of_one_trial(house: House) -> None:
-    """spec/submit#preflight: the pre-flight asks for what one trial takes."""
-    body = ml_job(job_id="census", hyperparameters=HYPERPARAMETERS)
-    answer = await house.call(
-        "POST", "/trainshed/v1/jobs:explain", {"api": "ml", "project": "p1", "job": body}
-    )
-    assert answer.status == 200, answer.body
-    assert (await house.call("GET", JOBS)).json == {}

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import Answer, House
-from tests.contract.api.test_models import MODELS, PLACE, fields, uploaded
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_models import MODELS, PLACE, uploaded
 from tests.unit.test_specs_pipeline import MODEL
 
 pytestmark = pytest.mark.anyio

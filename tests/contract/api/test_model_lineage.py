@@ -8,8 +8,9 @@ import pytest
 
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ok
-from tests.contract.api.test_models import MODELS, fields, uploaded
+from tests.contract.api.test_models import MODELS, uploaded
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
 from trainshed.access.job_tokens import JobClaims

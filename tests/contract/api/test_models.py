@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import fields
 from tests.unit.test_specs_pipeline import MODEL
 
 pytestmark = pytest.mark.anyio
@@ -29,12 +30,6 @@ async def shown(house: House, name: str) -> dict[str, Any]:
 async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
     found = (await house.call("GET", f"{MODELS}/{model}:listVersions")).json["models"]
     return {each["versionId"]: set(each.get("versionAliases", ())) for each in found}
-
-
-def fields(answer: Any) -> set[str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
-    (details,) = answer.error["details"]
-    return {violation["field"] for violation in details["fieldViolations"]}
 
 
 async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(house: House) -> None:

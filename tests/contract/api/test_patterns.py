@@ -108,15 +108,3 @@ async def test_a_filter_has_a_largest_number_of_comparisons(house: House) -> Non
     answer = await listed(house, " ".join(["x"] * 501))
     assert answer.status == 400
     assert "500 comparisons" in answer.body.decode()
-
-
-@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(a{99}){99}", "a" * 1001])
-async def test_a_drills_pattern_that_is_not_served_says_why(house: House, pattern: str) -> None:
-    await talkative(house, lines=1)
-    ordered = await house.call("POST", "/trainshed/v1/jobs/1000:drill", {"atLine": pattern})
-    asked = await house.call(
-        "GET", f"/trainshed/v1/jobs/1000/resumeReport?stepPattern={quote(pattern)}"
-    )
-    for answer, field in ((ordered, "atLine"), (asked, "stepPattern")):
-        assert answer.status == 400
-        assert field in answer.body.decode()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
+from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import inputs, pipeline
 from tests.unit.test_specs_tuning import tuning_job
@@ -25,12 +26,6 @@ async def created(house: House, resource_id: str = "r1", **changes: Any) -> dict
     answer = await house.call("POST", f"{RESOURCES}?persistentResourceId={resource_id}", body)
     assert answer.status == 200, answer.body
     return answer.json
-
-
-def fields(answer: Any) -> set[str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
-    (details,) = answer.error["details"]
-    return {violation["field"] for violation in details["fieldViolations"]}
 
 
 async def test_a_resource_runs_from_the_moment_it_is_created(house: House) -> None:

@@ -2,9 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,13 +23,6 @@ pytestmark = pytest.mark.anyio
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
 LINE = "x" * 1000
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    built = House(tmp_path)
-    yield built
-    built.close()
 
 
 def timer(house: House, **settings: str) -> RetentionTimer:

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
-from tests.contract.api.test_metadata import fields, ok
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_metadata import ok
 
 pytestmark = pytest.mark.anyio
 PLACE = "projects/p1/locations/us-central1"
@@ -185,28 +186,6 @@ async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
     assert fields(answer) == {"requests"}
     made = await ok(house, "POST", path, {"requests": requests[:1000]})
     assert len(made["tensorboardRuns"]) == 1000
-
-
-async def test_a_thousand_points_of_many_are_shown_with_the_first_and_the_last(
-    house: House,
-) -> None:
-    run = await run_made(house)
-    loss = await series_made(house, run)
-    for start in range(0, 6000, 3000):
-        data = scalars(loss, *((step, float(step)) for step in range(start, start + 3000)))
-        await ok(house, "POST", f"{run}:write", {"timeSeriesData": [data]})
-    series = f"{run}/timeSeries/{loss}"
-    shown = await values(house, series)
-    assert (len(shown), shown[0], shown[-1]) == (1000, (0, 0.0), (5999, 5999.0))
-    assert len(await values(house, series, maxDataPoints=-1)) == 6000
-    # A tensor beside it, of which fewer are shown, takes none of them away.
-    body = {"displayName": "tensor", "valueType": "TENSOR"}
-    tensor = (await ok(house, "POST", f"{run}/timeSeries", body))["name"]
-    place = f"{tensor.rpartition('/')[0]}/{loss}"
-    board = run.partition("/experiments")[0]
-    query = urlencode([("timeSeries", tensor), ("timeSeries", place)])
-    both = (await ok(house, "GET", f"{board}:batchRead?{query}"))["timeSeriesData"]
-    assert [len(each.get("values", [])) for each in both] == [0, 1000]
 
 
 async def test_writers_of_one_run_lose_nothing(house: House) -> None:

@@ -24,8 +24,7 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialStat
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import begin
-from trainshed.core.works import Work
-from trainshed.store.port import NO_JOB, NewWork
+from trainshed.store.port import NewWork
 
 pytestmark = pytest.mark.anyio
 OURS = "/trainshed/v1/jobs"
@@ -251,14 +250,6 @@ async def test_an_ml_tuning_job_names_its_trials_jobs_as_ml_does(house: House) -
     assert (child["parent"], child["trial"]) == (f"projects/p1/jobs/{job_id}", 1)
 
 
-async def test_cancel_is_taken_for_a_tuning_job_and_a_pipeline(house: House) -> None:
-    await created(house)
-    asked = pipeline(trainingTaskInputs=inputs())
-    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).json["name"]
-    for path in ("1000", quote(made, safe="")):
-        assert (await house.call("POST", f"{OURS}/{path}:cancel")).json == {}
-
-
 async def test_watching_sends_a_tuning_job_when_it_or_a_trial_changed(house: House) -> None:
     name = await created(house)
     async with house.stream(f"{OURS}/1000/watch") as lines:
@@ -307,34 +298,6 @@ async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House
     assert await messages(house, f"{OURS}/1000/logs?trial=2&replica=workerpool0-0&tail=1") == [
         (2, "b299")
     ]
-
-
-async def test_following_reads_the_job_of_a_new_trial_alone(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stream over a job of a thousand trials does not read all of them for each one that begins."""
-    name = await created(house)
-    await begun(house, name, 71, 72)
-    asked: list[tuple[int, int]] = []
-    reader = house.store.reader
-    children = reader.children
-
-    async def counted(parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
-        found = await children(parent, after)
-        asked.append((after, len(found)))
-        return found
-
-    monkeypatch.setattr(reader, "children", counted)
-    house.write_log(71, "workerpool0-0", (START, "one"))
-    async with house.stream(f"{OURS}/1000/logs?follow=true") as lines:
-        assert (await lines.next())["message"] == "one"
-        for uid in (73, 74):
-            await begun(house, name, uid)
-            house.write_log(uid, "workerpool0-0", (START + uid * SECOND, "more"))
-            assert (await lines.next())["message"] == "more"
-        await house.become(name, state=JobState.SUCCEEDED, running=())
-        assert await lines.next() is None
-    assert asked == [(0, 2), (72, 1), (73, 1)]
 
 
 async def test_following_takes_in_trials_that_begin_later(house: House) -> None:

@@ -1,30 +1,19 @@
 """A value that its enum does not have: refused with those it has, and with no fault that only follows from
 it."""
 
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
 from tests.contract.api.house import LOCATION, House
-from tests.contract.api.test_grpc import grpc
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from tests.unit.test_specs_pipeline import inputs, pipeline
-from trainshed.wire import pool as wire_pool
 
 pytestmark = pytest.mark.anyio
 ML_JOBS = "/v1/projects/p1/jobs"
 VERTEX_JOBS = f"{LOCATION}/customJobs"
 PARENT = "projects/p1/locations/us-central1"
 TIERS = "BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM"
-
-
-@pytest.fixture
-async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
-    async with GrpcHouse(tmp_path).open() as opened:
-        yield opened
 
 
 async def faults(house: House, path: str, body: dict[str, Any]) -> dict[str, str]:
@@ -99,26 +88,3 @@ async def test_within_the_inputs_of_a_pipeline(house: House) -> None:
     (field,) = told
     assert field.endswith("machine_spec.accelerator_type")
     assert "did you mean NVIDIA_TESLA_T4?" in told[field]
-
-
-async def test_numbers_over_grpc(grpc_house: GrpcHouse) -> None:
-    """The binary form carries any number; JSON's rules hold for it as well."""
-    request: Any = wire_pool.message_class("google.cloud.aiplatform.v1.CreateCustomJobRequest")()
-    request.parent = PARENT
-    request.custom_job.display_name = "a"
-    request.custom_job.job_spec.scheduling.strategy = 99
-    only = request.custom_job.job_spec.worker_pool_specs.add()
-    only.container_spec.image_uri = "gcr.io/p1/image"
-    only.replica_count = 1
-    only.machine_spec.machine_type = "n1-standard-8"
-    only.machine_spec.accelerator_type = 77
-    only.machine_spec.accelerator_count = 1
-    path = "/google.cloud.aiplatform.v1.JobService/CreateCustomJob"
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await grpc_house.send(path, request.SerializeToString())
-    status = status_of(failure.value)
-    assert sorted(violation.field for violation in violations_of(status)) == [
-        "custom_job.job_spec.scheduling.strategy",
-        "custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
-    ]
-    assert "99; the values are ON_DEMAND, LOW_COST, STANDARD, SPOT, FLEX_START." in status.message
