@@ -9,41 +9,32 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from socket import socket as Socket  # noqa: N812 beside a module of that name
 
 import msgspec
-from msgspec import Struct, field
 
 from trainshed.buckets.setup import BucketSetup
 from trainshed.replica.system.listening import listen_tcp, listen_unix
 
 
-class Listeners(Struct):
-    """The listening sockets; each is None where the setup names no address for it."""
+class Listeners:
+    """The listening sockets by name: `gateway`, the Unix socket of the API's gateway; `replicas`, that of
+    the replicas' relays; `plain`, the TCP port; `secure`, the one that speaks TLS. One is missing where
+    the setup names no address for it."""
 
-    #: The Unix socket of the API's gateway.
-    gateway: Socket | None = None
-    #: The Unix socket of the replicas' relays.
-    replicas: Socket | None = None
-    #: The TCP port.
-    plain: Socket | None = None
-    #: The TCP port that speaks TLS.
-    secure: Socket | None = None
-    #: The files of the Unix sockets: path, device and inode.
-    files: list[tuple[Path, int, int]] = field(default_factory=list[tuple[Path, int, int]])
+    def __init__(self, sockets: Mapping[str, Socket] | None = None) -> None:
+        self._sockets = dict(sockets or {})
+        #: The files of the Unix sockets: path, device and inode.
+        self._files: list[tuple[Path, int, int]] = []
 
     @staticmethod
     def opened(setup: BucketSetup) -> Listeners:
         """Listen at the addresses of a setup. Raises OSError."""
         listeners = Listeners()
         try:
-            if setup.host:
-                listeners.plain = listen_tcp(setup.host, setup.port)
-            if setup.host and setup.certificate:
-                listeners.secure = _secure(setup)
-            listeners.gateway = listeners._unix(setup.gateway)
-            listeners.replicas = listeners._unix(setup.replicas)
+            listeners._listen(setup)
         except OSError:
             listeners.close()
             raise
@@ -58,53 +49,47 @@ class Listeners(Struct):
         handles = msgspec.json.decode(text, type=dict[str, int])
         for handle in handles.values():
             os.set_inheritable(handle, False)
-        taken = {name: Socket(fileno=handle) for name, handle in handles.items()}
-        return Listeners(
-            taken.get("gateway"), taken.get("replicas"), taken.get("plain"), taken.get("secure")
-        )
+        return Listeners({name: Socket(fileno=handle) for name, handle in handles.items()})
 
-    def sockets(self) -> dict[str, Socket]:
-        """The sockets that exist, by the names of their fields."""
-        sockets = {
-            "gateway": self.gateway,
-            "replicas": self.replicas,
-            "plain": self.plain,
-            "secure": self.secure,
-        }
-        return {name: listener for name, listener in sockets.items() if listener is not None}
+    def sockets(self) -> Mapping[str, Socket]:
+        """The sockets by their names."""
+        return self._sockets
 
     @property
     def is_open(self) -> bool:
         """Whether any socket is open."""
-        return any(listener.fileno() >= 0 for listener in self.sockets().values())
+        return any(listener.fileno() >= 0 for listener in self._sockets.values())
 
     def ports(self) -> tuple[int, int]:
         """The TCP ports without and with TLS; 0 = there is none."""
         plain, secure = (
-            0 if listener is None else int(listener.getsockname()[1])
-            for listener in (self.plain, self.secure)
+            int(self._sockets[name].getsockname()[1]) if name in self._sockets else 0
+            for name in ("plain", "secure")
         )
         return plain, secure
 
     def close(self) -> None:
         """Stop listening, and remove the socket files unless another process uses them by now. It can be
         called again."""
-        for listener in self.sockets().values():
+        for listener in self._sockets.values():
             listener.close()
-        for path, device, inode in self.files:
+        for path, device, inode in self._files:
             with contextlib.suppress(OSError):
                 status = path.stat()
                 if (status.st_dev, status.st_ino) == (device, inode):
                     path.unlink()
-        self.files.clear()
+        self._files.clear()
 
-    def _unix(self, path: str) -> Socket | None:
-        if not path:
-            return None
-        listener = listen_unix(Path(path))
-        made = Path(path).stat()
-        self.files.append((Path(path), made.st_dev, made.st_ino))
-        return listener
+    def _listen(self, setup: BucketSetup) -> None:
+        if setup.host:
+            self._sockets["plain"] = listen_tcp(setup.host, setup.port)
+        if setup.host and setup.certificate:
+            self._sockets["secure"] = _secure(setup)
+        for name, path in (("gateway", setup.gateway), ("replicas", setup.replicas)):
+            if path:
+                self._sockets[name] = listen_unix(Path(path))
+                made = Path(path).stat()
+                self._files.append((Path(path), made.st_dev, made.st_ino))
 
 
 def encode(handles: dict[str, int]) -> str:

@@ -74,9 +74,10 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     groups = ConnectionGroups(limits.of_this_process())
     config = server_config(app, protocol(kinds, groups), grace=_GRACE_S)
     certificate = Certificate(Path(setup.certificate), Path(setup.key))
-    tls = [TlsListener(listeners.secure, certificate)] if listeners.secure else list[TlsListener]()
-    if listeners.plain is not None and setup.tls:
-        tls.append(TlsListener(listeners.plain, certificate, plain=True))
+    sockets = listeners.sockets()
+    tls = [TlsListener(sockets["secure"], certificate)] if "secure" in sockets else []
+    if setup.tls and "plain" in sockets:
+        tls.append(TlsListener(sockets["plain"], certificate, plain=True))
     server = LingeringServer(config, tls, groups)
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -87,14 +88,11 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     # action, so that the process ends with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    taken: list[socket.socket] = []
-    if listeners.plain is not None and not setup.tls:
-        taken.append(listeners.plain)
-    ways = ((listeners.gateway, Listener.GATEWAY), (listeners.replicas, Listener.REPLICA))
-    for listener, kind in ways:
-        if listener is not None:
-            taken.append(listener)
-            kinds[listener.getsockname()] = kind
+    for name, kind in (("gateway", Listener.GATEWAY), ("replicas", Listener.REPLICA)):
+        if name in sockets:
+            kinds[sockets[name].getsockname()] = kind
+    spoken = {listener.socket for listener in tls}
+    taken = [listener for listener in sockets.values() if listener not in spoken]
     records = Thread(target=store.complete_records, name="records", daemon=True)
     records.start()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:

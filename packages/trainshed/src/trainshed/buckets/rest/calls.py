@@ -17,7 +17,7 @@ import msgspec
 from trainshed.buckets.authentication import Listener
 from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
-from trainshed.buckets.content import BLOCK
+from trainshed.buckets.content import BLOCK, Staged
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest.uploads import UploadSessions
@@ -142,6 +142,12 @@ class Call:
             raise
         if pending:
             yield bytes(pending)
+
+    async def receive(self, staged: Staged) -> None:
+        """Write the body to a staged file, as content."""
+        async for block in self.blocks():
+            self.moved += len(block)
+            await self.run(staged.write, block)
 
     def generation(self) -> int | None:
         """The ``generation`` parameter of the query."""

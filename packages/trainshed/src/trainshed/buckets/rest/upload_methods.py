@@ -54,9 +54,7 @@ async def _media(call: Call) -> Response:
     await call.run(objects.precheck, call.target.bucket, name, call.conditions())
     staged = await call.run(call.store.stage)
     try:
-        async for block in call.blocks():
-            call.moved += len(block)
-            await call.run(staged.write, block)
+        await call.receive(staged)
         content_type = call.request.headers.get("content-type", "")
         return await _commit(call, name, staged, {}, content_type)
     finally:

@@ -126,9 +126,7 @@ async def _put(call: Call) -> Response:
     await call.run(objects.precheck, bucket, name, call.conditions())
     staged = await call.run(call.store.stage)
     try:
-        async for block in call.blocks():
-            call.moved += len(block)
-            await call.run(staged.write, block)
+        await call.receive(staged)
         draft = Draft(_properties(call), _custom(call), _expected(call))
         record = await call.run(objects.commit, bucket, name, staged, draft, call.conditions())
     finally:
@@ -196,9 +194,7 @@ async def _put_part(call: Call) -> Response:
         raise InvalidRequest(f"'partNumber' is a number from 1 to {MOST_PARTS}. Correct it.")
     staged = await call.run(stage_part, call.sessions, call.target.bucket, call.query["uploadId"])
     try:
-        async for block in call.blocks():
-            call.moved += len(block)
-            await call.run(staged.write, block)
+        await call.receive(staged)
         verify(staged.sums, _expected(call))
         sums = staged.sums
         etag = await call.run(keep_part, staged, number)
