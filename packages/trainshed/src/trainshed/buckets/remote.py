@@ -11,7 +11,7 @@ Checksums and custom metadata are in the object's metadata at the store, so that
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -159,24 +159,17 @@ class RemoteBucket:
             obstore.delete(self._store, name)
 
     def list(self, bucket: str, query: Query) -> Page:
-        """See the port. In a listing only size, time and generation of objects are known.
-
-        A level of directories is asked for as such, which is cheap for the store however much is below it;
-        everything else is read in the order of the names, from the page's first one on.
-        """
+        """See the port. In a listing only size, time and generation of objects are known."""
 
         def read(meta: ObjectMeta) -> list[ObjectRecord]:
             return [version_of(meta, {}).record]
 
-        is_level = query.delimiter == "/" and not query.match_glob
+        entries = (
+            (name, partial(read, meta) if meta is not None else None)
+            for name, meta in _entries(self._store, query)
+        )
         with translated(self._table):
-            return list_page(
-                query,
-                (
-                    (name, partial(read, meta) if meta is not None else None)
-                    for name, meta in _entries(self._store, query, is_level=is_level)
-                ),
-            )
+            return list_page(query, entries)
 
     def last_written(self, bucket: str, prefix: str) -> int:
         """See the port. Looks at each object below the directory."""
@@ -263,36 +256,29 @@ class OpenRemote:
         """Does nothing, since nothing is held."""
 
 
-def _entries(
-    store: ObjectStore, query: Query, *, is_level: bool
-) -> Iterator[tuple[str, ObjectMeta | None]]:
-    """Yields names from the page's first one on, in order, each with its object; a common prefix has none."""
+def _entries(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
+    """Yields names from the page's first one on, in order, each with its object; a common prefix has none.
+
+    A level of directories is asked for as such, which is cheap for the store however much is below it;
+    everything else is read in the order of the names, from the page's first one on.
+    """
     floor = floor_of(query)
-    for name, meta in _level(store, query) if is_level else _all(store, query, floor):
+    directory = query.prefix.rpartition("/")[0] or None
+    entries: Iterable[tuple[str, ObjectMeta | None]]
+    if query.delimiter == "/" and not query.match_glob:
+        objects, directories = level_of(store, directory)
+        level: dict[str, ObjectMeta | None] = {f"{name}/": None for name in directories}
+        level.update((meta["path"], meta) for meta in objects)
+        entries = sorted(level.items(), key=lambda entry: entry[0].encode())
+    else:
+        # The store lists from behind the name that it is given, and the first name belongs to the page.
+        before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
+        offset = before if before and before.isprintable() and "//" not in before else None
+        entries = ((meta["path"], meta) for meta in all_of(store, directory, offset))
+    for name, meta in entries:
         beyond = name.encode() >= floor or (meta is None and floor.startswith(name.encode()))
         if beyond and name.startswith(query.prefix):
             yield name, meta
-
-
-def _level(store: ObjectStore, query: Query) -> Iterator[tuple[str, ObjectMeta | None]]:
-    objects, directories = level_of(store, _directory(query.prefix))
-    level: dict[str, ObjectMeta | None] = {f"{name}/": None for name in directories}
-    level.update((meta["path"], meta) for meta in objects)
-    yield from sorted(level.items(), key=lambda entry: entry[0].encode())
-
-
-def _all(store: ObjectStore, query: Query, floor: bytes) -> Iterator[tuple[str, ObjectMeta]]:
-    # The store lists from behind the name that it is given, and the page's first name belongs to the page.
-    before = floor.decode("utf-8", "ignore")[:-1].rstrip("/")
-    offset = before if before and before.isprintable() and "//" not in before else None
-    for meta in all_of(store, _directory(query.prefix), offset):
-        yield meta["path"], meta
-
-
-def _directory(prefix: str) -> str | None:
-    """Returns the directory in which everything with a prefix lies; None is the whole bucket."""
-    above = prefix.rpartition("/")[0]
-    return above or None
 
 
 _OWN = "trainshed-"

@@ -33,8 +33,6 @@ from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
 from trainshed.wire.trainshed_v1 import jobs as records
 
-_FEW: Final = 50
-"""Most jobs that are read one by one. Beyond that all jobs below the work are read at once."""
 _STARTING: Final = frozenset({JobState.QUEUED, JobState.PREPARING})
 
 
@@ -236,17 +234,10 @@ async def _job_states(
     services: Services, job: TuningJob, trials: Sequence[Trial], below: Sequence[Seen]
 ) -> dict[JobUid, JobState]:
     known = {seen.work.uid: views.state(seen.work) for seen in below}
-    missing = [trial.job for trial in trials if trial.job not in known]
-    if len(missing) > _FEW:
-        children = await services.reader.children(job.uid)
-        return {child.uid: views.state(child) for child in children} | known
-    for uid in missing:
-        try:
-            child, _ = await services.reader.job_by_uid(uid)
-        except NotFound:
-            continue
-        known[uid] = views.state(child)
-    return known
+    if all(trial.job in known for trial in trials):
+        return known
+    children = await services.reader.children(job.uid)
+    return {child.uid: views.state(child) for child in children} | known
 
 
 async def _resource(services: Services, sight: Seen, *, whole: bool) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
+from trainshed.api.trainshed_v1.usage import read_attempt
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.environment import service_account
-from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
@@ -32,11 +32,7 @@ async def launch(call: JsonCall) -> records.Launch:
     if replica not in job.spec.replicas():
         fields.fault("replica", no_replica(job, str(replica)))
     fields.refuse()
-    attempt = call.number("attempt") or job.attempt
-    if attempt > job.attempt:
-        raise InvalidRequest(
-            (Violation("attempt", f"The job has had {job.attempt} attempts, not {attempt}."),)
-        )
+    attempt = read_attempt(call, job)
     launched = await call.services.logs.launches(job.uid, attempt, replica)
     return _view(job, attempt, replica, launched[-1] if launched else Launch())
 

@@ -30,11 +30,7 @@ async def usage(call: JsonCall) -> records.Usage:
     in the one that is named. `points`: how many points to return per replica (60 by default, 0 for none, at
     most 2,000)."""
     job, _ = await find_job(call.services.reader, call.target)
-    attempt = call.number("attempt") or job.attempt
-    if attempt > job.attempt:
-        raise InvalidRequest(
-            (Violation("attempt", f"The job has had {job.attempt} attempts, not {attempt}."),)
-        )
+    attempt = read_attempt(call, job)
     points = call.number("points") if call.parameter("points") else _POINTS
     if points > _MOST_POINTS:
         raise InvalidRequest((Violation("points", f"At most {_MOST_POINTS} are given."),))
@@ -63,6 +59,15 @@ async def usage(call: JsonCall) -> records.Usage:
             for replica in pool.replicas()
         ),
     )
+
+
+def read_attempt(call: JsonCall, job: Job) -> int:
+    """Return the attempt that the call names, by default the newest. Raises InvalidRequest."""
+    attempt = call.number("attempt") or job.attempt
+    if attempt > job.attempt:
+        text = f"The job has had {job.attempt} attempts, not {attempt}."
+        raise InvalidRequest((Violation("attempt", text),))
+    return attempt
 
 
 def _replica(  # noqa: PLR0917  all that a replica's usage is made of

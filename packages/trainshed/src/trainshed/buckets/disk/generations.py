@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from trainshed.buckets.content import BLOCK, write_all
+from trainshed.buckets.disk.records import connect
 from trainshed.buckets.disk.tree import Found
 from trainshed.buckets.errors import Unavailable, no_such_object
 from trainshed.buckets.port import FileIdentity, ObjectRecord
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 TABLE = "generations.db"
 CONTENTS = "generations"
-_BUSY_TIMEOUT_S = 5
 _SCHEMA = (
     "PRAGMA journal_mode = WAL",
     # A row is on disk before the file that it speaks of loses its place in the tree.
@@ -162,26 +162,13 @@ class Generations:
         try:
             with self._lock:
                 if self._connection is None:
-                    self._connection = _opened(self._table)
+                    self._connection = connect(self._table, _SCHEMA)
                 return work(self._connection)
         except sqlite3.Error as error:
             raise Unavailable(
                 f"The table of noncurrent generations cannot be used: {error}. Make room, and look at "
                 f"{self._table}."
             ) from error
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
-    try:
-        for statement in _SCHEMA:
-            connection.execute(statement)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _preserve(live: Found, path: Path) -> None:

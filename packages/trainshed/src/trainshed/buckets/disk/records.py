@@ -24,7 +24,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -350,7 +350,7 @@ class RecordTable:
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        return _connect(path)
+        return connect(path, _SCHEMA)
     except sqlite3.OperationalError:
         raise  # Not the file's fault: no space, no permission, no descriptors.
     except sqlite3.DatabaseError as error:
@@ -361,15 +361,17 @@ def _open(path: Path) -> sqlite3.Connection:
         path.replace(aside)
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
-        return _connect(path)
+        return connect(path, _SCHEMA)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
+    """Open a table that several threads and processes use, and make it if it is not there. Raises
+    sqlite3.Error."""
     connection = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     try:
-        for statement in _SCHEMA:
+        for statement in schema:
             connection.execute(statement)
     except BaseException:
         connection.close()
@@ -402,24 +404,20 @@ class _Written(Struct, frozen=True):
 def current_epoch(root: Path, state: Path) -> Epoch:
     """Returns the epoch of the buckets in `root`: a new one if they were copied or had none. Durable; the
     caller holds `alone`."""
+    anchor = state / _ANCHOR
     try:
         written = msgspec.json.decode((state / _FILE).read_bytes(), type=_Written)
     except (FileNotFoundError, msgspec.MsgspecError):
         written = None
-    if written and (written.anchor, written.root) == (_look(state / _ANCHOR), _inode(root)):
+    if written and (written.anchor, written.root) == (_look(anchor), root.stat().st_ino):
         return written.epoch
     epoch = Epoch(os.urandom(8).hex(), earlier=written is not None)
-    _begin(epoch, root, state)
-    return epoch
-
-
-def _begin(epoch: Epoch, root: Path, state: Path) -> None:
-    anchor = state / _ANCHOR
     anchor.unlink(missing_ok=True)
     anchor.touch()
     durable.sync_directory(str(state))
-    written = _Written(epoch, _look(anchor), _inode(root))
-    durable.write(str(state / _FILE), msgspec.json.encode(written), is_shared=True)
+    begun = _Written(epoch, _look(anchor), root.stat().st_ino)
+    durable.write(str(state / _FILE), msgspec.json.encode(begun), is_shared=True)
+    return epoch
 
 
 def _look(anchor: Path) -> tuple[int, int]:
@@ -428,10 +426,6 @@ def _look(anchor: Path) -> tuple[int, int]:
     except FileNotFoundError:
         return 0, 0
     return status.st_ino, status.st_ctime_ns
-
-
-def _inode(path: Path) -> int:
-    return path.stat().st_ino
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from trainshed.buckets.content import BLOCK
 from trainshed.buckets.errors import RangeNotSatisfiable
 from trainshed.buckets.port import ObjectRecord, Opened
 from trainshed.buckets.rest.calls import Call, answer, header_text
-from trainshed.buckets.rest.views import etag_of, hash_header
+from trainshed.buckets.rest.views import record_headers
 from trainshed.httpd.messages import Receive, Response, Send
 
 _SHOWN = frozenset({"", "empty", "image", "audio", "video", "font", "track"})
@@ -104,16 +104,13 @@ class ContentResponse(Response):
 def _headers(record: ObjectRecord) -> dict[str, str]:
     fields = record.fields
     headers = {
+        **record_headers(record),
         "Content-Type": header_text(fields.get("contentType", "application/octet-stream")),
         "Cache-Control": header_text(
             fields.get("cacheControl", "no-cache, no-store, max-age=0, must-revalidate")
         ),
-        "ETag": etag_of(record),
         "Last-Modified": formatdate(record.updated_ns // 1_000_000_000, usegmt=True),
         "Accept-Ranges": "bytes",
-        "X-Goog-Generation": str(record.generation),
-        "X-Goog-Metageneration": str(record.metageneration),
-        "X-Goog-Stored-Content-Length": str(record.size),
         "X-Goog-Stored-Content-Encoding": header_text(fields.get("contentEncoding", "identity")),
         "X-Goog-Storage-Class": header_text(fields.get("storageClass", "STANDARD")),
     }
@@ -124,8 +121,6 @@ def _headers(record: ObjectRecord) -> dict[str, str]:
     ):
         if fields.get(key):
             headers[name] = header_text(fields[key])
-    if hashes := hash_header(record):
-        headers["X-Goog-Hash"] = hashes
     return headers
 
 

@@ -80,8 +80,7 @@ class UploadSessions:
 
         Raises ``NotFound`` for an id that is unknown, cancelled, too old or another bucket's.
         """
-        directory = self._directory(upload_id)
-        spec = self._spec(bucket, directory)
+        directory, spec = self._session(bucket, upload_id)
         writer = UploadWriter(self, self._store, spec, directory)
         with self._lock:
             before = self._writers.get(upload_id)
@@ -92,14 +91,14 @@ class UploadSessions:
         if committed is not None:
             self.release(writer)
             return committed
-        writer.open(self._take_digest(upload_id))
+        with self._lock:
+            digest = self._digests.pop(upload_id, None)
+        writer.open(digest)
         return writer
 
     def directory_of(self, bucket: str, upload_id: str) -> Path:
         """Returns the directory of a session's files. Raises ``NotFound``."""
-        directory = self._directory(upload_id)
-        self._spec(bucket, directory)
-        return directory
+        return self._session(bucket, upload_id)[0]
 
     def cancel(self, bucket: str, upload_id: str) -> None:
         """Delete a session and its bytes. Raises ``NotFound``."""
@@ -137,26 +136,20 @@ class UploadSessions:
             self._digests.pop(directory.name, None)
         shutil.rmtree(directory, ignore_errors=True)
 
-    def _take_digest(self, upload_id: str) -> Digest | None:
-        with self._lock:
-            return self._digests.pop(upload_id, None)
-
-    def _directory(self, upload_id: str) -> Path:
-        if not upload_id.isalnum():
-            raise _unknown(upload_id)
-        return self._root / upload_id
-
-    @staticmethod
-    def _spec(bucket: str, directory: Path) -> UploadSpec:
+    def _session(self, bucket: str, upload_id: str) -> tuple[Path, UploadSpec]:
+        """Returns a session's directory, and what it uploads. Raises ``NotFound``."""
+        directory = self._root / upload_id
         try:
+            if not upload_id.isalnum():
+                raise _unknown(upload_id)
             encoded = (directory / "session.json").read_bytes()
         except FileNotFoundError as error:
-            raise _unknown(directory.name) from error
+            raise _unknown(upload_id) from error
         spec = msgspec.json.decode(encoded, type=UploadSpec)
         if spec.bucket != bucket:
             # The request's permission is for the bucket that it names, and not for another bucket's session.
-            raise _unknown(directory.name)
-        return spec
+            raise _unknown(upload_id)
+        return directory, spec
 
     def _committed(self, spec: UploadSpec, directory: Path) -> Committed | None:
         try:

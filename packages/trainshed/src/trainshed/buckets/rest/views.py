@@ -159,10 +159,18 @@ def error_view(error: BucketsError) -> dict[str, Any]:
     return {"error": view}
 
 
-def hash_header(record: ObjectRecord) -> str:
-    """Returns the value of ``X-Goog-Hash``, '' if no checksum is known."""
+def record_headers(record: ObjectRecord) -> dict[str, str]:
+    """Returns the headers that tell which generation of an object an answer is about."""
+    headers = {
+        "ETag": etag_of(record),
+        "X-Goog-Generation": str(record.generation),
+        "X-Goog-Metageneration": str(record.metageneration),
+        "X-Goog-Stored-Content-Length": str(record.size),
+    }
     sums = {"crc32c": record.crc32c, "md5": record.md5}
-    return ",".join(f"{kind}={value}" for kind, value in sums.items() if value)
+    if hashes := ",".join(f"{kind}={value}" for kind, value in sums.items() if value):
+        headers["X-Goog-Hash"] = hashes
+    return headers
 
 
 def editable_fields(resource: Mapping[str, Any]) -> dict[str, str]:

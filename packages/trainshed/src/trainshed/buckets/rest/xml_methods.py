@@ -26,7 +26,7 @@ from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
-from trainshed.buckets.rest.views import etag_of, hash_header, timestamp, xml_element
+from trainshed.buckets.rest.views import etag_of, record_headers, timestamp, xml_element
 from trainshed.buckets.transfers import Source, copy
 from trainshed.httpd.messages import Response
 
@@ -131,7 +131,7 @@ async def _put(call: Call) -> Response:
         record = await call.run(objects.commit, bucket, name, staged, draft, call.conditions())
     finally:
         await call.run(staged.discard)
-    return answer(headers=_told(record))
+    return answer(headers=record_headers(record))
 
 
 async def _copy(call: Call) -> Response:
@@ -260,23 +260,11 @@ def _expected(call: Call) -> Checksums:
     return Checksums(sent.md5 or call.request.headers.get("content-md5", ""), sent.crc32c)
 
 
-def _told(record: ObjectRecord) -> dict[str, str]:
-    headers = {
-        "ETag": etag_of(record),
-        "X-Goog-Generation": str(record.generation),
-        "X-Goog-Metageneration": str(record.metageneration),
-        "X-Goog-Stored-Content-Length": str(record.size),
-    }
-    if hashes := hash_header(record):
-        headers["X-Goog-Hash"] = hashes
-    return headers
-
-
 def _xml(
     name: str, namespace: str, inner: list[str], record: ObjectRecord | None = None
 ) -> Response:
     text = f"<?xml version='1.0' encoding='UTF-8'?><{name} xmlns='{namespace}'>{''.join(inner)}</{name}>"
-    headers = _told(record) if record is not None else {}
+    headers = record_headers(record) if record is not None else {}
     return answer(text.encode(), 200, headers, XML)
 
 
