@@ -164,8 +164,8 @@ def walk(first: Job, making: Making) -> Walk:
     while len(ways) < len(states):
         subject = states[len(ways)]
         ways.append(set())
-        # What comes late or twice is tried in every third state; `./dev test-all` does it in each.
-        thorough = SOAKS or len(ways) % 3 == 0
+        # What comes late or twice is tried in every ninth state; `./dev test-all` does it in each.
+        thorough = SOAKS or len(ways) % 9 == 0
         check_state(subject, thorough)
         for event in dict.fromkeys(making(subject)) if not subject.state.is_final else ():
             following = step(subject, event, NOW, POLICY).job

@@ -120,8 +120,8 @@ def test_pending_points_are_not_proposed_again(known: int) -> None:
 
 def test_a_countable_space_is_tried_out_before_anything_repeats() -> None:
     spec = StudySpec(LISTED, (LOSS,))
-    trials = play(BANDIT, spec, lambda values: float(values["size"]), 36)
-    assert len({trial.parameters for trial in trials}) == 36
+    trials = play(BANDIT, spec, lambda values: float(values["size"]), 18)
+    assert len({trial.parameters for trial in trials}) == 18
     assert legal(spec, BANDIT.suggest(spec, trials, 1, 7).parameters[0])
 
 
@@ -206,7 +206,7 @@ def test_several_objectives_fill_the_front() -> None:
 
     def keeps(seed: int) -> bool:
         trials: list[Seen] = []
-        for number in range(1, 31):
+        for number in range(1, 21):
             (point,) = BANDIT.suggest(spec, trials, 1, seed).parameters
             x, y = (float(value) for _, value in point)
             near, far = x * x + y * y, -((x - 1) ** 2) - y * y
@@ -215,7 +215,7 @@ def test_several_objectives_fill_the_front() -> None:
         nears = sorted(
             float(trial.final.value("near") or 0.0) for trial in front if trial.final is not None
         )
-        return len(front) >= 12 and nears[0] < 0.05 and nears[-1] > 0.8
+        return len(front) >= 8 and nears[0] < 0.05 and nears[-1] > 0.8
 
     often(keeps, share=0.8, seeds=10)
 

@@ -1,6 +1,8 @@
 """What every algorithm promises behind `studies.port.Algorithm`; a new one is added to `ALGORITHMS`
 (spec/tuning#algorithms)."""
 
+from functools import cache
+
 import pytest
 
 from tests.contract.studies.trees import (
@@ -33,11 +35,12 @@ TREE = StudySpec(MIXED, (LOSS,))
 COUNTABLE = StudySpec(LISTED, (LOSS,))
 
 
-@pytest.fixture(params=list(ALGORITHMS))
+@pytest.fixture(scope="module", params=list(ALGORITHMS))
 def algorithm(request: pytest.FixtureRequest) -> Algorithm:
     return algorithm_for(ALGORITHMS[request.param])
 
 
+@cache
 def some_trials(algorithm: Algorithm, spec: StudySpec) -> list[Seen]:
     """Six that are over, one of them infeasible, and two pending."""
     objective = mixed_loss if spec is TREE else bowl
@@ -135,7 +138,7 @@ def test_noise_is_taken(algorithm: Algorithm) -> None:
 def test_countable_spaces_stay_legal_to_the_end(algorithm: Algorithm) -> None:
     """More trials than there are points: grid search ends, others may repeat (facts/tuning#vertex)."""
     trials: list[Seen] = []
-    for number in range(1, 40):
+    for number in range(1, 22):
         proposals = algorithm.suggest(COUNTABLE, trials, 1, 7)
         if proposals.exhausted:
             break

@@ -58,12 +58,12 @@ MIXED = (
 
 LISTED = (
     Parameter("kind", ParameterType.CATEGORICAL, categories=("a", "b", "c")),
-    Parameter("size", ParameterType.INTEGER, 1, 4),
+    Parameter("size", ParameterType.INTEGER, 1, 2),
     Parameter("width", ParameterType.DISCRETE, values=(0.5, 1.0, 2.5), parent=0, when=("b", "c")),
     Parameter("deep", ParameterType.INTEGER, 0, 1, parent=2, when=(2.5,)),
     Parameter("alone", ParameterType.CATEGORICAL, categories=("only",), parent=0, when=("a",)),
 )
-"""Countable: (1 + 2 * (1 + 1 + 2)) * 4 = 36 points."""
+"""Countable: (1 + 2 * (1 + 1 + 2)) * 2 = 18 points."""
 
 
 def mixed_loss(values: dict[str, Value]) -> float:
