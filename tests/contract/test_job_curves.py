@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import struct
-import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter, field, varint
-from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import curves as curves_module
 from trainshed.controller.board_curves import BoardStores
@@ -377,28 +375,3 @@ async def test_a_tensorboard_that_is_gone_keeps_no_curves_from_the_job(house: Ho
     async with house.service() as curves:
         curves.follow(running)
         await house.until({":acc": {1: 1.0}})
-
-
-# --- cost
-
-
-async def test_many_points_are_read_in_seconds(house: House) -> None:
-    """Measured: 1.5 s of a processor for 160,000."""
-    steps = 40_000 if SOAKS else 10_000
-    await house.created(RUNNING)
-    tags = ["loss", "accuracy", "rate", "norm"]
-    house.logs.mkdir(parents=True)
-    with (house.logs / "events.out.tfevents.1").open("wb") as file:
-        at = b"\x09" + struct.pack("<d", CREATED / 1e9 + 1)
-        for step in range(steps):
-            for tag in tags:
-                value = field(1, tag.encode()) + b"\x15" + struct.pack("<f", step)
-                file.write(framed(at + b"\x10" + varint(step) + field(5, field(1, value))))
-    begun = time.process_time()
-    async with house.service() as curves:
-        curves.follow(RUNNING)
-        await house.until_counted(4 * steps)
-    assert time.process_time() - begun < 15 * steps / 40_000
-    found = await house.values()
-    assert {len(points) for points in found.values()} == {steps} and len(found) == 4
-    assert found[":loss"][steps - 1] == steps - 1

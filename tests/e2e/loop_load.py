@@ -1,7 +1,7 @@
 """What makes work for the service's event loop, and a client of its own process that calls the service
 meanwhile.
 
-For the test (`test_loop_lag.py`) and for the benchmark (`bench/loop.py`), which times the same scenes.
+For the benchmark `bench/loop.py`.
 """
 
 import asyncio

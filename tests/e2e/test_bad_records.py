@@ -61,20 +61,6 @@ def test_one_bad_job_is_set_aside_and_stopped_and_others_run_on(data: Path) -> N
         assert "trainshed restore" in found
 
 
-def test_a_running_job_whose_record_turns_bad_is_stopped(data: Path) -> None:
-    mark = new_mark()
-    with running(data) as service:
-        bad = submit(service, container_job(FOREVER.format(mark=mark)))
-        up(service, bad)
-        programs = marked(mark)
-        spoil(data, "UPDATE jobs SET record = x'00' WHERE job_id = ?", bad)
-        assert bad not in str(service.call("GET", "/trainshed/v1/jobs?project=-"))
-        wait_until_gone(programs)
-        assert f"job {bad}" in (data / "service.log").read_text()
-        fresh = submit(service, container_job("print('new')"))
-        assert service.finish(fresh)["state"] == "SUCCEEDED"
-
-
 def refused(data: Path) -> str:
     done = trainshed(data, "up", "--port", "0")
     assert done.returncode == 1

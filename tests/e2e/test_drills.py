@@ -1,7 +1,6 @@
 """Drills in a real service (spec/operations#drills): each kind hits a program that saves its step to a
 bucket, and the report is held against what the program itself logged."""
 
-import importlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,9 +12,6 @@ import pytest
 from tests.e2e.processes import leftovers
 from tests.e2e.running import (
     CUSTOM_JOBS,
-    PROJECT,
-    REGION,
-    SKLEARN,
     Service,
     command,
     container_job,
@@ -175,86 +171,6 @@ def test_a_job_that_runs_out_of_memory_is_over(service: Service, drilled: dict[s
     public = service.call("GET", f"{CUSTOM_JOBS}/{drilled['oom']}")
     assert public["state"] == "JOB_STATE_FAILED"
     assert "memory" in public["error"]["message"]
-
-
-def untyped(name: str) -> Any:
-    return importlib.import_module(name)
-
-
-def test_a_worker_is_hit_twice_and_the_primary_goes_on(service: Service, commons: Path) -> None:
-    """The steps are the primary's."""
-    gate = make_pipe(commons / "gate")
-    # Each life of the worker lets the primary do one step: through its working directory it counts its lives.
-    primary = (
-        f"open({str(gate)!r}).read()\n"
-        "import socket\n"
-        "from json import loads\n"
-        "from os import environ\n"
-        "me = loads(environ['TF_CONFIG'])['cluster']['chief'][0].split(':')\n"
-        "server = socket.create_server(('0.0.0.0', int(me[1])))\n"
-        "for step in (1, 2, 3):\n"
-        "    server.accept()[0].recv(1)\n"
-        "    print('step', step, flush=True)\n"
-    )
-    worker = (
-        "import signal, socket, time\n"
-        "from json import loads\n"
-        "from os import environ\n"
-        "from pathlib import Path\n"
-        "lives = Path('lives')\n"
-        "life = int(lives.read_text()) + 1 if lives.exists() else 1\n"
-        "lives.write_text(str(life))\n"
-        "host, port = loads(environ['TF_CONFIG'])['cluster']['chief'][0].split(':')\n"
-        "while True:\n"
-        "    try:\n"
-        "        socket.create_connection((host, int(port))).send(b'x')\n"
-        "        break\n"
-        "    except ConnectionRefusedError:\n"
-        "        time.sleep(0.05)\n"
-        "print('waits', life, flush=True)\n"
-        "signal.pause()\n"
-    )
-
-    def config(script: str) -> dict[str, Any]:
-        return {"imageUri": SKLEARN, "containerCommand": ["python3", "-c", script]}
-
-    body = {
-        "jobId": "hit_twice",
-        "trainingInput": {
-            "scaleTier": "CUSTOM",
-            "masterType": "n1-standard-4",
-            "masterConfig": config(primary),
-            "workerType": "n1-standard-4",
-            "workerCount": 1,
-            "workerConfig": config(worker),
-            "useChiefInTfConfig": True,
-            "region": REGION,
-        },
-    }
-    options = untyped("google.api_core.client_options").ClientOptions(api_endpoint=service.rest)
-    ml = untyped("googleapiclient.discovery").build(
-        "ml",
-        "v1",
-        static_discovery=True,
-        client_options=options,
-        credentials=untyped("google.oauth2.credentials").Credentials(service.token),
-    )
-    jobs = ml.projects().jobs()
-    jobs.create(parent=f"projects/{PROJECT}", body=body).execute()
-    for life in (1, 2):
-        order = {"kind": "kill", "replica": "worker 0", "atLine": f"^waits {life}$"}
-        service.call("POST", "/trainshed/v1/jobs/hit_twice:drill", order)
-    gate.write_text("")
-    assert service.finish("hit_twice")["state"] == "SUCCEEDED"
-    found = service.call("GET", "/trainshed/v1/jobs/hit_twice/resumeReport")
-    assert [d["drill"]["task"] for d in found["drills"]] == ["worker-replica-0"] * 2
-    assert [d["verdict"]["count"] for d in found["drills"]] == [1, 2]
-    assert [d["restart"]["incarnation"] for d in found["drills"]] == [2, 3]
-    steps = [d["steps"] for d in found["drills"]]
-    assert [s["replica"] for s in steps] == ["master-replica-0"] * 2
-    assert [(s["before"]["number"], s["after"]["number"]) for s in steps] == [(1, 2), (2, 3)]
-    assert [d["lost"] for d in found["drills"]] == [0, 0]
-    assert found["result"] == "PASS"
 
 
 def trainshed(service: Service, *args: str) -> "subprocess.Popen[str]":

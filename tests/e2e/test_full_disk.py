@@ -144,23 +144,6 @@ def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons
         assert numbers(service, ending) == [str(n) for n in range(COUNT)]
 
 
-def test_nothing_is_started_for_which_there_is_no_room(place: Place) -> None:
-    """A shim without room for its records could only give up, which would cost the job a retry."""
-    with running(place.data) as service:
-        place.fill(leave=700_000)
-        job_id = submit(service, container_job("print('ran')"))
-        deadline = time.monotonic() + PATIENCE
-        while "No space left on device" not in (place.data / "service.log").read_text():
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.1)
-        view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        assert view["replicas"][0]["startTime"] == ""
-        place.make_room()
-        view = service.finish(job_id, PATIENCE)
-        assert (view["state"], view["attempt"], view["retries"]) == ("SUCCEEDED", 1, {})
-        assert service.lines(job_id, "workerpool0-0")[-1] == "ran"
-
-
 def test_up_on_a_full_disk_says_so_in_one_line(place: Place, commons: Path) -> None:
     """Also where a job goes on meanwhile, which is taken over once there is room."""
     gate, mark = make_pipe(commons / "gate"), new_mark()

@@ -124,19 +124,6 @@ def test_what_cannot_be_used_stops_the_start_with_what_to_do(data: Path, tmp_pat
         assert "choose another port with --grpc-port" in said
 
 
-def test_a_call_that_is_open_when_the_service_stops_does_not_hold_it_up(started: Service) -> None:
-    """A stream of a client that stays connected ends with the service."""
-    health: Any = importlib.import_module("grpc_health.v1.health_pb2")
-    stubs: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
-    with grpc.insecure_channel(started.extra["grpc"]) as channel:
-        watching = stubs.HealthStub(channel).Watch(health.HealthCheckRequest(service=""))
-        assert next(watching).status == health.HealthCheckResponse.SERVING
-        assert started.terminate() == 0
-        with pytest.raises(grpc.RpcError):
-            for _ in watching:
-                pass
-
-
 def test_a_killed_service_is_started_again_over_its_old_sockets(data: Path) -> None:
     service = start(data)
     assert ask(service, service.extra["grpc"]) == b""
@@ -157,35 +144,3 @@ def test_certificates_that_cannot_be_renewed_stop_the_start(data: Path) -> None:
     assert "restore it, or move" in said
     with running(data):
         pass
-
-
-def test_ports_beside_the_rest_port_stay_from_start_to_start(data: Path) -> None:
-    """What a client was told yesterday is right today; a port that somebody else has is not waited for."""
-    port = four_free_ports()
-    for _ in range(2):
-        with running(data, "--port", str(port)) as service:
-            assert service.extra["grpc"] == f"127.0.0.1:{port + 2}"
-            assert service.extra["grpc_tls"] == f"localhost:{port + 3}"
-    with (
-        socket.create_server(("127.0.0.1", port + 2)),
-        running(data, "--port", str(port), "--grpc-tls-port", str(port + 1)) as service,
-    ):
-        assert service.extra["grpc"] != f"127.0.0.1:{port + 2}"
-        # Asked for: the buckets, which would usually have it, go elsewhere.
-        assert service.extra["grpc_tls"] == f"localhost:{port + 1}"
-        assert ask(service, service.extra["grpc"]) == b""
-
-
-def four_free_ports() -> int:
-    """The first of four ports in a row that nobody has, and that no job's rendezvous will take meanwhile."""
-    for first in range(30_000, 32_700, 4):
-        opened: list[socket.socket] = []
-        try:
-            opened.extend(socket.create_server(("127.0.0.1", first + n)) for n in range(4))
-        except OSError:
-            continue
-        finally:
-            for each in opened:
-                each.close()
-        return first
-    raise AssertionError("there are no four free ports in a row")

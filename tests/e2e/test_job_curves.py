@@ -16,7 +16,6 @@ from tests.e2e.running import (
     Service,
     container_job,
     given_by_env,
-    running,
     seen_by,
     submit,
     trainshed,
@@ -156,33 +155,3 @@ def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path) -> None:
     assert link.rstrip().endswith(seen["experiment"])
     assert seen["job"] not in seen["experiments"]
     assert "does not exist; create it first" in seen["refused"]
-
-
-_LONG = """
-directory = os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")
-writer = EventWriter(directory)
-step = 0
-while not os.path.exists("/gcs/trainshed/gates/long") or step < 600:
-    step += 1
-    if step <= 600:
-        writer.scalar("loss", step, step)
-    time.sleep(0.01)
-"""
-
-
-def test_a_kill_loses_and_doubles_no_point(data: Path) -> None:
-    """The program goes on meanwhile; the service is killed twice while it reads."""
-    with running(data) as service:
-        job_id = submit(service, logging_job(_LONG, "long"))
-        until(service, job_id, lambda found: len(found.get(":loss", ())) > 20)
-        service.kill()
-    with running(data) as service:
-        before = len(curves(service, job_id)[":loss"])
-        until(service, job_id, lambda found: len(found[":loss"]) > before)
-        service.kill()
-    with running(data) as service:
-        service.put("trainshed", "gates/long", b"")
-        assert service.finish(job_id, 60)["state"] == "SUCCEEDED"
-        assert curves(service, job_id) == {":loss": [(step, float(step)) for step in range(1, 601)]}
-        (curve,) = service.call("GET", f"/trainshed/v1/jobs/{job_id}/curves")["curves"]
-        assert curve["count"] == 600

@@ -1,9 +1,6 @@
 """Nodes under maintenance (spec/failures#maintenance): replicas get SIGTERM with grace and go on elsewhere,
-whatever happens to the service meanwhile; the stall watchdog; memory limits without control groups."""
+whatever happens to the service meanwhile."""
 
-import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,76 +200,4 @@ def test_the_service_is_killed_in_the_middle_of_a_drain(
     assert not leftovers(data)
 
 
-# --- a node that does not answer ---
-
-
-def test_a_silent_node_s_replicas_move_and_never_live_twice(
-    data: Path, tmp_path: Path, commons: Path
-) -> None:
-    """spec/failures#lost-replicas, "node gone"; spec/invariants#one-incarnation: its shim is stopped, so that
-    its lease runs out while its program goes on; the replacement starts only when that one is gone, and what
-    wakes up again finds itself replaced."""
-    end = make_pipe(commons / "end")
-    mark = new_mark()
-    config = tmp_path / "settings.toml"
-    config.write_text("grace = 1\nnodes = 2\nlease = 1\n")
-    with running(data, "--config", str(config)) as service:
-        job_id = submit(service, pools(at(end), f"{PLACE}{WAITS}", mark=mark))
-        log = service.follow(job_id, WORKER)
-        until(log, "up")
-        until(service.follow(job_id, PRIMARY), BEGUN)
-        primary, stale = process_of(mark, PRIMARY), process_of(mark, WORKER)
-        slot = data / "slots" / job_id / "1" / WORKER
-        shim = json.loads((slot / "journal").read_text().splitlines()[1])["shim"]
-        os.kill(shim, signal.SIGSTOP)
-        until(log, "up")
-        wait_until_gone([stale, shim], 0)
-        assert process_of(mark, PRIMARY) == primary
-        process_of(mark, WORKER)
-        end.write_text("")
-        told = story(service, job_id)
-        assert told.state == "SUCCEEDED"
-        assert told.verdicts == MOVED
-        assert told.begun == {PRIMARY: 1, WORKER: 2}
-        (placed,) = told.of_kind("replica_placed")
-        assert placed["details"]["node"] == FIRST
-        # Nothing of what did not answer is left there: it takes work again.
-        assert nodes(service)[SECOND]["condition"] == "READY"
-    assert not leftovers(data)
-
-
 # --- the stall watchdog ---
-
-
-STUCK = """
-import os, threading
-lock = threading.Lock()
-def holds_on():
-    with lock:
-        threading.Event().wait()
-def waits_too():
-    with lock:
-        pass
-if os.path.exists('stuck-before'):
-    raise SystemExit(0)
-open('stuck-before', 'w')
-for target in (holds_on, waits_too):
-    threading.Thread(target=target, daemon=True).start()
-waits_too()
-"""
-
-
-def test_a_program_that_is_stuck_leaves_its_stacks_and_is_restarted(service: Service) -> None:
-    """Issue 3, "stall watchdog": by a job's label; the stacks of all Python threads in its log, the verdict's
-    cause."""
-    body = pools(STUCK)
-    body["labels"] = {"trainshed-stall-after": "1"}
-    told = story(service, submit(service, body))
-    lines = service.lines(told.view["jobId"])
-    assert told.state == "SUCCEEDED", lines
-    assert told.verdicts == [Verdict("replica_lost", "replica_restarts", PRIMARY, "1/5")]
-    assert told.of_kind("verdict")[0]["details"]["cause"] == "stalled"
-    assert told.begun == {PRIMARY: 2}
-    assert sum("in holds_on" in line for line in lines) == 1
-    assert sum("in waits_too" in line for line in lines) == 2
-    assert any(line.startswith("Stacks of process ") for line in lines)

@@ -7,7 +7,6 @@ from it.
 
 import io
 import random
-import socket
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -178,22 +177,6 @@ def test_a_registry_that_is_down_for_a_while_costs_an_attempt(house: House) -> N
     said = "\n".join(house.built(uid))
     assert "retrying in 1s" in said
     assert "connection refused" in said
-
-
-def test_a_registry_that_does_not_exist_fails_the_job_at_once_with_its_cause_first(
-    house: House,
-) -> None:
-    """spec/failures#service-failures: another attempt would ask for the same name."""
-    host = "registry.invalid"  # Which no DNS knows (RFC 6761).
-    with pytest.raises(socket.gaierror) as unknown:
-        socket.getaddrinfo(host, 443)
-    if unknown.value.errno == socket.EAI_AGAIN:
-        pytest.skip("NOT TESTED: a registry's name that DNS does not know: there is no DNS here")
-    uid = house.submit(f"{host}/{TEAM}:v1")
-    message = house.failure(uid)
-    assert message.startswith(f"The image {host}/{TEAM}:v1 could not be pulled"), message
-    assert f"No address of {host} is found. Check the name;" in message
-    assert [view["attempt"] for view in house.service.watch(uid, seconds=5)][-1] == 1
 
 
 def test_a_registry_without_tls_that_was_not_allowed_says_how_to_allow_it(

@@ -20,7 +20,6 @@ import pytest
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
-    REGION,
     Service,
     container_job,
     running,
@@ -257,48 +256,3 @@ def test_secrets_are_the_same_with_a_new_key(guarded: Service) -> None:
     assert guarded.finish(job_id)["state"] == "SUCCEEDED"
     assert had_it(guarded.lines(job_id))
     assert_nowhere(guarded, job_id)
-
-
-def test_a_refused_request_does_not_repeat_the_value(guarded: Service) -> None:
-    for body in (
-        {"name": "1a", "value": PHRASE.value},
-        {"name": "ok", "vaule": PHRASE.value},
-        {"name": "ok", "value": PHRASE.value + "\0"},
-        {"name": "ok", "value": {"text": KEY.value}},
-    ):
-        answer = shown(guarded, "/trainshed/v1/secrets", body)
-        assert b"INVALID_ARGUMENT" in answer
-        assert not any(canary.shown_in(answer) for canary in CANARIES)
-    assert_nowhere(guarded)
-
-
-def test_a_secret_that_is_deleted_before_the_start_fails_the_job_by_its_name(
-    guarded: Service,
-) -> None:
-    cli(guarded.data, "secrets", "set", "brief", "--project", PROJECT, given="not for long")
-    node = guarded.call("GET", "/trainshed/v1/nodes")["nodes"][0]["name"]
-    guarded.call("POST", f"/trainshed/v1/nodes/{node}:drain", {})
-    job = container_job("print('never')")
-    program = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
-    program["env"] = [{"name": "X", "value": "$(secret:brief)"}]
-    job_id = submit(guarded, job)
-    cli(guarded.data, "secrets", "delete", "brief", "--project", PROJECT)
-    guarded.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
-    assert guarded.finish(job_id)["state"] == "FAILED"
-    error = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]
-    assert "has no secret brief any more" in error["message"]
-    assert error["code"] == 3, "it is the job's failure, and is not tried again"
-    assert "never" not in guarded.lines(job_id)
-
-
-def test_who_names_no_such_secret_is_refused_at_once(guarded: Service) -> None:
-    job = container_job("print('never')")
-    program = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
-    program["env"] = [{"name": "X", "value": "$(secret:nobody)"}]
-    error = guarded.call("POST", CUSTOM_JOBS, job, expect=400)["error"]
-    (violation,) = error["details"][0]["fieldViolations"]
-    assert violation["field"] == "job_spec.worker_pool_specs[0].container_spec.env[0].value"
-    assert "it has: key, phrase" in violation["description"]
-    place = {"api": "vertex", "project": PROJECT, "location": REGION, "job": job}
-    refused = guarded.call("POST", "/trainshed/v1/jobs:explain", place, expect=400)["error"]
-    assert refused["details"][0]["fieldViolations"] == [violation]

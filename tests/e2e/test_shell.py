@@ -98,13 +98,6 @@ def test_input_from_a_pipe_and_the_shells_status(service: Service, waiting: str)
     assert waiting.encode() in done.stdout
 
 
-def test_a_command_line_and_bytes_as_they_are(service: Service, waiting: str) -> None:
-    content = os.urandom(1 << 20)
-    done = run(service, "shell", waiting, "workerpool0-0", "-c", "cat", typed=content)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == content
-
-
 def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -> None:
     handle, terminal = pty.openpty()
     process = subprocess.Popen(

@@ -1,7 +1,6 @@
 """Processes killed at any moment (spec/invariants#one-incarnation, spec/invariants#durability,
 spec/invariants#last-lines-first): nothing is lost, doubled or left behind."""
 
-import json
 import os
 import signal
 import time
@@ -17,7 +16,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
-from tests.e2e.stories import Verdict, process_of, timeline, verdicts
+from tests.e2e.stories import process_of, timeline, verdicts
 
 NUMBERS = """
 import os, signal, sys, time
@@ -30,9 +29,6 @@ for i in range({count}):
     print(i, flush=True)
     time.sleep({pause})
 """
-
-
-FOREVER = "import time; print('up', flush=True); time.sleep(600)"
 
 
 def numbers(mark: str, count: int, pause: float = 0.002, gate: int | None = None) -> str:
@@ -85,34 +81,6 @@ def test_a_job_survives_the_death_of_the_service(data: Path) -> None:
         assert counted(service, job_id, "workerpool0-0") == [str(i) for i in range(400)]
         wait_until_gone(programs)
         assert not marked(mark)
-    assert not leftovers(data)
-
-
-def test_a_replica_whose_shim_is_killed_is_restarted(data: Path) -> None:
-    """spec/failures#lost-replicas: also while the service is dead. Its program dies with it; nobody else
-    does."""
-    mark = new_mark()
-    service = start(data)
-    job_id = submit(service, container_job(f"{FOREVER} # {mark}", pools=(1, 1)))
-    for name in ("workerpool0-0", "workerpool1-0"):
-        assert "up" in service.follow(job_id, name)
-    primary, worker = (process_of(mark, name) for name in ("workerpool0-0", "workerpool1-0"))
-    service.kill()
-    slot = data / "slots" / job_id / "1" / "workerpool1-0"
-    os.kill(json.loads((slot / "journal").read_text().split("\n")[1])["shim"], signal.SIGKILL)
-    wait_until_gone([worker])
-    with running(data) as service:
-        log = service.follow(job_id, "workerpool1-0")
-        assert [next(line for line in log if line == "up") for _ in range(2)]
-        view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        assert [replica["incarnation"] for replica in view["replicas"]] == [1, 2]
-        assert process_of(mark, "workerpool0-0") == primary
-        assert verdicts(service, job_id) == [
-            Verdict("replica_lost", "replica_restarts", "workerpool1-0", "1/5")
-        ]
-        service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-        assert service.finish(job_id)["state"] == "CANCELLED"
-    assert not marked(mark)
     assert not leftovers(data)
 
 

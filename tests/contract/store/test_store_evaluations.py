@@ -7,7 +7,6 @@ from tests.contract.store.study_samples import (
     make_version,
     told,
 )
-from trainshed.core.errors import NotFound
 from trainshed.core.names import ModelName
 from trainshed.store.port import Store
 
@@ -30,24 +29,6 @@ async def filled(store: Store) -> Store:
 async def ids(store: Store, version: int, below: int = 0, limit: int = 9) -> list[int]:
     found = await store.evaluations.evaluations(M, version, below, limit)
     return [each.name.evaluation_id for each in found]
-
-
-async def test_evaluations_are_of_one_version_newest_first(filled: Store) -> None:
-    assert (await ids(filled, 1), await ids(filled, 2)) == ([3, 2, 1], [4])
-    assert await ids(filled, 1, limit=2) == [3, 2]
-    assert await ids(filled, 1, below=2) == [1]
-    assert await filled.evaluations.evaluation(make_evaluation(2).name) == make_evaluation(2)
-
-
-async def test_what_is_not_there_is_not_found(filled: Store) -> None:
-    nobody = make_evaluation(9).name
-    for call in (
-        filled.evaluations.add(make_evaluation(5, version=3)),
-        filled.evaluations.evaluation(nobody),
-    ):
-        with pytest.raises(NotFound):
-            await call
-    assert await ids(filled, 3) == []
 
 
 async def test_evaluations_go_with_their_version_and_their_model(filled: Store) -> None:

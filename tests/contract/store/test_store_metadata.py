@@ -29,7 +29,6 @@ from trainshed.core.metadata.conditions import (
     NodeQuery,
     Not,
     Or,
-    Order,
     TextIs,
 )
 from trainshed.core.metadata.records import (
@@ -88,27 +87,6 @@ async def test_stores_are_made_once_listed_and_deleted_with_what_is_in_them(stor
     await store.metadata.create_store(make_metadata_store(a), told(7))
     with pytest.raises(NotFound):
         await store.metadata.node(parent)
-
-
-async def test_a_node_is_read_back_with_its_parents(metadata: Store) -> None:
-    node = make_node(
-        context("e-r"),
-        display_name="r",
-        schema_title="system.ExperimentRun",
-        labels=(("a", "b"),),
-        metadata={"_params": {}, "deep": {"x": [1.5, None, "é"]}},
-    )
-    await created(metadata, make_node(context("e")), make_node(context("a")), node)
-    assert await metadata.metadata.node(node.name) == node
-    parents = (context("a"), context("e"))
-    await metadata.metadata.link([edge(parent, CHILD, node.name) for parent in parents])
-    assert await metadata.metadata.node(node.name) == replace(node, parents=parents)
-    with pytest.raises(AlreadyExists):
-        await metadata.metadata.create(node)
-    with pytest.raises(NotFound):
-        await metadata.metadata.link([edge(context("nobody"), CHILD, node.name)])
-    with pytest.raises(NotFound):
-        await metadata.metadata.node(context("f"))
 
 
 async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata: Store) -> None:
@@ -172,17 +150,6 @@ async def test_lists_are_filtered(metadata: Store) -> None:
         (MomentIs(Moment.CREATED, Operator.GREATER, T0 + 1), ["r1", "r2"]),
     ):
         assert await found(metadata, condition) == expected, condition
-
-
-async def test_lists_are_ordered_and_have_pages(metadata: Store) -> None:
-    for number, name in enumerate("bdac"):
-        await created(metadata, make_node(context(f"n{number}"), 9 - number, display_name=name))
-    assert await found(metadata, None) == ["n3", "n2", "n1", "n0"]
-    assert await found(metadata, None, descending=True) == ["n0", "n1", "n2", "n3"]
-    assert await found(metadata, None, order=Order.DISPLAY_NAME, offset=1, limit=2) == ["n0", "n3"]
-    with pytest.raises(NotFound):
-        other = StoreName("p", "us-central1", "nobody")
-        await metadata.metadata.nodes(NodeQuery(other, NodeKind.CONTEXT, None, 9))
 
 
 async def test_nodes_are_deleted_all_or_none_and_their_neighbours_stay(metadata: Store) -> None:

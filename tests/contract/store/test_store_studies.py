@@ -17,7 +17,7 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.records import StudyState, StudyUid, Trial, TrialState
+from trainshed.core.study.records import StudyState, StudyUid, Trial
 from trainshed.store.port import StaleCommit, Store
 from trainshed.store.records import Operation
 from trainshed.store.sqlite import studies
@@ -39,14 +39,6 @@ async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
 
 def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
     return replace(running, state=state, updated=running.updated + 1)
-
-
-async def test_a_study_is_read_back_as_it_was(store: Store) -> None:
-    study = make_study(1, "größe")
-    await store.studies.create_study(study)
-    assert await store.studies.study(study.name) == study
-    assert await store.studies.study_by_uid(ONE) == study
-    assert await store.studies.lookup_study("p", "us-central1", "größe") == study
 
 
 async def test_what_does_not_exist_is_not_found(store: Store) -> None:
@@ -86,29 +78,6 @@ async def test_names_of_studies_are_taken_until_they_are_deleted(store: Store) -
     await store.studies.create_study(make_study(4, "same"))
 
 
-async def test_studies_are_listed_newest_first_in_pages(store: Store) -> None:
-    for uid in (1, 3, 2, 5):
-        await store.studies.create_study(make_study(uid))
-    await store.studies.create_study(make_study(4, location="europe-west4"))
-
-    async def page(after: int) -> list[int]:
-        found = await store.studies.studies("p", "us-central1", StudyUid(after), 2)
-        return [study.uid for study in found]
-
-    assert [await page(after) for after in (0, 3, 1)] == [[5, 3], [2, 1], []]
-    await store.studies.delete_study(make_study(3).name, T0)
-    assert await page(3) == [2, 1]
-
-
-async def test_a_study_is_paused_and_completed(store: Store) -> None:
-    study = make_study(1)
-    await store.studies.create_study(study)
-    await store.studies.set_study_state(ONE, StudyState.COMPLETED, "all points were tried")
-    assert await store.studies.study(study.name) == replace(
-        study, state=StudyState.COMPLETED, inactive_reason="all points were tried"
-    )
-
-
 async def test_trials_are_numbered_from_one_in_each_study(store: Store) -> None:
     first = await with_trials(store, 3)
     second = await with_trials(store, 2, uid=2)
@@ -139,43 +108,6 @@ async def test_numbers_of_deleted_trials_are_not_used_again(store: Store) -> Non
     assert finished.trials == (5,)
     # Those of the deleted trials went with them.
     assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
-
-
-async def test_measurements_are_told_apart_by_step_and_time(store: Store) -> None:
-    await store.studies.create_study(make_study(1))
-    trial = await store.studies.create_trial(
-        make_trial(1), [measured(2, 0.5), measured(1, 1.0, 20), measured(1, 2.0, 10)]
-    )
-    await store.studies.create_trial(make_trial(1))
-    assert await store.studies.change_trial(trial, 1, measured(2, 0.125)) == 2
-    assert await store.studies.change_trial(trial, 2, measured(3, 0.0)) == 3
-    await store.studies.create_trial(make_trial(1), [measured(1, -1.0)])
-    ordered = (
-        *(measured(1, 2.0, 10), measured(1, 1.0, 20)),
-        *(measured(2, 0.125), measured(3, 0.0)),
-    )
-    assert await store.studies.measurements(ONE) == {1: ordered, 3: (measured(1, -1.0),)}
-    assert await store.studies.measurements(ONE, [1, 2, 1]) == {1: ordered}
-    assert await store.studies.measurements(ONE, []) == {}
-
-
-async def test_of_two_clients_that_change_a_trial_one_is_told(store: Store) -> None:
-    (trial,) = await with_trials(store, 1)
-    completed = replace(trial, state=TrialState.SUCCEEDED, final=measured(1, 0.5))
-    stopped = replace(trial, state=TrialState.STOPPING, stopped_early=True)
-    results = await asyncio.gather(
-        store.studies.change_trial(completed, 1),
-        store.studies.change_trial(stopped, 1, measured(7, 7.0)),
-        return_exceptions=True,
-    )
-    assert {type(result) for result in results} == {int, StaleCommit}
-    assert await store.studies.trial(ONE, 1) == StoredTrial(completed, 2)
-    assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
-    assert await store.studies.change_trial(stopped, 2) == 3
-    await store.studies.delete_trial(ONE, 1)
-    with pytest.raises(StaleCommit):
-        await store.studies.change_trial(completed, 3, measured(8, 8.0))
-    assert await store.studies.measurements(ONE) == {}
 
 
 async def test_an_operation_hands_out_old_and_new_trials(store: Store) -> None:
