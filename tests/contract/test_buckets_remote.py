@@ -216,7 +216,7 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTabl
     """The object is at the store and the process died before it could note that: with a creation, too."""
     from trainshed.buckets.conditions import Conditions
     from trainshed.buckets.content import Digest, Staged
-    from trainshed.buckets.port import Draft
+    from trainshed.buckets.port import Draft, ObjectRef
     from trainshed.buckets.stores import open_buckets
 
     stores = open_buckets(service.root, rules=BucketRules("own", tables=(table,)))
@@ -235,10 +235,17 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTabl
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        far.commit("far-1", "x", staged(), Draft(), Conditions(generation_match=0), announce=dies)
+        far.commit(
+            ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)),
+            staged(),
+            Draft(),
+            announce=dies,
+        )
     assert path.exists()
-    record = far.commit("far-1", "x", staged(), Draft(), Conditions(generation_match=0))
-    assert record == far.read_record("far-1", "x")
+    record = far.commit(
+        ObjectRef("far-1", "x", conditions=Conditions(generation_match=0)), staged(), Draft()
+    )
+    assert record == far.read_record(ObjectRef("far-1", "x"))
     assert not path.exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.disk.records import FILE
-from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
 
 BUCKET = "bucket"
 CONTENTS = {
@@ -86,7 +86,7 @@ def make(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
     for name, content in CONTENTS.items():
         put(store, name, content)
     put(store, "a/b", b"makes a shadow of a")
-    store.patch(BUCKET, "plain.txt", lambda record: record)
+    store.patch(ObjectRef(BUCKET, "plain.txt"), lambda record: record)
     records = everything(store)
     store.close()
     assert records["plain.txt"].metageneration == 2
@@ -96,7 +96,9 @@ def make(data: Path, attributes: bool) -> dict[str, ObjectRecord]:
 def put(store: ObjectStore, name: str, content: bytes) -> ObjectRecord:
     staged = store.stage()
     staged.write(content)
-    return store.commit(BUCKET, name, staged, Draft({"contentType": f"t/{name}"}, {"of": name}))
+    return store.commit(
+        ObjectRef(BUCKET, name), staged, Draft({"contentType": f"t/{name}"}, {"of": name})
+    )
 
 
 def everything(store: ObjectStore) -> dict[str, ObjectRecord]:
@@ -141,15 +143,15 @@ def test_what_was_rewritten_in_a_copy_is_noticed(
     path = tmp_path / "copy" / "buckets" / BUCKET / "plain.txt"
     path.write_bytes(b"HELLO")
     store = ObjectStore(tmp_path / "copy" / "buckets", attributes=attributes)
-    first = store.read_record(BUCKET, "plain.txt")
+    first = store.read_record(ObjectRef(BUCKET, "plain.txt"))
     assert first.generation != before["plain.txt"].generation
     assert first.metadata == {}
     # And once the record is bound, a write with the same size and content is a new generation as well.
-    bound = store.read_record(BUCKET, "dir//double")
+    bound = store.read_record(ObjectRef(BUCKET, "dir//double"))
     assert bound.generation == before["dir//double"].generation
     inner = next((tmp_path / "copy" / "buckets" / BUCKET / "dir").rglob("double"))
     inner.write_bytes(b"escaped")
-    assert store.read_record(BUCKET, "dir//double").generation != bound.generation
+    assert store.read_record(ObjectRef(BUCKET, "dir//double")).generation != bound.generation
 
 
 def test_all_records_are_bound_by_the_look_after_a_copy(tmp_path: Path, attributes: bool) -> None:
@@ -192,4 +194,4 @@ def test_a_write_within_an_epoch_is_noticed_however_like_the_old_one_it_is(
     other.write_bytes(b"SAME SIZE")
     os.utime(other, ns=(time.time_ns(), record.file.mtime_ns))
     other.replace(path)
-    assert store.read_record(BUCKET, "x").generation != record.generation
+    assert store.read_record(ObjectRef(BUCKET, "x")).generation != record.generation

@@ -19,9 +19,9 @@ from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import Conflict, Held, NotFound, PreconditionFailed
 from trainshed.buckets.local import LocalStore
-from trainshed.buckets.port import Draft, Query
+from trainshed.buckets.port import Draft, ObjectRef, Query
 from trainshed.buckets.settings import EVENT_BASED_HOLD, TEMPORARY_HOLD
-from trainshed.buckets.transfers import Source, move
+from trainshed.buckets.transfers import move
 
 BUCKET = "bucket"
 VERSIONING = {"versioning": {"enabled": True}}
@@ -41,13 +41,15 @@ def put(
     try:
         staged.write(content)
         checked = Conditions(**conditions)
-        return store.commit(BUCKET, name, staged, draft or Draft(), checked).generation
+        return store.commit(
+            ObjectRef(BUCKET, name, conditions=checked), staged, draft or Draft()
+        ).generation
     finally:
         staged.discard()
 
 
 def get(store: ObjectStore, name: str, generation: int | None = None) -> bytes:
-    opened = store.open(BUCKET, name, generation)
+    opened = store.open_object(ObjectRef(BUCKET, name, generation))
     try:
         return b"".join(opened.blocks(0, opened.record.size))
     finally:
@@ -71,40 +73,42 @@ def test_what_is_replaced_or_removed_is_kept_and_can_be_read(store: ObjectStore)
     second = put(store, "a/b", b"two")
     assert get(store, "a/b") == get(store, "a/b", second) == b"two"
     assert get(store, "a/b", first) == b"one"
-    record = store.read_record(BUCKET, "a/b", first)
+    record = store.read_record(ObjectRef(BUCKET, "a/b", first))
     assert (record.fields, record.metadata) == ({"contentType": "text/plain"}, {"key": "value"})
     assert record.deleted_ns > record.created_ns
     assert all_of(store) == [("a/b", first), ("a/b", second)]
-    store.delete(BUCKET, "a/b")
+    store.delete(ObjectRef(BUCKET, "a/b"))
     with pytest.raises(NotFound):
-        store.read_record(BUCKET, "a/b")
+        store.read_record(ObjectRef(BUCKET, "a/b"))
     assert store.list(BUCKET, Query()).objects == []
     assert get(store, "a/b", second) == b"two"
     assert all_of(store) == [("a/b", first), ("a/b", second)]
     with pytest.raises(NotFound):
-        store.delete(BUCKET, "a/b")
+        store.delete(ObjectRef(BUCKET, "a/b"))
 
 
 def test_a_generation_that_is_named_is_removed_for_good(store: ObjectStore) -> None:
     first, second, third = (put(store, "x", content) for content in (b"1", b"2", b"3"))
-    store.delete(BUCKET, "x", second)
-    store.delete(BUCKET, "x", third)
+    store.delete(ObjectRef(BUCKET, "x", second))
+    store.delete(ObjectRef(BUCKET, "x", third))
     assert all_of(store) == [("x", first)]
     with pytest.raises(NotFound):
-        store.read_record(BUCKET, "x")
+        store.read_record(ObjectRef(BUCKET, "x"))
     # What is removed with a condition alone is kept.
     fourth = put(store, "x", b"4")
     with pytest.raises(PreconditionFailed):
-        store.delete(BUCKET, "x", None, Conditions(generation_match=first))
-    store.delete(BUCKET, "x", None, Conditions(generation_match=fourth))
+        store.delete(ObjectRef(BUCKET, "x", conditions=Conditions(generation_match=first)))
+    store.delete(ObjectRef(BUCKET, "x", conditions=Conditions(generation_match=fourth)))
     assert all_of(store) == [("x", first), ("x", fourth)]
     with pytest.raises(NotFound):
-        store.delete(BUCKET, "x", third)
+        store.delete(ObjectRef(BUCKET, "x", third))
 
 
 def test_a_move_keeps_what_it_takes_away(store: ObjectStore) -> None:
     generation = put(store, "from", b"x")
-    moved = move(store, Source(BUCKET, "from"), "to", redraft=lambda r: Draft(r.fields))
+    moved = move(
+        store, ObjectRef(BUCKET, "from"), ObjectRef(BUCKET, "to"), lambda r: Draft(r.fields)
+    )
     assert all_of(store) == [("from", generation), ("to", moved.generation)]
     assert get(store, "from", generation) == b"x"
 
@@ -118,7 +122,7 @@ def test_a_list_of_versions_is_in_order_whatever_lives(store: ObjectStore) -> No
         for _ in range(1 + number % 3):
             expected.append((name, put(store, name, b"x")))
         if number % 2:
-            store.delete(BUCKET, name)
+            store.delete(ObjectRef(BUCKET, name))
     expected.sort(key=lambda row: (row[0].encode(), row[1]))
     for limit in (1, 2, 3, 100):
         assert all_of(store, max_results=limit) == expected
@@ -142,10 +146,10 @@ def test_versioning_can_be_suspended(store: ObjectStore) -> None:
 
 def test_a_bucket_with_noncurrent_generations_is_not_empty(store: ObjectStore) -> None:
     generation = put(store, "x", b"one")
-    store.delete(BUCKET, "x")
+    store.delete(ObjectRef(BUCKET, "x"))
     with pytest.raises(Conflict, match="versions"):
         store.catalog.delete(BUCKET)
-    store.delete(BUCKET, "x", generation)
+    store.delete(ObjectRef(BUCKET, "x", generation))
     store.catalog.delete(BUCKET)
     store.catalog.create(BUCKET, settings=VERSIONING)
     assert all_of(store) == []
@@ -155,7 +159,7 @@ def test_a_file_of_a_program_is_kept_too(store: ObjectStore) -> None:
     """Of another user's file there is no second name, but a copy."""
     path = store.catalog.directory(BUCKET) / "x"
     path.write_bytes(b"by a program")
-    written = store.read_record(BUCKET, "x")
+    written = store.read_record(ObjectRef(BUCKET, "x"))
     put(store, "x", b"by a client")
     assert get(store, "x", written.generation) == b"by a program"
 
@@ -185,17 +189,17 @@ def test_what_is_held_can_be_neither_removed_nor_replaced(store: ObjectStore, ho
     generation = put(store, "x", b"one", Draft(holds=(hold,)))
     put(store, "y", b"y")
     for attempt in (
-        lambda: store.delete(BUCKET, "x"),
-        lambda: store.delete(BUCKET, "x", generation),
+        lambda: store.delete(ObjectRef(BUCKET, "x")),
+        lambda: store.delete(ObjectRef(BUCKET, "x", generation)),
         lambda: put(store, "x", b"two"),
-        lambda: store.precheck(BUCKET, "x", Conditions()),
-        lambda: move(store, Source(BUCKET, "x"), "z", redraft=lambda r: Draft()),
-        lambda: move(store, Source(BUCKET, "y"), "x", redraft=lambda r: Draft()),
+        lambda: store.precheck(ObjectRef(BUCKET, "x", conditions=Conditions())),
+        lambda: move(store, ObjectRef(BUCKET, "x"), ObjectRef(BUCKET, "z"), lambda r: Draft()),
+        lambda: move(store, ObjectRef(BUCKET, "y"), ObjectRef(BUCKET, "x"), lambda r: Draft()),
     ):
         with pytest.raises(Held):
             attempt()
     assert {name for name, _ in all_of(store)} == {"x", "y"}
-    store.patch(BUCKET, "x", lambda r: replace(r, holds=()))
+    store.patch(ObjectRef(BUCKET, "x"), lambda r: replace(r, holds=()))
     put(store, "x", b"two")
     assert get(store, "x") == b"two"
 
@@ -208,7 +212,7 @@ _WATCHED = ("generations.py", "files.py", "objects.py")
 def _act(root: Path, action: str) -> None:
     store = ObjectStore(root)
     if action == "delete":
-        store.delete(BUCKET, "x")
+        store.delete(ObjectRef(BUCKET, "x"))
     else:
         put(store, "x", b"three")
 
@@ -282,7 +286,7 @@ def test_no_generation_is_lost_however_it_is_killed(
         if action == "overwrite":
             put(after, "x", b"three")
         elif with_live is not None:
-            after.delete(BUCKET, "x")
+            after.delete(ObjectRef(BUCKET, "x"))
             assert _live(after) is None
         assert [get(after, "x", generation) for _, generation in all_of(after)][:2] == [
             b"one",
@@ -300,7 +304,7 @@ def _do_not_wait(_: int) -> None:
 
 def _live(store: ObjectStore) -> int | None:
     try:
-        return store.read_record(BUCKET, "x").generation
+        return store.read_record(ObjectRef(BUCKET, "x")).generation
     except NotFound:
         return None
 

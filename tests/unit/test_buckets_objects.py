@@ -30,7 +30,7 @@ from trainshed.buckets.errors import (
     NotModified,
     PreconditionFailed,
 )
-from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec, UploadWriter
 
 BUCKET = "bucket"
@@ -54,13 +54,15 @@ def put(
     staged = store.stage()
     try:
         staged.write(content)
-        return store.commit(BUCKET, name, staged, draft or Draft(), conditions or Conditions())
+        return store.commit(
+            ObjectRef(BUCKET, name, conditions=conditions or Conditions()), staged, draft or Draft()
+        )
     finally:
         staged.discard()
 
 
 def get(store: ObjectStore, name: str) -> bytes:
-    opened = store.open(BUCKET, name)
+    opened = store.open_object(ObjectRef(BUCKET, name))
     try:
         return os.pread(opened.fd, 1 << 20, 0)
     finally:
@@ -82,10 +84,10 @@ def temporaries(store: ObjectStore) -> list[Path]:
 def test_metadata_larger_than_an_attribute_is_kept(store: ObjectStore) -> None:
     metadata = {f"key{number}": "v" * 100 for number in range(70)}
     record = put(store, "x", draft=Draft({}, metadata))
-    assert store.read_record(BUCKET, "x").metadata == metadata
-    small = store.patch(BUCKET, "x", lambda old: replace(old, metadata={}))
+    assert store.read_record(ObjectRef(BUCKET, "x")).metadata == metadata
+    small = store.patch(ObjectRef(BUCKET, "x"), lambda old: replace(old, metadata={}))
     assert (small.generation, small.metageneration) == (record.generation, 2)
-    assert store.read_record(BUCKET, "x") == small
+    assert store.read_record(ObjectRef(BUCKET, "x")) == small
 
 
 def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
@@ -95,13 +97,17 @@ def test_generations_differ_and_preconditions_hold(store: ObjectStore) -> None:
     second = put(store, "x", b"2", Conditions(generation_match=first.generation))
     assert second.generation > first.generation
     with pytest.raises(PreconditionFailed):
-        store.delete(BUCKET, "x", conditions=Conditions(generation_match=first.generation))
+        store.delete(
+            ObjectRef(BUCKET, "x", conditions=Conditions(generation_match=first.generation))
+        )
     with pytest.raises(NotFound):
-        store.open(BUCKET, "x", first.generation)
+        store.open_object(ObjectRef(BUCKET, "x", first.generation))
     with pytest.raises(NotModified):
-        store.open(BUCKET, "x", conditions=Conditions(generation_not_match=second.generation))
+        store.open_object(
+            ObjectRef(BUCKET, "x", conditions=Conditions(generation_not_match=second.generation))
+        )
     assert get(store, "x") == b"2"
-    store.delete(BUCKET, "x", second.generation)
+    store.delete(ObjectRef(BUCKET, "x", second.generation))
     with pytest.raises(NotFound):
         get(store, "x")
     assert temporaries(store) == []
@@ -115,8 +121,8 @@ def test_concurrent_updates_by_generation_lose_nothing(store: ObjectStore) -> No
         barrier.wait()
         done = 0
         for _try in range(400):
-            record = store.read_record(BUCKET, "n")
-            opened = store.open(BUCKET, "n")
+            record = store.read_record(ObjectRef(BUCKET, "n"))
+            opened = store.open_object(ObjectRef(BUCKET, "n"))
             value = int(os.pread(opened.fd, 20, 0))
             opened.close()
             if opened.record.generation != record.generation:
@@ -142,9 +148,9 @@ class TestThroughTheDirectory:
     def test_a_new_file_is_an_object_with_right_checksums(self, store: ObjectStore) -> None:
         visible(store, "d").mkdir()
         visible(store, "d/f").write_bytes(b"hello")
-        record = store.read_record(BUCKET, "d/f")
+        record = store.read_record(ObjectRef(BUCKET, "d/f"))
         assert (record.crc32c, record.size) == ("mnG7TA==", 5)
-        assert store.read_record(BUCKET, "d/f") == record
+        assert store.read_record(ObjectRef(BUCKET, "d/f")) == record
         with pytest.raises(PreconditionFailed):
             put(store, "d/f", b"mine", ABSENT)
         assert names(store) == ["d/f"]
@@ -163,7 +169,7 @@ class TestThroughTheDirectory:
         else:
             path.unlink()
             path.write_bytes(b"54321")
-        now = store.read_record(BUCKET, "f")
+        now = store.read_record(ObjectRef(BUCKET, "f"))
         assert now.generation != record.generation
         assert now.metadata == {}
         assert now.md5 == base64.b64encode(hashlib.md5(b"54321").digest()).decode()
@@ -199,14 +205,14 @@ class TestNamesThatClash:
             assert get(store, name) == name.encode()
             with pytest.raises(PreconditionFailed):
                 put(store, name, b"", ABSENT)
-        generation = store.read_record(BUCKET, "a").generation
+        generation = store.read_record(ObjectRef(BUCKET, "a")).generation
         assert put(store, "a", b"2").generation > generation
-        store.delete(BUCKET, "a/b")
-        store.delete(BUCKET, "a/")
+        store.delete(ObjectRef(BUCKET, "a/b"))
+        store.delete(ObjectRef(BUCKET, "a/"))
         assert get(store, "a") == b"2"
         put(store, "a", b"3")
         assert names(store) == ["a"]
-        store.delete(BUCKET, "a")
+        store.delete(ObjectRef(BUCKET, "a"))
         assert names(store) == []
         assert list(visible(store).iterdir()) == []
 
@@ -218,7 +224,7 @@ class TestNamesThatClash:
         assert names(store) == sorted(strange, key=str.encode)
         for name in strange:
             assert get(store, name) == name.encode()
-            store.delete(BUCKET, name)
+            store.delete(ObjectRef(BUCKET, name))
         assert list(visible(store).iterdir()) == []
 
     def test_parallel_writers_of_a_name_and_names_below_it(self, store: ObjectStore) -> None:
@@ -228,7 +234,7 @@ class TestNamesThatClash:
             name = wanted[number % len(wanted)]
             put(store, name, name.encode())
             if number < 30:
-                store.delete(BUCKET, name) if number % 2 else None
+                store.delete(ObjectRef(BUCKET, name)) if number % 2 else None
 
         with ThreadPoolExecutor(8) as pool:
             futures = [pool.submit(work, number) for number in range(48)]
@@ -427,7 +433,7 @@ def test_a_closed_file_leaves_the_bucket_listable_and_says_why_it_cannot_be_read
         assert store.list(BUCKET, Query(delimiter="/")).prefixes == []
         assert store.last_written(BUCKET, "") > 0
         with pytest.raises(Forbidden, match="took the permission away"):
-            store.open(BUCKET, "b")
+            store.open_object(ObjectRef(BUCKET, "b"))
         assert get(store, "e") == b"content"
     finally:
         (directory / "c").chmod(0o700)

@@ -23,7 +23,7 @@ from trainshed.buckets.disk.objects import OpenObject
 from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, place_of
 from trainshed.buckets.errors import Forbidden, NotFound
 from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import Draft, ObjectRecord, Query
+from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
 from trainshed.buckets.settings import promises
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.buckets.stores import open_buckets
@@ -91,7 +91,7 @@ class LocalStore:
     def open(self, bucket: str, name: str) -> BinaryIO:
         """Returns the object's content, open for reading. Raises ``NotFound``. A remote object is fetched
         first."""
-        opened = self._store.at(bucket).open(bucket, name, hash_limit=0)
+        opened = self._store.at(bucket).open_object(ObjectRef(bucket, name), hash_limit=0)
         if isinstance(opened, OpenObject):
             return os.fdopen(opened.fd, "rb")
         file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 the caller closes it
@@ -107,14 +107,15 @@ class LocalStore:
     def exists(self, bucket: str, name: str) -> bool:
         """Whether the object exists; False also if its bucket does not."""
         try:
-            self._store.at(bucket).read_record(bucket, name, hash_limit=0)
+            self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
         except NotFound:
             return False
         return True
 
     def fingerprint(self, bucket: str, name: str) -> str:
         """Returns a text that changes whenever the object does. Raises ``NotFound``. It reads no content."""
-        return str(self._store.at(bucket).read_record(bucket, name, hash_limit=0).generation)
+        record = self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
+        return str(record.generation)
 
     def list(self, bucket: str, prefix: str = "") -> list[str]:
         """Returns the names of all objects with a prefix, in the order of their UTF-8 bytes; for buckets on
@@ -158,11 +159,11 @@ class LocalStore:
             ) from error
 
     def _probe_elsewhere(self, bucket: str, beside: str) -> None:
-        name = f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}"
+        probe = ObjectRef(bucket, f"{beside[:-1]}{MARK}probe-{os.urandom(6).hex()}")
         store, staged = self._store.at(bucket), self._store.stage()
         try:
-            store.commit(bucket, name, staged, Draft())
-            store.delete(bucket, name)
+            store.commit(probe, staged, Draft())
+            store.delete(probe)
         finally:
             staged.discard()
 

@@ -68,6 +68,16 @@ class ObjectRecord:
         return self.file.size
 
 
+class ObjectRef(Struct, frozen=True):
+    """An object, or one of its generations, and what has to hold for it."""
+
+    bucket: str
+    name: str
+    #: None = the live one.
+    generation: int | None = None
+    conditions: Conditions = ALWAYS
+
+
 class Draft(Struct, frozen=True):
     """The properties of an object that a client writes."""
 
@@ -127,17 +137,15 @@ class Opened(Protocol):
 class BucketStore(Protocol):
     """The objects of buckets, with preconditions. Raises the exceptions of ``errors``."""
 
-    def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
+    def precheck(self, ref: ObjectRef) -> None:
         """Refuse early what ``commit`` would refuse, before the content is sent."""
         ...
 
     def commit(
         self,
-        bucket: str,
-        name: str,
+        ref: ObjectRef,
         staged: Staged,
         draft: Draft,
-        conditions: Conditions = ALWAYS,
         *,
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
@@ -146,51 +154,22 @@ class BucketStore(Protocol):
         before the staged file is gone."""
         ...
 
-    def open(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> Opened:
-        """Open an object for reading; ``generation``: which one, also a noncurrent one. ``hash_limit``: bytes
-        up to which missing checksums are computed, None = any."""
+    def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> Opened:
+        """Open an object for reading. ``hash_limit``: bytes up to which missing checksums are computed; None:
+        any size."""
         ...
 
-    def read_record(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> ObjectRecord:
-        """Returns only the record; see ``open``."""
+    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
+        """Returns only the record; see ``open_object``."""
         ...
 
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        change: Callable[[ObjectRecord], ObjectRecord],
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> ObjectRecord:
-        """Change the editable properties of an object, or of one of its generations."""
+    def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
+        """Change the editable properties of an object."""
         ...
 
-    def delete(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> None:
-        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. With ``generation``:
-        remove that one for good."""
+    def delete(self, ref: ObjectRef) -> None:
+        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is
+        named is removed for good."""
         ...
 
     def list(self, bucket: str, query: Query) -> Page:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import obstore
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.conditions import ALWAYS
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.errors import (
     InvalidRequest,
@@ -31,7 +32,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.listing import floor_of, list_page
 from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.remote_access import all_of, level_of, translated
 from trainshed.buckets.settings import refuse
 from trainshed.buckets.setup import BucketTable
@@ -56,32 +57,27 @@ class RemoteBucket:
         self._table = table
         self._store = store
 
-    def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
+    def precheck(self, ref: ObjectRef) -> None:
         """See the port."""
-        checked_name(name)
-        if conditions != ALWAYS:
-            self._check(name, conditions)
+        self._check(ref)
 
     def commit(
         self,
-        bucket: str,
-        name: str,
+        ref: ObjectRef,
         staged: Staged,
         draft: Draft,
-        conditions: Conditions = ALWAYS,
         *,
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
     ) -> ObjectRecord:
         """See the port. Repeated after a crash, it finds what it did before."""
-        checked_name(name)
+        name = checked_name(ref.name)
         refuse(list(draft.holds), "object, whose bucket lies in a store elsewhere")
         verify(staged.sums, draft.expected)
         token = hashlib.blake2b(str(staged.path).encode(), digest_size=12).hexdigest()
         attributes = attributes_of(draft, staged.sums, components, token)
         try:
-            current = self._check(name, conditions) if conditions != ALWAYS else None
-            self._put(name, staged, attributes, conditions, current)
+            self._put(ref, staged, attributes, self._check(ref))
         except PreconditionFailed:
             version = self._find(name)
             if version is None or version.token != token:
@@ -94,50 +90,27 @@ class RemoteBucket:
         staged.discard()
         return written.record
 
-    def open(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> OpenRemote:
+    def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenRemote:
         """See the port. Objects that others wrote to the store have no checksums, and none are computed."""
         try:
-            version = self._find(checked_name(name))
+            version = self._find(checked_name(ref.name))
         except InvalidRequest:
             # A name that such a store cannot keep does not exist: gcloud asks for `dir/` before it lists what
             # is below.
             version = None
         if version is None:
-            raise no_such_object(self._table.name, name)
+            raise no_such_object(self._table.name, ref.name)
         record = version.record
-        if generation is not None and generation != record.generation:
-            raise no_such_object(self._table.name, f"{name}#{generation}")
-        conditions.check(record.generation, record.metageneration, reading=True)
-        return OpenRemote(self._table, self._store, name, version)
+        if ref.generation not in (None, record.generation):
+            raise no_such_object(self._table.name, f"{ref.name}#{ref.generation}")
+        ref.conditions.check(record.generation, record.metageneration, reading=True)
+        return OpenRemote(self._table, self._store, ref.name, version)
 
-    def read_record(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> ObjectRecord:
+    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
         """See the port."""
-        return self.open(bucket, name, generation, conditions).record
+        return self.open_object(ref).record
 
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        change: Callable[[ObjectRecord], ObjectRecord],
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> ObjectRecord:
+    def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Refused: such a store changes properties only by writing the object anew."""
         raise NotSupported(
             f"The bucket {self._table.name} lies in a store elsewhere, where properties of an "
@@ -145,18 +118,12 @@ class RemoteBucket:
             "changed alone. Write the object again, or copy it onto itself with the new properties."
         )
 
-    def delete(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> None:
+    def delete(self, ref: ObjectRef) -> None:
         """See the port."""
-        record = self.read_record(bucket, name, generation)
-        conditions.check(record.generation, record.metageneration)
-        with translated(self._table, name):
-            obstore.delete(self._store, name)
+        record = self.read_record(replace(ref, conditions=ALWAYS))
+        ref.conditions.check(record.generation, record.metageneration)
+        with translated(self._table, ref.name):
+            obstore.delete(self._store, ref.name)
 
     def list(self, bucket: str, query: Query) -> Page:
         """See the port. In a listing only size, time and generation of objects are known."""
@@ -177,11 +144,14 @@ class RemoteBucket:
             below = all_of(self._store, prefix.rstrip("/") or None)
             return max((written_ns(meta) for meta in below), default=0)
 
-    def _check(self, name: str, conditions: Conditions) -> Version | None:
-        """Returns the current object, if the conditions hold for it."""
-        version = self._find(name)
+    def _check(self, ref: ObjectRef) -> Version | None:
+        """Returns the current object, if the conditions hold for it; None also if there are none."""
+        checked_name(ref.name)
+        if ref.conditions == ALWAYS:
+            return None
+        version = self._find(ref.name)
         record = version.record if version is not None else None
-        conditions.check(
+        ref.conditions.check(
             record.generation if record is not None else 0,
             record.metageneration if record is not None else 0,
         )
@@ -195,12 +165,12 @@ class RemoteBucket:
 
     def _put(
         self,
-        name: str,
+        ref: ObjectRef,
         staged: Staged,
         attributes: Attributes,
-        conditions: Conditions,
         current: Version | None,
     ) -> None:
+        name, conditions = ref.name, ref.conditions
         size = staged.path.stat().st_size
         atomic = size <= CONDITIONAL
         with translated(self._table, name), staged.path.open("rb") as file:

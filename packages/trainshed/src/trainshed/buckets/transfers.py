@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
@@ -21,28 +20,16 @@ from trainshed.buckets.errors import (
     condition_failed,
     held,
 )
-from trainshed.buckets.port import Buckets, Draft, ObjectRecord, Opened
+from trainshed.buckets.port import Buckets, Draft, ObjectRecord, ObjectRef, Opened
 
 MAX_COMPONENTS = 32
 
 
-class Source(Struct, frozen=True):
-    """One object to read in a copy or compose, and the conditions on it."""
-
-    bucket: str
-    name: str
-    generation: int | None = None
-    conditions: Conditions = ALWAYS
-
-
 def compose(
     store: Buckets,
-    bucket: str,
-    name: str,
-    sources: Sequence[Source],
-    *,
+    target: ObjectRef,
+    sources: Sequence[ObjectRef],
     draft: Draft,
-    conditions: Conditions = ALWAYS,
 ) -> ObjectRecord:
     """Join up to 32 objects into one; as at the public service, it has no MD5."""
     if not 1 <= len(sources) <= MAX_COMPONENTS:
@@ -60,21 +47,16 @@ def compose(
             finally:
                 opened.close()
             components += max(1, opened.record.components)
-        return store.at(bucket).commit(
-            bucket, name, staged, draft, conditions, components=components
-        )
+        return store.at(target.bucket).commit(target, staged, draft, components=components)
     finally:
         staged.discard()
 
 
 def copy(
     store: Buckets,
-    source: Source,
-    bucket: str,
-    name: str,
-    *,
+    source: ObjectRef,
+    target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
-    conditions: Conditions = ALWAYS,
 ) -> ObjectRecord:
     """Copy an object; ``redraft`` makes the copy's properties from the source's."""
     opened = _open_source(store, source)
@@ -83,9 +65,8 @@ def copy(
         record = opened.record
         known = Checksums(record.md5, record.crc32c) if record.crc32c else None
         opened.copy_into(staged, known)
-        draft = redraft(record)
-        return store.at(bucket).commit(
-            bucket, name, staged, draft, conditions, components=record.components
+        return store.at(target.bucket).commit(
+            target, staged, redraft(record), components=record.components
         )
     finally:
         staged.discard()
@@ -94,22 +75,18 @@ def copy(
 
 def move(
     store: Buckets,
-    source: Source,
-    name: str,
-    *,
+    source: ObjectRef,
+    target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
-    conditions: Conditions = ALWAYS,
 ) -> ObjectRecord:
     """Rename an object within its bucket: it is copied first, then removed if it is still the same.
 
     A crash in between leaves both names, never neither.
     """
-    if source.name == name:
+    if source.name == target.name:
         raise InvalidRequest("The source and the destination of a move are the same object.")
     at = store.at(source.bucket)
-    record = at.read_record(
-        source.bucket, source.name, source.generation, source.conditions, hash_limit=0
-    )
+    record = at.read_record(source, hash_limit=0)
     if record.holds:
         raise held(source.bucket, source.name, record.holds)
     if record.deleted_ns:
@@ -118,19 +95,18 @@ def move(
         )
     generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
-    record = copy(store, pinned, source.bucket, name, redraft=redraft, conditions=conditions)
+    record = copy(store, pinned, target, redraft)
     try:
         # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
-        at.delete(source.bucket, source.name, None, Conditions(generation_match=generation))
+        same = Conditions(generation_match=generation)
+        at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:
         raise Unavailable("The source changed while it was moved. Try again.") from error
     return record
 
 
-def _open_source(store: Buckets, source: Source) -> Opened:
+def _open_source(store: Buckets, source: ObjectRef) -> Opened:
     try:
-        return store.at(source.bucket).open(
-            source.bucket, source.name, source.generation, source.conditions, hash_limit=0
-        )
+        return store.at(source.bucket).open_object(source, hash_limit=0)
     except NotModified as error:  # A source's "not match" is an ordinary precondition.
         raise condition_failed() from error

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.content import Staged, digest_file
 from trainshed.buckets.disk.records import RecordStore
 from trainshed.buckets.disk.tree import (
@@ -37,7 +36,7 @@ from trainshed.buckets.errors import (
     no_such_object,
 )
 from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import FileIdentity, ObjectRecord
+from trainshed.buckets.port import FileIdentity, ObjectRecord, ObjectRef
 from trainshed.core.units import Nanos
 
 _LOCKS = 256
@@ -82,36 +81,33 @@ class ObjectFiles:
         except OSError as error:
             raise no_such_object(bucket, name) from error
 
-    def check(self, base: int, bucket: str, name: str, conditions: Conditions) -> None:
+    def check(self, base: int, ref: ObjectRef) -> None:
         """Raise ``PreconditionFailed`` unless the conditions hold for what lies at the object's place, and
         ``Held`` if it may not be replaced."""
         try:
-            file = find(base, place_of(validate_object_name(name)))
+            file = find(base, place_of(validate_object_name(ref.name)))
         except FileNotFoundError:
-            conditions.check(0, 0)
+            ref.conditions.check(0, 0)
             return
         try:
-            record = self.records.load(file.fd, file.stat, key_of(bucket, name))
+            record = self.records.load(file.fd, file.stat, key_of(ref.bucket, ref.name))
         finally:
             os.close(file.fd)
-        conditions.check(record.generation, record.metageneration)
+        ref.conditions.check(record.generation, record.metageneration)
         if record.holds:
-            raise held(bucket, name, record.holds)
+            raise held(ref.bucket, ref.name, record.holds)
 
     def install(
         self,
         base: int,
-        bucket: str,
-        name: str,
+        ref: ObjectRef,
         staged: Staged,
         record: ObjectRecord,
-        *,
-        conditions: Conditions,
         keep: Callable[[Found], None] | None = None,
     ) -> None:
         """Rename a staged file, which has its record, into its place, if the conditions hold, durably.
         ``keep``: called with the file that it replaces, before."""
-        place = place_of(name)
+        place = place_of(ref.name)
         for _ in range(_ATTEMPTS):
             try:
                 parent = make_directories(base, place.dirs, lambda path: self._make_way(base, path))
@@ -121,10 +117,10 @@ class ObjectFiles:
                 raise
             try:
                 with self.lock(place):
-                    self.check(base, bucket, name, conditions)
-                    exclusive = conditions.must_be_absent
+                    self.check(base, ref)
+                    exclusive = ref.conditions.must_be_absent
                     if self._put(base, parent, place, staged, keep, exclusive=exclusive):
-                        self.records.note(key_of(bucket, name), record)
+                        self.records.note(key_of(ref.bucket, ref.name), record)
                         return
             finally:
                 os.close(parent)

@@ -26,7 +26,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, Checksums, Staged, verify
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.disk.files import ObjectFiles, key_of
@@ -43,7 +42,7 @@ from trainshed.buckets.errors import (
 )
 from trainshed.buckets.listing import floor_of, list_page, with_removed
 from trainshed.buckets.names import validate_object_name
-from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, Page, Query
+from trainshed.buckets.port import Draft, FileIdentity, ObjectRecord, ObjectRef, Page, Query
 from trainshed.buckets.settings import (
     EVENT_BASED_HOLD,
     holds_by_default,
@@ -139,25 +138,24 @@ class ObjectStore:
             with suppress(NotFound):  # It belongs to a remote store, or was removed meanwhile.
                 for entry in self.walk(bucket):
                     with suppress(BucketsError):
-                        record = self.read_record(bucket, entry.name, hash_limit=0)
+                        ref = ObjectRef(bucket, entry.name)
+                        record = self.read_record(ref, hash_limit=0)
                         noted(key_of(bucket, entry.name), record)
 
     def stage(self) -> Staged:
         """Returns a temporary file for new content; ``commit`` or ``discard`` it."""
         return Staged.create(self._temporary)
 
-    def precheck(self, bucket: str, name: str, conditions: Conditions) -> None:
+    def precheck(self, ref: ObjectRef) -> None:
         """Refuse early what ``commit`` would refuse, before the content is sent."""
-        with self.catalog.opened(bucket) as base:
-            self._files.check(base, bucket, name, conditions)
+        with self.catalog.opened(ref.bucket) as base:
+            self._files.check(base, ref)
 
     def commit(
         self,
-        bucket: str,
-        name: str,
+        ref: ObjectRef,
         staged: Staged,
         draft: Draft,
-        conditions: Conditions = ALWAYS,
         *,
         components: int = 0,
         announce: Callable[[ObjectRecord], None] | None = None,
@@ -167,56 +165,52 @@ class ObjectStore:
         ``announce`` is called with the record before the object can be seen. Raises
         ``InvalidRequest`` (checksum, name), ``NotFound`` (bucket), ``PreconditionFailed``, ``Held``.
         """
-        validate_object_name(name)
-        settings = self.catalog.get(bucket).settings
+        validate_object_name(ref.name)
+        settings = self.catalog.get(ref.bucket).settings
         try:
-            with self.catalog.opened(bucket) as base:
+            with self.catalog.opened(ref.bucket) as base:
                 verify(staged.sums, draft.expected)
-                self._files.check(base, bucket, name, conditions)
+                self._files.check(base, ref)
                 staged.seal()
                 record = self._describe(staged, _completed(draft, settings), components)
                 if announce is not None:
                     announce(record)
-                kept = partial(self._keep, bucket, name) if keeps_generations(settings) else None
-                self._files.install(
-                    base, bucket, name, staged, record, conditions=conditions, keep=kept
-                )
-                if os.fstat(base).st_ino != self.catalog.directory(bucket).stat().st_ino:
-                    raise no_such_bucket(bucket)
+                keep = partial(self._keep, ref.bucket, ref.name)
+                kept = keep if keeps_generations(settings) else None
+                self._files.install(base, ref, staged, record, kept)
+                if os.fstat(base).st_ino != self.catalog.directory(ref.bucket).stat().st_ino:
+                    raise no_such_bucket(ref.bucket)
         except FileNotFoundError as error:
-            raise no_such_bucket(bucket) from error
+            raise no_such_bucket(ref.bucket) from error
         staged.close()
         return record
 
-    def open(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> OpenObject:
+    def open_object(self, ref: ObjectRef, *, hash_limit: int | None = None) -> OpenObject:
         """Open an object for reading, with its record; raises ``NotFound``, ``NotModified``, ….
 
         Checksums of a file that was written through the directory are computed now if it has at
         most ``hash_limit`` bytes (None: any size), and kept with it.
         """
-        opened = self._open(bucket, name, generation)
+        opened = self._open(ref)
         try:
             record = opened.record
-            conditions.check(record.generation, record.metageneration, reading=True)
+            ref.conditions.check(record.generation, record.metageneration, reading=True)
             wanted = hash_limit is None or record.size <= hash_limit
             if not record.crc32c and not record.deleted_ns and wanted:
-                key = key_of(bucket, name)
+                key = key_of(ref.bucket, ref.name)
                 record = self._files.hash(opened.fd, key, record, self.now())
         except BaseException:
             opened.close()
             raise
         return OpenObject(opened.fd, record)
 
-    def _open(self, bucket: str, name: str, generation: int | None) -> OpenObject:
+    def open(self, bucket: str, name: str, *, hash_limit: int | None = None) -> OpenObject:
+        """Open the live object; see ``open_object``."""
+        return self.open_object(ObjectRef(bucket, name), hash_limit=hash_limit)
+
+    def _open(self, ref: ObjectRef) -> OpenObject:
         """Open the live generation, or the one that is asked for. Raises ``NotFound``."""
+        bucket, name, generation = ref.bucket, ref.name, ref.generation
         with self.catalog.opened(bucket) as base:
             try:
                 live = self._files.find(base, bucket, name)
@@ -235,66 +229,46 @@ class ObjectStore:
         os.close(live.fd)
         return noncurrent
 
-    def read_record(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-        *,
-        hash_limit: int | None = None,
-    ) -> ObjectRecord:
-        """The record alone; see ``open``."""
-        opened = self.open(bucket, name, generation, conditions, hash_limit=hash_limit)
+    def read_record(self, ref: ObjectRef, *, hash_limit: int | None = None) -> ObjectRecord:
+        """The record alone; see ``open_object``."""
+        opened = self.open_object(ref, hash_limit=hash_limit)
         opened.close()
         return opened.record
 
-    def patch(
-        self,
-        bucket: str,
-        name: str,
-        change: Callable[[ObjectRecord], ObjectRecord],
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> ObjectRecord:
+    def patch(self, ref: ObjectRef, change: Callable[[ObjectRecord], ObjectRecord]) -> ObjectRecord:
         """Change an object's editable properties; its metageneration rises by one."""
-        place = place_of(validate_object_name(name))
+        place = place_of(validate_object_name(ref.name))
         with self._files.lock(place):
-            opened = self._open(bucket, name, generation)
+            opened = self._open(ref)
             try:
                 record = opened.record
-                conditions.check(record.generation, record.metageneration)
+                ref.conditions.check(record.generation, record.metageneration)
                 changed = replace(
                     change(record),
                     metageneration=record.metageneration + 1,
                     updated_ns=self.now(),
                 )
                 if record.deleted_ns:
-                    self.generations.note(bucket, name, changed)
+                    self.generations.note(ref.bucket, ref.name, changed)
                 else:
-                    self._files.save(opened.fd, key_of(bucket, name), changed)
+                    self._files.save(opened.fd, key_of(ref.bucket, ref.name), changed)
                     os.fsync(opened.fd)
             finally:
                 opened.close()
         return changed
 
-    def delete(
-        self,
-        bucket: str,
-        name: str,
-        generation: int | None = None,
-        conditions: Conditions = ALWAYS,
-    ) -> None:
+    def delete(self, ref: ObjectRef) -> None:
         """Remove an object, durably, and directories that it leaves empty. A generation that is named is
         removed for good."""
+        bucket, name = ref.bucket, ref.name
         place = place_of(validate_object_name(name))
-        keeps = generation is None and keeps_generations(self.catalog.get(bucket).settings)
+        keeps = ref.generation is None and keeps_generations(self.catalog.get(bucket).settings)
         with self.catalog.opened(bucket) as base:
             with self._files.lock(place):
-                opened = self._open(bucket, name, generation)
+                opened = self._open(ref)
                 opened.close()
                 record = opened.record
-                conditions.check(record.generation, record.metageneration)
+                ref.conditions.check(record.generation, record.metageneration)
                 if record.holds:
                     raise held(bucket, name, record.holds)
                 if keeps:
@@ -341,7 +315,7 @@ class ObjectStore:
     def _listed(self, base: int, bucket: str, name: str) -> list[ObjectRecord]:
         """Returns the live record of an object in a list; none if it was removed since its name was read."""
         try:
-            return [self.read_record(bucket, name, hash_limit=_HASH_LIMIT)]
+            return [self.read_record(ObjectRef(bucket, name), hash_limit=_HASH_LIMIT)]
         except Forbidden:
             # A file that a program has closed to us must not make the whole bucket unreadable.
             with suppress(NotFound):

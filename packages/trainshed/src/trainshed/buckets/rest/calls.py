@@ -19,7 +19,7 @@ from trainshed.buckets.callers import UNKNOWN
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.content import BLOCK, Staged
 from trainshed.buckets.errors import BucketsError, InvalidRequest, NotModified, condition_failed
-from trainshed.buckets.port import Buckets
+from trainshed.buckets.port import Buckets, ObjectRef
 from trainshed.buckets.rest.uploads import UploadSessions
 from trainshed.buckets.rest.views import error_view, xml_error
 from trainshed.buckets.routes import Endpoint, Target
@@ -149,9 +149,16 @@ class Call:
             self.moved += len(block)
             await self.run(staged.write, block)
 
-    def generation(self) -> int | None:
-        """The ``generation`` parameter of the query."""
-        return self.number("generation")
+    def ref(self, name: str = "") -> ObjectRef:
+        """The object that the request names, and its preconditions. `name`: of a new object, which is not in
+        the address."""
+        target, generation = self.target, self.number("generation")
+        return ObjectRef(target.bucket, name or target.object, generation, self.conditions())
+
+    def destination(self) -> ObjectRef:
+        """The object that a copy or a move makes, and its preconditions."""
+        target = self.target
+        return ObjectRef(target.to_bucket, target.to_object, conditions=self.conditions())
 
     def number(self, key: str) -> int | None:
         """An optional number of the query."""

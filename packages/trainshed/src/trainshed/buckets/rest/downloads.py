@@ -30,12 +30,7 @@ async def download(call: Call) -> Response:
     ``RangeNotSatisfiable``."""
     call.operation = "read"
     opened = await call.run(
-        call.store.at(call.target.bucket).open,
-        call.target.bucket,
-        call.target.object,
-        call.generation(),
-        call.conditions(),
-        hash_limit=_HASH_LIMIT,
+        call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
     )
     try:
         return _answer(call, opened)

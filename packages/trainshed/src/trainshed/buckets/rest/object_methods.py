@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from trainshed.buckets.conditions import Conditions, conditions_of, parse_number
 from trainshed.buckets.errors import InvalidRequest, NotSupported, no_such_object, require_object
-from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
+from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query
 from trainshed.buckets.rest.calls import Call, json_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.views import (
@@ -21,7 +21,7 @@ from trainshed.buckets.rest.views import (
     object_view,
 )
 from trainshed.buckets.settings import checked_object, holds_of
-from trainshed.buckets.transfers import Source, compose, copy, move
+from trainshed.buckets.transfers import compose, copy, move
 from trainshed.httpd.messages import Response
 
 _HASH_LIMIT = 1 << 30
@@ -83,23 +83,14 @@ async def item(call: Call) -> Response:
                 raise no_such_object(bucket, name)  # Nothing is ever kept after its deletion.
             if call.query.get("alt") == "media":
                 return await download(call)
-            record = await call.run(
-                objects.read_record,
-                bucket,
-                name,
-                call.generation(),
-                call.conditions(),
-                hash_limit=_HASH_LIMIT,
-            )
+            record = await call.run(objects.read_record, call.ref(), hash_limit=_HASH_LIMIT)
             call.check_tag(etag_of(record))
         case "PATCH" | "PUT" as method:
             change = _change(checked_object(await call.json()), whole=method == "PUT")
-            record = await call.run(
-                objects.patch, bucket, name, change, call.generation(), call.conditions()
-            )
+            record = await call.run(objects.patch, call.ref(), change)
         case "DELETE":
             call.operation = "delete"
-            await call.run(objects.delete, bucket, name, call.generation(), call.conditions())
+            await call.run(objects.delete, call.ref())
             return Response(status=204)
         case method:
             raise NotSupported(f"{method} on an object is not supported.")
@@ -119,30 +110,17 @@ async def action(call: Call) -> Response:
         record = await _compose(call, body)
         call.moved = record.size
         return json_answer(object_view(call.base, call.target.bucket, call.target.object, record))
-    source = Source(
+    source = ObjectRef(
         call.target.bucket,
         call.target.object,
         call.number("sourceGeneration"),
         conditions_of(call.query, "ifSource"),
     )
-    to_bucket, to_name = call.target.to_bucket, call.target.to_object
-    redraft = _redraft(body)
-    if verb == "moveTo":
-        record = await call.run(
-            move, call.store, source, to_name, redraft=redraft, conditions=call.conditions()
-        )
-    else:
-        record = await call.run(
-            copy,
-            call.store,
-            source,
-            to_bucket,
-            to_name,
-            redraft=redraft,
-            conditions=call.conditions(),
-        )
+    target = call.destination()
+    work = move if verb == "moveTo" else copy
+    record = await call.run(work, call.store, source, target, _redraft(body))
     call.moved = record.size
-    resource = object_view(call.base, to_bucket, to_name, record)
+    resource = object_view(call.base, target.bucket, target.name, record)
     if verb != "rewriteTo":
         return json_answer(resource)
     return json_answer(
@@ -166,25 +144,17 @@ async def _compose(call: Call, body: Mapping[str, Any]) -> ObjectRecord:
     draft = Draft(
         editable_fields(destination), custom_metadata(destination), holds=holds_of(destination)
     )
-    return await call.run(
-        compose,
-        call.store,
-        call.target.bucket,
-        call.target.object,
-        sources,
-        draft=draft,
-        conditions=call.conditions(),
-    )
+    return await call.run(compose, call.store, call.ref(), sources, draft)
 
 
-def _source(bucket: str, entry: Any) -> Source:
+def _source(bucket: str, entry: Any) -> ObjectRef:
     fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
     name = fields.get("name")
     if not isinstance(name, str):
         raise InvalidRequest("Each of 'sourceObjects' has a 'name'. Add it.")
     wanted: Mapping[str, Any] = fields.get("objectPreconditions") or {}
     numbers = {key: str(value) for key, value in {**wanted, **fields}.items() if value is not None}
-    return Source(
+    return ObjectRef(
         bucket,
         name,
         parse_number(numbers, "generation"),

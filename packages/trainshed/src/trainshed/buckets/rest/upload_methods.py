@@ -51,7 +51,7 @@ async def upload(call: Call) -> Response:
 async def _media(call: Call) -> Response:
     name = _name(call, {})
     objects = call.store.at(call.target.bucket)
-    await call.run(objects.precheck, call.target.bucket, name, call.conditions())
+    await call.run(objects.precheck, call.ref(name))
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
@@ -73,7 +73,7 @@ async def _multipart(call: Call) -> Response:
                 resource = checked_object(parse_json(reader.head.metadata))
                 name = _name(call, resource)
                 objects = call.store.at(call.target.bucket)
-                await call.run(objects.precheck, call.target.bucket, name, call.conditions())
+                await call.run(objects.precheck, call.ref(name))
             if content:
                 call.moved += len(content)
                 await call.run(staged.write, content)
@@ -92,8 +92,7 @@ async def _commit(
 ) -> Response:
     record = await call.run(
         call.store.at(call.target.bucket).commit,
-        call.target.bucket,
-        name,
+        call.ref(name),
         staged,
         Draft(
             _fields(call, resource, content_type),
@@ -101,7 +100,6 @@ async def _commit(
             _expected(call, resource),
             holds_of(resource),
         ),
-        call.conditions(),
     )
     return json_answer(object_view(call.base, call.target.bucket, name, record))
 

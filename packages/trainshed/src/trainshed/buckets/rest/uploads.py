@@ -20,7 +20,7 @@ from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
-from trainshed.buckets.port import Buckets, Draft, ObjectRecord
+from trainshed.buckets.port import Buckets, Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
 # The public service's limit: a session can be resumed for a week.
@@ -41,6 +41,11 @@ class UploadSpec(Struct, frozen=True):
     conditions: Conditions = ALWAYS
     total: int | None = None
     holds: tuple[str, ...] = ()
+
+    @property
+    def ref(self) -> ObjectRef:
+        """The destination, and what has to hold for it."""
+        return ObjectRef(self.bucket, self.name, conditions=self.conditions)
 
 
 class Committed(Struct, frozen=True):
@@ -64,7 +69,7 @@ class UploadSessions:
 
     def start(self, spec: UploadSpec) -> str:
         """Make a session, durably, and return its id. Raises what the commit would raise."""
-        self._store.at(spec.bucket).precheck(spec.bucket, spec.name, spec.conditions)
+        self._store.at(spec.bucket).precheck(spec.ref)
         if self._store.now() - self._expired_ns > _EXPIRE_EVERY_NS:
             self.expire()
         upload_id = os.urandom(24).hex()
@@ -162,8 +167,8 @@ class UploadSessions:
             # The object was announced but perhaps not renamed (or linked, for a creation, and not yet
             # unlinked).
             try:
-                at = self._store.at(spec.bucket)
-                current = at.read_record(spec.bucket, spec.name, hash_limit=0)
+                stored = ObjectRef(spec.bucket, spec.name)
+                current = self._store.at(spec.bucket).read_record(stored, hash_limit=0)
             except BucketsError:
                 return None
             if current.generation != record.generation:
@@ -245,11 +250,9 @@ class UploadWriter:
             staged = self._require()
             try:
                 record = self._store.at(spec.bucket).commit(
-                    spec.bucket,
-                    spec.name,
+                    spec.ref,
                     staged,
                     Draft(spec.fields, spec.metadata, sums, spec.holds),
-                    spec.conditions,
                     announce=self._announce,
                 )
             except BucketsError as error:

@@ -22,12 +22,12 @@ from msgspec import Struct
 
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Staged, parse_goog_hash, verify
 from trainshed.buckets.errors import InvalidRequest, NoSuchUpload, NotSupported
-from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, Query
+from trainshed.buckets.port import MAX_RESULTS, Draft, ObjectRecord, ObjectRef, Query
 from trainshed.buckets.rest.calls import XML, Call, answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.uploads import Committed, UploadSessions, UploadSpec
 from trainshed.buckets.rest.views import etag_of, record_headers, timestamp, xml_element
-from trainshed.buckets.transfers import Source, copy
+from trainshed.buckets.transfers import copy
 from trainshed.httpd.messages import Response
 
 _MAX_XML = 4 << 20
@@ -121,14 +121,13 @@ def _listed(name: str, record: ObjectRecord) -> str:
 
 async def _put(call: Call) -> Response:
     call.operation = "write"
-    bucket, name = call.target.bucket, call.target.object
-    objects = call.store.at(bucket)
-    await call.run(objects.precheck, bucket, name, call.conditions())
+    objects = call.store.at(call.target.bucket)
+    await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
     try:
         await call.receive(staged)
         draft = Draft(_properties(call), _custom(call), _expected(call))
-        record = await call.run(objects.commit, bucket, name, staged, draft, call.conditions())
+        record = await call.run(objects.commit, call.ref(), staged, draft)
     finally:
         await call.run(staged.discard)
     return answer(headers=record_headers(record))
@@ -144,15 +143,8 @@ async def _copy(call: Call) -> Response:
             return Draft(_properties(call), _custom(call))
         return Draft(source.fields, source.metadata)
 
-    record = await call.run(
-        copy,
-        call.store,
-        Source(target.bucket, target.object),
-        target.to_bucket,
-        target.to_object,
-        redraft=redraft,
-        conditions=call.conditions(),
-    )
+    source = ObjectRef(target.bucket, target.object)
+    record = await call.run(copy, call.store, source, call.destination(), redraft)
     call.moved = record.size
     inner = [
         xml_element("LastModified", timestamp(record.updated_ns)),
@@ -163,8 +155,7 @@ async def _copy(call: Call) -> Response:
 
 async def _delete(call: Call) -> Response:
     call.operation = "delete"
-    bucket, name = call.target.bucket, call.target.object
-    await call.run(call.store.at(bucket).delete, bucket, name, call.generation(), call.conditions())
+    await call.run(call.store.at(call.target.bucket).delete, call.ref())
     return Response(status=204)
 
 
