@@ -33,8 +33,6 @@ LONGEST = (
     "reduction/",
     "contract/",
     "engines/",
-    "unit/test_lifecycle_walk.py",
-    "unit/test_patterns.py",
     "unit/test_studies_",
 )
 """Tests in the order in which they begin: the longest first, so that at the end of a run none of several
@@ -51,7 +49,6 @@ TOGETHER = {
     ),
     "slurm": (
         "slurm/test_cluster.py",
-        "slurm/test_demo.py",
         "slurm/test_doctor.py",
         "slurm/test_hostile.py",
         "slurm/test_lab.py",
@@ -78,6 +75,8 @@ TOGETHER = {
         "e2e/test_job_retries.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
+        "e2e/test_vizier.py",
+        "unit/test_wire_sdk.py",
     ),
 }
 """Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the

@@ -20,9 +20,6 @@ def main() -> int:
         "--seed", type=int, default=secrets.randbelow(10**6), help="to run the same again"
     )
     parser.add_argument(
-        "--minutes", type=float, default=0.0, help="spread the kills over so many minutes"
-    )
-    parser.add_argument(
         "--life",
         type=float,
         nargs=2,
@@ -32,9 +29,6 @@ def main() -> int:
     )
     parser.add_argument(
         "--kinds", nargs="*", choices=tuple(KINDS), default=(), help="these kinds of jobs alone"
-    )
-    parser.add_argument(
-        "--replicas", type=int, default=24, help="how many run at once; the others wait"
     )
     parser.add_argument(
         "--nodes", type=int, default=1, help="virtual nodes; several are drained at random"
@@ -61,22 +55,16 @@ def main() -> int:
         default=None,
         help="tuning jobs among the others; 2, but 0 with drains",
     )
-    parser.add_argument(
-        "--keep", action="store_true", help="keep the directory even if all is well"
-    )
     given = parser.parse_args()
     options = Options(
         jobs=given.jobs,
         kills=given.kills,
         seed=given.seed,
-        minutes=given.minutes,
         pace=Pace(*given.life),
         kinds=tuple(given.kinds),
-        replicas=given.replicas,
         nodes=given.nodes,
         strict=given.strict,
         at_ends=given.at_ends,
-        keep=given.keep,
         faults=(FAULTS if given.nodes == 1 else ())
         if given.faults is None
         else tuple(given.faults),

@@ -23,6 +23,8 @@ FAULTS: Final = ("advisor", "hang", "disk", "preloader")
 preloaders and their waiting forks are killed or stopped."""
 _TIMES: Final = 3
 """How often each of them comes."""
+_MEAN: Final = 0.8
+"""Seconds between two kills."""
 _REPLACED: Final = 30.0
 """Seconds within which a zygote that hangs must be replaced while jobs are to be started."""
 _ANSWERS: Final = 3.0
@@ -31,23 +33,18 @@ _ANSWERS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`minutes`: about how long the kills go on (0 = one about every second). `keep`: leave the directory
-    behind even if all is well. `replicas`: how many run at once, so that some jobs wait in the queue.
-    `nodes`: if there are several, they are drained at random. `strict`: nodes have room for as many replicas,
-    and no more. `at_ends`: each kill is of service and zygote, in the moment in which a program ends.
-    `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
+    """`nodes`: if there are several, they are drained at random. `strict`: nodes have room for as many
+    replicas as may run at once, and no more. `at_ends`: each kill is of service and zygote, in the moment in
+    which a program ends. `faults`: those of `FAULTS` that come. `tunings`: tuning jobs among the others."""
 
     jobs: int
     kills: int
     seed: int
     pace: Pace
-    minutes: float = 0.0
     kinds: tuple[str, ...] = ()
-    replicas: int = 24
     nodes: int = 1
     strict: bool = False
     at_ends: bool = False
-    keep: bool = False
     faults: tuple[str, ...] = FAULTS
     tunings: int = 2
 
@@ -220,7 +217,6 @@ def _wait_for_the_moment(
 ) -> bool:
     """Some kills come before the service serves, which is returned, some while a request or a death has just
     reached it, or is about to."""
-    mean = options.minutes * 60 / options.kills if options.minutes else 0.8
     if options.at_ends:
         if victim.wait():
             deeds.ending.clear()
@@ -233,10 +229,10 @@ def _wait_for_the_moment(
     elif victim.wait() and how == "ambush":
         moment = chance.choice((deeds.stirred, deeds.stirred, deeds.ending))
         moment.clear()
-        moment.wait(2 * mean)
+        moment.wait(2 * _MEAN)
         time.sleep(chance.uniform(0, 0.02))
     else:
-        time.sleep(min(chance.expovariate(1 / mean), 5 * mean))
+        time.sleep(min(chance.expovariate(1 / _MEAN), 5 * _MEAN))
     return how == "early"
 
 

@@ -42,6 +42,8 @@ node_memory = {memory}
 lease = 5
 
 """ + toml("stock_out", back_off=[0.5, 1])
+REPLICAS: Final = 24
+"""How many run at once; some jobs wait in the queue."""
 MACHINE: Final = (4, 15)
 """CPUs and GiB of an n1-standard-4, which every replica asks for."""
 BUILD: Final = 600.0
@@ -99,11 +101,11 @@ def run(options: Options) -> int:
     )
     print(text, f"\n{time.monotonic() - began:.0f} s", flush=True)
     if disk is not None:
-        if wrong or options.keep or any(report.wrong for report in reports):
+        if wrong or any(report.wrong for report in reports):
             disk.keep(directory / "data-kept")
         disk.close()
     is_well = not wrong and len(reports) == len(plans) and not any(r.wrong for r in reports)
-    if is_well and not options.keep:
+    if is_well:
         shutil.rmtree(directory, ignore_errors=True)
     else:
         (directory / "report.txt").write_text(text + "\n")
@@ -124,11 +126,11 @@ def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
 
 def _settings(options: Options) -> str:
     """Strict nodes have room for as many replicas as may run at once; others are as big as the machine."""
-    share = -(-options.replicas // options.nodes) if options.strict else 0
+    share = -(-REPLICAS // options.nodes) if options.strict else 0
     cpus, memory = (share * each for each in MACHINE)
     capacity = "strict" if options.strict else "relaxed"
     return SETTINGS.format(
-        replicas=options.replicas,
+        replicas=REPLICAS,
         nodes=options.nodes,
         capacity=capacity,
         cpus=cpus,
@@ -264,21 +266,4 @@ def _report(
             yield f"WRONG: {report.name} ({report.kind}): {text}"
     bad = len(wrong) + sum(bool(report.wrong) for report in reports)
     verdict = "everything is right" if not bad else "NOT everything is right"
-    yield f"{verdict}; again with: python -m tests.chaos {_arguments(options)}"
-
-
-def _arguments(options: Options) -> str:
-    """The command line that runs the same again."""
-    given = [f"--jobs {options.jobs} --kills {options.kills} --seed {options.seed}"]
-    given.append(f"--life {options.pace.shortest:g} {options.pace.longest:g}")
-    if options.minutes:
-        given.append(f"--minutes {options.minutes:g}")
-    if options.kinds:
-        given.append(f"--kinds {' '.join(options.kinds)}")
-    given.append(f"--replicas {options.replicas}")
-    given.append(f"--faults {' '.join(options.faults)}".strip())
-    given.append(f"--tunings {options.tunings}")
-    if options.nodes > 1:
-        given.append(f"--nodes {options.nodes}")
-    given += ["--strict"] * options.strict + ["--at-ends"] * options.at_ends
-    return " ".join(given)
+    yield f"{verdict}; again with the same options and --seed {options.seed}"

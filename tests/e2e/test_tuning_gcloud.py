@@ -96,9 +96,6 @@ def submitted(gcloud: Gcloud, source: Path) -> Iterator[Output]:
         yield output
 
 
-# --- ml v1
-
-
 def described_ml(gcloud: Gcloud, job_id: str) -> dict[str, Any]:
     return json.loads(gcloud.run(*ML, "describe", job_id, "--format=json").stdout)
 

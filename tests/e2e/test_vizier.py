@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import PROJECT, REGION, Service
+from tests.e2e.test_apiclient import built
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 
-# --- one client, all of the API
 
 errors: Any = importlib.import_module("google.api_core.exceptions")
 
@@ -109,17 +109,7 @@ _ML_CONFIG = {
 
 def test_ml_studies_through_the_discovery_document(service: Service) -> None:
     """facts/tuning#vizier: the older API has words of its own for the same."""
-    discovery: Any = importlib.import_module("googleapiclient.discovery")
-    client_options: Any = importlib.import_module("google.api_core.client_options")
-    credentials: Any = importlib.import_module("google.oauth2.credentials")
-    ml = discovery.build(
-        "ml",
-        "v1",
-        static_discovery=True,
-        client_options=client_options.ClientOptions(api_endpoint=service.rest),
-        credentials=credentials.Credentials(service.token),
-    )
-    locations = ml.projects().locations()
+    locations = built(service, "ml", "v1").projects().locations()
     studies, trials = locations.studies(), locations.studies().trials()
     body = {"studyConfig": _ML_CONFIG}
     study = studies.create(parent=PARENT, studyId="older", body=body).execute()
