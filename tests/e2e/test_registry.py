@@ -117,25 +117,6 @@ def as_it_should(house: House) -> Iterator[None]:
     house.registry.login, house.registry.refusing = "", None
 
 
-def test_an_image_is_pulled_once_and_the_next_job_asks_nobody(house: House) -> None:
-    """spec/runtimes#images: the job's log says what was fetched; the same job again starts with nothing to
-    fetch."""
-    image = house.image("v1", "hello", layer(1))
-    uid = house.submit(image)
-    house.succeed(uid)
-    assert house.service.lines(uid, "workerpool0-0") == ["hello"]
-    said = house.built(uid)
-    assert said[0] == f"Pulling {image} with podman."
-    (pulled,) = (line for line in said if line.startswith(f"{image} is pulled: "))
-    assert " in 2 layers, " in pulled
-    assert pulled.endswith(" s.")
-    asked = len(house.registry.asked)
-    again = house.submit(image)
-    house.succeed(again)
-    assert len(house.registry.asked) == asked
-    assert house.built(again) == []
-
-
 @pytest.mark.parametrize("plain", [False, True])
 def test_an_image_that_the_registry_does_not_have_fails_the_job_at_once(
     house: House, plain: bool

@@ -186,10 +186,6 @@ class ProcessCluster:
     def has_refused(self, node: str) -> bool:
         return (self._directory / f"{node}.told").exists()
 
-    def set_short(self, short: bool) -> None:
-        """Somebody waits for room."""
-        self._set("short", short)
-
     def set_evicting(self, node: str, evicting: bool) -> None:
         """What is held there is about to be taken away."""
         self._set(f"{node}.evicting", evicting)
@@ -244,7 +240,7 @@ class ProcessCluster:
         delays = dict(self._delays)
         before, self._report = (
             self._report,
-            ClusterReport(nodes, agents, looked, delays, (self._directory / "short").exists()),
+            ClusterReport(nodes, agents, looked, delays),
         )
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()

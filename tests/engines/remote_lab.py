@@ -138,10 +138,6 @@ class RemoteLab(LabWithNodes):
         """Have the cluster say that it takes away what is held there, or no more."""
         self._cluster.set_evicting(node, evicting)
 
-    def be_short(self, *, short: bool) -> None:
-        """Have the cluster say that somebody waits for room, or no more."""
-        self._cluster.set_short(short)
-
     def withhold(self, node: str, *, withheld: bool) -> None:
         """Have who wants that node wait, or no more."""
         self._cluster.withhold(node, withheld)

@@ -21,8 +21,6 @@ from trainshed.engines.port import (
     EngineUnavailable,
     Fault,
     Node,
-    NodeChanged,
-    NodeState,
     ReplicaReport,
     Slot,
     SlotRequest,
@@ -47,7 +45,6 @@ class ScriptedEngine:
         self.nodes: tuple[str, ...] = ("node-0",)
         self.launches: list[Key] = []
         self.placed: dict[Key, str] = {}
-        self.faults_done: list[tuple[Key, int, Fault]] = []
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
         self.dropped: list[tuple[JobUid, int, tuple[ReplicaId, ...]]] = []
         self.unavailable = 0
@@ -158,7 +155,6 @@ class ScriptedEngine:
     ) -> None:
         key = (job_uid, attempt, replica)
         if self.alive.get(key) == incarnation:
-            self.faults_done.append((key, incarnation, fault))
             number = {Fault.KILL: 9, Fault.OOM: 9, Fault.SEGV: 11}[fault]
             self.exit(*key, signal=number, oom=fault is Fault.OOM)
 
@@ -169,10 +165,6 @@ class ScriptedEngine:
 
     def node_of(self, key: Key) -> str:
         return next(slot.node for slot in self.slots[key[:2]] if slot.replica == key[2])
-
-    def node_is(self, node: str, state: NodeState) -> None:
-        """The engine's word on a node."""
-        self.events.put_nowait(NodeChanged(node, state, f"{node} is {state}"))
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self.slots)
