@@ -12,6 +12,7 @@ import msgspec
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.trainshed_v1.transport import METHODS, Method
 from trainshed.wire.trainshed_v1 import (
+    access,
     capacity,
     curves,
     drills,
@@ -37,6 +38,7 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     drills,
     models,
     secrets,
+    access,
     settings,
     shells,
     viewers,

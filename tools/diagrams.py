@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from trainshed.access.permissions import PERMISSIONS, ROLES
-from trainshed.access.principals import Role
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.roles import PROGRAM
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Match, Rule
@@ -142,7 +142,7 @@ def reduction_server() -> str:
 
 def clients_in_jobs() -> str:
     """The page as it is, with the table of what the token of a program gives anew."""
-    held, verbs = ROLES[Role.JOB], defaultdict[str, set[str]](set)
+    held, verbs = PROGRAM, defaultdict[str, set[str]](set)
     for permission in PERMISSIONS.values():
         resource, _, verb = permission.rpartition(".")
         verbs[resource].add(verb)

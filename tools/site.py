@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tools import api_reference, command_reference, diagrams
+from tools import api_reference, command_reference, diagrams, roles_reference
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGET: Final = ROOT / "build/site"
@@ -95,6 +95,8 @@ def with_tables(name: str, text: str) -> str:
             return diagrams.lifecycle()
         case "api.md":
             return api_reference.page(text)
+        case "team.md":
+            return roles_reference.page(text)
         case "benchmarks.md":
             measured = sorted((ROOT / "build/bench").glob("*.md"))
             return "\n".join([text, *(table.read_text() for table in measured)])

@@ -36,22 +36,22 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 835,
-    "modules that one machine needs": 700,
-    "lines": 141_200,
-    "lines that one machine needs": 117_400,
-    "lines of code": 100_100,
+    "modules": 850,
+    "modules that one machine needs": 715,
+    "lines": 143_500,
+    "lines that one machine needs": 119_500,
+    "lines of code": 101_700,
     "lines of code on the way of a start": 11_900,
     "lines of tests": 121_600,
     "settings of the service": 50,
     "settings of Slurm": 20,
     "settings of Kubernetes": 24,
-    "commands": 43,
+    "commands": 45,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
     "words of decision records": 14_700,
-    "words of documents": 85_400,
+    "words of documents": 85_800,
 }
 
 

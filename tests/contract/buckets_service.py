@@ -18,8 +18,8 @@ import uvicorn
 from msgspec.structs import replace
 
 from tests.e2e import nursery
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
+from tests.people import owned, write
+from trainshed.access.book import FILE
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
@@ -43,14 +43,15 @@ class Service:
         self.uds = directory / ("n" * 80) / ("m" * 80) / "gateway.sock"
         self.uds.parent.mkdir(parents=True)
         self.replicas = self.uds.with_name("buckets.sock")
-        self.tokens = TokenAuthority.open(directory / "tokens.json", time.time_ns)
-        self.token = self.tokens.issue(Principal("owner@test"))
+        self.tokens, self.token = owned(time.time_ns)
+        self.file = directory / FILE
+        self.publish()
         self.setup = BucketSetup(
             root=str(self.root),
             gateway=str(self.uds),
             replicas=str(self.replicas),
             host="127.0.0.1",
-            tokens=str(directory / "tokens.json"),
+            tokens=str(self.file),
             rules=rules,
         )
         self.port = 0
@@ -71,6 +72,10 @@ class Service:
             stderr=2,
             kept=[*given.values()],
         )
+
+    def publish(self) -> None:
+        """Tell the process whom the service knows."""
+        write(self.file, self.tokens, self.token)
 
     def gateway(self) -> BucketsGateway:
         """As the API's process has it."""

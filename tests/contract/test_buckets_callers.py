@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.contract.buckets_service import MIB, Service, plain, serving
+from tests.people import known
+from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.callers import Caller, Kind, encode_caller, storage_key
 from trainshed.buckets.disk.catalog import BucketCatalog, state_directory
 from trainshed.buckets.local import LocalStore
@@ -313,13 +313,41 @@ def test_the_port_asks_who_calls(service: Service) -> None:
         for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
             assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
     assert plain(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
-    # A token that was issued or taken back since is known from the file, and its key with it.
-    other = service.tokens.issue(Principal("other@test"))
-    told = {"Authorization": f"Bearer {other}"}
-    assert plain(service.port, "GET", target, headers=told)[0] == 200
-    service.tokens.revoke(Principal("owner@test"))
-    assert plain(service.port, "GET", f"{key}{target}")[0] == 401
-    assert plain(service.port, "GET", target, headers=told)[0] == 200
+
+
+def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(
+    service: Service,
+) -> None:
+    """A token, a role and their end are known from the file, from one request to the next."""
+    token = known(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
+    service.publish()
+    with_key = f"/with/{storage_key(token)}"
+
+    def status(method: str, target: str) -> int:
+        by_token = plain(service.port, method, target, headers={"Authorization": f"Bearer {token}"})
+        by_key = plain(service.port, method, f"{with_key}{target}")
+        assert by_token[0] == by_key[0], target
+        return by_token[0]
+
+    mine, foreign = "/storage/v1/b/bucket-p/o/x", "/storage/v1/b/bucket-q/o/x"
+    assert status("GET", f"{mine}?alt=media") == 200
+    assert status("GET", "/storage/v1/b?project=p") == 200
+    assert status("GET", "/storage/v1/b/shared-1/o/x") == 200
+    refused = [("DELETE", mine), ("DELETE", "/storage/v1/b/bucket-p"), ("GET", foreign)]
+    refused += [
+        ("GET", "/storage/v1/b?project=q"),
+        ("GET", "/storage/v1/b"),
+        ("GET", "/bucket-q/x"),
+    ]
+    refused += [("DELETE", "/storage/v1/b/shared-1/o/x"), ("POST", "/storage/v1/b?project=p")]
+    assert [status(*request) for request in refused] == [403] * len(refused)
+    known(service.tokens, "ana@test", "roles/storage.admin", "q")
+    service.publish()
+    assert status("GET", foreign) == 200
+    assert status("DELETE", mine) == 403
+    service.tokens.replace(AccessBook())
+    service.publish()
+    assert status("GET", mine) == 401
 
 
 def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
@@ -495,6 +523,7 @@ def test_a_token_file_that_is_broken_is_no_open_door(service: Service) -> None:
     assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 503
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401
     Path(service.setup.tokens).unlink()
-    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 401
-    TokenAuthority.open(Path(service.setup.tokens), clock.now).issue(Principal("new@test"))
+    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 503
+    service.publish()
+    assert plain(service.port, "GET", "/storage/v1/b", headers=known)[0] == 200
     assert plain(service.port, "GET", "/storage/v1/b")[0] == 401

@@ -84,7 +84,7 @@ def orphaned(script: str, *arguments: str, hold: signal.Signals) -> int:
 
 def setup_in(root: Path, **more: Any) -> BucketSetup:
     """Of buckets with a TCP port."""
-    tokens = str(root / "tokens.json")
+    tokens = str(root / "access.json")
     return BucketSetup(root=str(root / "buckets"), host="127.0.0.1", tokens=tokens, **more)
 
 

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from tests.contract.buckets_service import Service
+from tests.people import owned
 from trainshed.access.job_tokens import KEY_FILE, JobClaims, JobTokens
-from trainshed.access.principals import Principal, Role
+from trainshed.access.principals import Principal, Rights
+from trainshed.access.roles import PROGRAM
 from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.setup import BucketRules
 from trainshed.replica.endpoint import relay
@@ -90,7 +92,7 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
         assert process.stdout is not None
         plain, secure = map(int, process.stdout.readline().split())
         jobs = JobTokens.open(data / KEY_FILE, time.time_ns)
-        authority = TokenAuthority.open(data / "tokens.json", time.time_ns, jobs)
+        authority, _ = owned(time.time_ns, jobs)
         yield Replica(f"127.0.0.1:{plain}", secure, files.trust, authority)
     finally:
         process.kill()
@@ -117,7 +119,7 @@ def test_a_program_has_default_credentials_that_the_service_knows(replica: Repli
     project, email, token, identity = replica.program(ASKS)
     assert (project, email, identity) == ("p1", EMAIL, f"https://audience {EMAIL}")
     program = JobClaims(17, 1, "workerpool0-0", "p1", EMAIL)
-    known = Principal(EMAIL, Role.JOB, "p1", program)
+    known = Principal(EMAIL, Rights(projects={"p1": PROGRAM}), program)
     assert replica.authority.authenticate(f"Bearer {token}") == known
 
 

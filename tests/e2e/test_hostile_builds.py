@@ -107,7 +107,7 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
                 "files": [
                     *(
                         str(service.data / name)
-                        for name in ("trainshed.db", "tokens.json", "service.json")
+                        for name in ("trainshed.db", "access.json", "service.json")
                     ),
                     *([str(at_home)] if at_home else []),
                 ],

@@ -144,8 +144,8 @@ KEEPING: Final = (
     Mutant(
         "listing loses an object between pages",
         _BUCKETS + "listing.py",
-        "limit:\n            return Page(objects, prefixes, encode_token(name.encode()))\n",
-        'limit:\n            return Page(objects, prefixes, encode_token(name.encode() + b"\\0"))\n',
+        "room <= 0:\n            return Page(objects, prefixes, encode_token(name.encode()))\n",
+        'room <= 0:\n            return Page(objects, prefixes, encode_token(name.encode() + b"\\0"))\n',
         "An object at the border of two pages is in neither.",
         _OBJECTS,
     ),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import (
     KEY_FILE,
     LIFETIME,
@@ -18,7 +19,6 @@ from trainshed.access.job_tokens import (
     JobKeyUnreadable,
     JobTokens,
 )
-from trainshed.access.principals import Role
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unauthenticated
 
@@ -135,12 +135,12 @@ def test_a_file_that_is_no_key_is_named(tmp_path: Path, clock: Clock, content: s
         JobTokens.open(path, clock)
 
 
-def test_the_token_of_a_program_that_is_over_is_refused(tmp_path: Path, clock: Clock) -> None:
+def test_the_token_of_a_program_that_is_over_is_refused(clock: Clock) -> None:
     jobs = JobTokens(KEY, clock)
-    authority = TokenAuthority.open(tmp_path / "tokens.json", clock, jobs)
+    authority = TokenAuthority(AccessBook(), "", clock, jobs)
     authority.refuse(lambda claims: claims.attempt < 2)
     now, _ = jobs.mint(CLAIMS)
     before, _ = jobs.mint(replace(CLAIMS, attempt=1))
-    assert authority.authenticate(f"Bearer {now}").role is Role.JOB
+    assert authority.authenticate(f"Bearer {now}").program == CLAIMS
     with pytest.raises(Unauthenticated, match=r"attempt 1 of the job 17, which is over"):
         authority.authenticate(f"Bearer {before}")

@@ -2,22 +2,31 @@
 
 import pytest
 
-from trainshed.access.permissions import PERMISSIONS, ROLES, authorize
-from trainshed.access.principals import Principal, Role
-from trainshed.api import metrics, projects
+from trainshed.access.authorization import authorize
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.policy import Grant, Policy
+from trainshed.access.principals import Principal, Rights
+from trainshed.access.roles import OWNER as OWNERS
+from trainshed.access.roles import PROGRAM, ROLES
+from trainshed.api import metrics
 from trainshed.api.registry import handlers
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 
-OWNER = Principal("owner@example.com")
+OF_NO_PROJECT = {
+    "trainshed.v1.Service.GetStatus",
+    "trainshed.v1.Service.WhoAmI",
+    "google.cloud.resourcemanager.v3.Projects.ListProjects",
+    "google.cloud.resourcemanager.v3.Projects.SearchProjects",
+}
+OWNER = Principal("owner@example.com", Rights(ROLES[OWNERS]))
 
 
 def test_every_handler_has_a_row_and_every_row_a_handler() -> None:
     served = {
         *handlers(),
         *(method.name for method in METHODS.values()),
-        projects.METHOD,
         metrics.METHOD,
     }
     assert served == set(PERMISSIONS)
@@ -50,11 +59,11 @@ def test_a_method_without_a_row_is_denied_with_its_name() -> None:
 )
 def test_a_program_removes_no_jobs_and_changes_nothing_of_the_service(permission: str) -> None:
     """spec/program#credentials: default credentials of a job."""
-    assert permission not in ROLES[Role.JOB]
+    assert permission not in PROGRAM
 
 
 def test_who_works_in_one_project_is_denied_what_lies_elsewhere() -> None:
-    program = Principal("trainer@p1.example", Role.JOB, "p1")
+    program = Principal("trainer@p1.example", Rights(projects={"p1": PROGRAM}))
     method = "google.cloud.aiplatform.v1.JobService.GetCustomJob"
     number = str(project_number("p1"))
     authorize(program, method)
@@ -65,3 +74,56 @@ def test_who_works_in_one_project_is_denied_what_lies_elsewhere() -> None:
         authorize(program, method, [])
     authorize(OWNER, method, ["p2"])
     authorize(program, "trainshed.v1.Service.GetStatus", [])
+
+
+def test_every_method_asks_for_its_permission_in_the_project_of_the_request() -> None:
+    """Every method × every role × own and foreign project × given there and everywhere."""
+    asked = 0
+    for role, held in ROLES.items():
+        for where in ("", "own"):
+            rights = Policy([Grant(where, role, "user:ana@x.example")]).rights("ana@x.example")
+            ana = Principal("ana@x.example", rights)
+            for method, permission in PERMISSIONS.items():
+                for project in ("own", "foreign"):
+                    may = permission in held and (not where or project == where)
+                    if not may and permission in held and method in OF_NO_PROJECT:
+                        may = True
+                    assert allowed(ana, method, [project]) == may, (role, where, method, project)
+                    asked += 1
+                    # Everything that the request names counts.
+                    both = permission in held and (not where or method in OF_NO_PROJECT)
+                    assert allowed(ana, method, ["own", "foreign"]) == both
+    assert asked == len(ROLES) * len(PERMISSIONS) * 4
+
+
+def allowed(principal: Principal, method: str, named: list[str]) -> bool:
+    try:
+        authorize(principal, method, named)
+    except PermissionDenied:
+        return False
+    return True
+
+
+def test_a_refusal_says_what_is_missing_and_who_can_give_it() -> None:
+    ana = Principal("ana@x.example")
+    create = "google.cloud.aiplatform.v1.JobService.CreateCustomJob"
+    with pytest.raises(PermissionDenied) as refused:
+        authorize(ana, create)
+    for part in ("aiplatform.customJobs.create", "in no project", "--role=roles/aiplatform.user"):
+        assert part in str(refused.value)
+    vision = Policy([Grant("vision", "roles/aiplatform.user", "user:ana@x.example")])
+    ana = Principal("ana@x.example", vision.rights("ana@x.example"))
+    with pytest.raises(PermissionDenied, match="gcloud projects add-iam-policy-binding nlp "):
+        authorize(ana, create, ["nlp"])
+
+
+@pytest.mark.parametrize("role", ["roles/aiplatform.viewer", "roles/ml.viewer", "roles/viewer"])
+def test_a_viewer_changes_nothing(role: str) -> None:
+    changing = ("create", "delete", "update", "cancel", "set", "drain", "shell", "drill", "upload")
+    assert not [held for held in ROLES[role] if held.rpartition(".")[2] in changing]
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != OWNERS])
+def test_only_owners_decide_who_may_what(role: str) -> None:
+    own = ("resourcemanager.projects.setIamPolicy", "trainshed.tokens.create")
+    assert not ROLES[role] & {*own, "trainshed.nodes.drain", "trainshed.audit.list"}

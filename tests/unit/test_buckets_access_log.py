@@ -65,7 +65,7 @@ def test_what_was_thrown_away_is_not_said_to_be_known(tmp_path: Path) -> None:
 def test_each_way_in_is_told_apart(ask: Ask, tmp_path: Path) -> None:
     """Programs come by their replica's endpoint, which nothing else does."""
     target = "/upload/storage/v1/b/bucket/o?uploadType=media&name=x"
-    program = Caller(Kind.REPLICA, "sa@p", PLAIN.project)
+    program = Caller(Kind.REPLICA, "sa@p", project=PLAIN.project)
     ask("POST", target, b"1", listener=Listener.REPLICA, caller=program)
     ask("POST", target, b"2")
     ask("POST", target, b"3", listener=Listener.PORT)

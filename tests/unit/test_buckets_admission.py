@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.access.permissions import ON_BUCKETS
+from trainshed.access.roles import ADMIN_BUCKETS
 from trainshed.buckets.admission import (
     GRANTS,
     Holding,
@@ -30,11 +30,12 @@ from trainshed.buckets.callers import (
     storage_key,
 )
 from trainshed.buckets.errors import Forbidden, Unauthenticated
+from trainshed.buckets.reach import Reach
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket
 
-PERSON = Caller(Kind.PERSON, "owner@x")
-PROGRAM = Caller(Kind.REPLICA, "sa@p", "p", "7", 1, "workerpool0-0")
+PERSON = Caller(Kind.PERSON, "owner@x", {"": Reach.ADMIN})
+PROGRAM = Caller(Kind.REPLICA, "sa@p", project="p", job_uid="7", attempt=1, replica="workerpool0-0")
 OWN, SHARED, OTHER = Holding("own", "p"), Holding("shared", "q", shared=True), Holding("other", "q")
 
 
@@ -48,7 +49,7 @@ EVERYTHING = sorted({permission for held in GRANTS.values() for permission in he
 @pytest.mark.parametrize("permission", EVERYTHING)
 @pytest.mark.parametrize("holding", [OWN, SHARED, OTHER], ids=lambda holding: holding.name)
 def test_people_may_do_everything(permission: str, holding: Holding) -> None:
-    key = Caller(Kind.KEY, "owner@x")
+    key = Caller(Kind.KEY, "owner@x", {"": Reach.ADMIN})
     assert all(allowed(caller, permission, holding) for caller in (PERSON, key, ANONYMOUS))
     assert not allowed(UNKNOWN, permission, holding)
 
@@ -117,7 +118,7 @@ def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> N
 def test_a_program_makes_no_bucket_in_which_others_stage_code(project: str) -> None:
     """Issue: staging per project. Whoever is first with such a name would be given another project's code."""
     rules = BucketRules("code", default="code")
-    program = Caller(Kind.REPLICA, "sa@p", project)
+    program = Caller(Kind.REPLICA, "sa@p", project=project)
     own = default_bucket("code", "code", project)
     for name in (own, "codes", "my-code-q", f"{project}-vertex-staging-us-central1-12ab"):
         admit_name(program, name, rules)
@@ -164,4 +165,4 @@ def test_a_key_is_told_from_a_bucket_of_that_name() -> None:
 
 
 def test_no_role_grants_what_cannot_be_asked_about() -> None:
-    assert frozenset[str]().union(*GRANTS.values()) == ON_BUCKETS
+    assert frozenset[str]().union(*GRANTS.values()) == ADMIN_BUCKETS

@@ -17,13 +17,14 @@ from trainshed.buckets.authentication import CALLER, LISTENER, Listener
 from trainshed.buckets.callers import Caller, Kind, encode_caller
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.objects import ObjectStore
+from trainshed.buckets.reach import Reach
 from trainshed.buckets.rest.access_log import AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.rest.calls import VerbatimName
 from trainshed.httpd.hosts import Hosts
 from trainshed.httpd.messages import Message
 
-OWNER = Caller(Kind.PERSON, "owner@test")
+OWNER = Caller(Kind.PERSON, "owner@test", {"": Reach.ADMIN})
 UPLOAD = "/upload/storage/v1/b/bucket/o"
 ITEM = "/storage/v1/b/bucket/o/"
 
@@ -138,7 +139,7 @@ def test_only_the_gateway_is_believed(ask: Ask, tmp_path: Path) -> None:
     forwarded = {"x_forwarded_proto": "https"}
     through = ask("GET", "/storage/v1/b/bucket", **forwarded)
     forged = {**forwarded, "x_trainshed_identity": encode_caller(OWNER).decode()}
-    program = Caller(Kind.REPLICA, "sa@p", "other", "7", 1, "0-0")
+    program = Caller(Kind.REPLICA, "sa@p", project="other", job_uid="7", attempt=1, replica="0-0")
     inside = ask("GET", "/storage/v1/b/bucket", listener=Listener.REPLICA, caller=program, **forged)
     assert through.json["selfLink"].startswith("https://")
     assert inside.status == 403

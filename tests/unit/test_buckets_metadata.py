@@ -12,7 +12,9 @@ from trainshed.buckets.metadata import Answer, Metadata, Token
 from trainshed.core.names import project_number
 
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
-CALLER = Caller(Kind.REPLICA, EMAIL, "p1", "1234567890123", 2, "workerpool1-3")
+CALLER = Caller(
+    Kind.REPLICA, EMAIL, project="p1", job_uid="1234567890123", attempt=2, replica="workerpool1-3"
+)
 FLAVOR = {"metadata-flavor": "Google"}
 V1 = "/computeMetadata/v1"
 ACCOUNT = f"{V1}/instance/service-accounts/default"

@@ -18,7 +18,7 @@ from trainshed.buckets.disk.objects import ObjectStore
 
 __all__ = ["ask", "store"]
 
-_STRANGER = Caller(Kind.REPLICA, "sa@q", "q")
+_STRANGER = Caller(Kind.REPLICA, "sa@q", project="q")
 
 
 def _said(body: bytes, name: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from trainshed.serve.bootstrap import Exposed, close_to_others
 
-OPEN = ("owner.token", "tokens.json", "jobs.key", "secrets.key", "sessions.json", "tls/ca.key")
+OPEN = ("owner.token", "access.json", "jobs.key", "secrets.key", "sessions.json", "tls/ca.key")
 
 
 def made(data: Path, mode: int) -> list[Path]:

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom
+from tests.people import owned
 from tests.sim.scripted import ScriptedDatasets
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.job_tokens import JobTokens
-from trainshed.access.principals import Principal
 from trainshed.access.sealing import Sealer
-from trainshed.access.tokens import TokenAuthority
+from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
 from trainshed.controller.exports import DataExporter, ModelExporter, OperationWorker
@@ -33,6 +33,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
+from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
@@ -113,6 +114,9 @@ class House:
         self.splits = ScriptedDatasets()
         self.exports = self.new_worker()
         self._uids = iter(range(first_uid, 10**9))
+        self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
+        self.tokens, self.token = owned(self.now, self.jobs)
+        owner = digest_of(self.token)
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,
@@ -126,6 +130,7 @@ class House:
             points=self.points,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
+            access=AccessKeeper(self.store.access, self.tokens, owner, directory, self.now),
             logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),
             notices=self.notices,
             runtimes=FakeRuntimes(),
@@ -141,9 +146,6 @@ class House:
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),
         )
-        self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
-        self.tokens = TokenAuthority.open(directory / "tokens.json", self.now, self.jobs)
-        self.token = self.tokens.issue(Principal("owner@example.com"))
         self.app = ApiApplication(self.services, self.tokens.authenticate, hosts=HOSTS)
         self._epoch = 0
 

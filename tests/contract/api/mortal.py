@@ -23,10 +23,8 @@ from typing import Any, Self
 
 import uvicorn
 
-from tests.contract.api.house import START, House
-from trainshed.access.job_tokens import JobTokens
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
+from tests.contract.api.house import House
+from tests.people import TOKEN
 from trainshed.engines.conformance.holder import OUTSIDE, module_of
 
 _DIE_AT, _STEPS = "x-die-at", "x-steps"
@@ -46,9 +44,6 @@ class Mortal:
     """The service, as a test sees it. It is alive when the block begins."""
 
     def __init__(self, directory: Path) -> None:
-        jobs = JobTokens(bytes(32), lambda: START)
-        tokens = TokenAuthority.open(directory / "tokens.json", lambda: START, jobs)
-        self._token = tokens.issue(Principal("owner@example.com"))
         self._listener = socket.create_server(("127.0.0.1", 0))
         handle = self._listener.fileno()
         self._process = subprocess.Popen(
@@ -74,7 +69,7 @@ class Mortal:
     ) -> Answered | None:
         """One request; None: the service was killed before its answer, and lives again. `die_at`: before this
         step of it, the first is 1, or after its answer if that comes first; 0 = the steps are counted."""
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         if die_at is not None:
             headers[_DIE_AT] = str(die_at)
         connection = http.client.HTTPConnection(*self._listener.getsockname(), timeout=60)

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, SECOND, START, House
-from trainshed.access.principals import Principal, Role
+from trainshed.access.principals import Principal, Rights
+from trainshed.access.roles import PROGRAM as PROGRAM_MAY
 from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.rest import ApiApplication
@@ -22,7 +23,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 
 ADDRESS = "http://trainshed.example"
-PROGRAM = Principal("job@p1.example", Role.JOB, "p1")
+PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
 
 
 class PlayedTerminal:

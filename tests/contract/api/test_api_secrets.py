@@ -10,8 +10,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, House
 from tests.unit.specs_requests import container, custom_job, package
-from trainshed.access.permissions import ROLES
-from trainshed.access.principals import Role
+from trainshed.access.roles import PROGRAM
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
 
@@ -84,7 +83,7 @@ async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
 
 
 def test_a_programs_own_token_cannot_ask_for_secrets() -> None:
-    assert not any("secrets" in permission for permission in ROLES[Role.JOB])
+    assert not any("secrets" in permission for permission in PROGRAM)
 
 
 @pytest.mark.parametrize(

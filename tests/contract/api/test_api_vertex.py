@@ -225,7 +225,7 @@ async def test_cancel_is_an_intent_and_may_be_repeated(house: House) -> None:
     assert house.woken == [1000, 1000, 1000]
     live = await house.store.ledger.load(house.woken[0])
     assert live is not None
-    wish = CancelRequested(CancelCause.USER, START, Actor("owner@example.com"))
+    wish = CancelRequested(CancelCause.USER, START, Actor("owner@trainshed.local"))
     assert [intent.event for intent in live.intents] == [wish]
 
 
@@ -367,7 +367,9 @@ async def test_warnings_and_notices_stand_on_the_timeline(house: House) -> None:
         await house.store.reader.timeline(house.woken[index]) for index in range(len(house.woken))
     ]
     assert [entry.kind for entry in stories[0]] == ["created"]
-    assert stories[0][0].message.startswith(f"{name} was created by owner@example.com: 1 replica.")
+    assert stories[0][0].message.startswith(
+        f"{name} was created by owner@trainshed.local: 1 replica."
+    )
     assert "warning" in [entry.kind for entry in stories[1]]
 
 

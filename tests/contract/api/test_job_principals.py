@@ -116,7 +116,7 @@ async def test_a_program_cancels_its_own_job_and_what_that_made_and_nothing_else
     denied(
         await asked(house, "POST", f"/v1/{by_a_person}:cancel", {}),
         by_a_person,
-        "owner@example.com",
+        "owner@trainshed.local",
     )
     denied(await asked(house, "POST", f"/v1/{child}:cancel", {}, job=2), "projects/p1/jobs/own_1")
     denied(await asked(house, "POST", "/v1/projects/p1/jobs/own_1:cancel", {}, job=2), "own_2")
@@ -319,8 +319,11 @@ async def test_the_services_own_methods_keep_to_the_project_as_well(house: House
         denied(
             await asked(house, "GET", f"{OF_OTHERS}{quote(foreign, safe='')}{below}"), "names p2"
         )
-    assert (await asked(house, "GET", "/trainshed/v1/jobs?project=p1")).status == 200
-    for query in ("project=p2", "project=-", "", f"project=p1&parent={quote(foreign, safe='')}"):
+    for query in ("project=p1", ""):
+        listed = (await asked(house, "GET", f"/trainshed/v1/jobs?{query}")).json["jobs"]
+        assert own in [job_["name"] for job_ in listed], "its only project is meant by none"
+        assert all(job_["name"].startswith("projects/p1/") for job_ in listed)
+    for query in ("project=p2", "project=-", f"project=p1&parent={quote(foreign, safe='')}"):
         denied(await asked(house, "GET", f"/trainshed/v1/jobs?{query}"), "project p1 only")
     assert (await asked(house, "GET", "/trainshed/v1/status")).json["principal"] == EMAIL
     for verb, path in (
@@ -362,6 +365,12 @@ async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House)
     assert "metadata endpoint" in answer.error["message"]
 
 
+OF_NO_PROJECT = {
+    f"google.cloud.resourcemanager.v3.Projects.{verb}"
+    for verb in ("CreateProject", "ListProjects", "SearchProjects")
+}
+
+
 @pytest.mark.parametrize("method", sorted(handlers()))
 async def test_the_project_of_every_method_is_found(method: str) -> None:
     """A method that named its project in another way would be denied to programs, or open to all of them."""
@@ -374,6 +383,10 @@ async def test_the_project_of_every_method_is_found(method: str) -> None:
     request: Any = pool.message_class(route.rpc.request)()
     unrouted = {"resource_names", "log_name"} & {field.name for field in request.DESCRIPTOR.fields}
     fields = [path for path, *_ in route.template.variables] or [*unrouted]
+    if not fields:
+        assert method in OF_NO_PROJECT
+        assert list(projects_of(request)) == []
+        return
     target, _, leaf = fields[0].rpartition(".")
     holder: Any = getattr(request, target) if target else request
     if leaf == "resource_names":

@@ -57,7 +57,7 @@ async def test_an_export_copies_the_model_and_says_where_to(house: House) -> Non
     copied = {uri: body for uri, body in house.copies.content.items() if uri.startswith(OUTPUT)}
     assert copied == {f"{OUTPUT}model.pt": b"weights", f"{OUTPUT}variables/v-0": b"more"}
     (export,) = house.copies.opened
-    assert (export.project, export.email) == ("p1", "owner@example.com")
+    assert (export.project, export.email) == ("p1", "owner@trainshed.local")
 
 
 async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: House) -> None:

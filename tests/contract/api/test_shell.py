@@ -72,7 +72,7 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
         assert (uid, attempt, replica, incarnation) == (1000, 1, WORKER, 1)
         assert (wish.rows, wish.columns, wish.term) == (50, 132, "tmux")
         assert wish.label == "my job workerpool1-0"
-        assert await story(house) == ["owner@example.com opened a shell in workerpool1-0."]
+        assert await story(house) == ["owner@trainshed.local opened a shell in workerpool1-0."]
         terminal = house.shells.terminals[0]
         socket.type(b"ls\r")
         assert await socket.next() == b"ls\r"
@@ -89,7 +89,7 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     assert terminal.ended
     assert terminal.closed
     assert (await story(house))[1:] == [
-        "The shell of owner@example.com in workerpool1-0 was closed after 75 s."
+        "The shell of owner@trainshed.local in workerpool1-0 was closed after 75 s."
     ]
 
 
@@ -323,7 +323,9 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
             socket.say(token=ticket.json["token"])
             await socket.next()
         assert house.shells.opened[-1][1:3] == wanted
-    assert (await story(house))[0] == "owner@example.com opened a shell in what workerpool0-0 left."
+    assert (await story(house))[
+        0
+    ] == "owner@trainshed.local opened a shell in what workerpool0-0 left."
     none = await house.call(
         "POST", f"{JOB}:shell", {"autopsy": True, "replica": "worker 0", "attempt": 1}
     )

@@ -16,7 +16,8 @@ from tests.unit.test_specs_pipeline import (
     pipeline,
     tuning_inputs,
 )
-from trainshed.access.principals import Principal
+from trainshed.access.principals import Principal, Rights
+from trainshed.access.roles import OWNER, ROLES
 from trainshed.api.calls.call import Call
 from trainshed.api.registry import handlers
 from trainshed.core.job.exits import JobError
@@ -121,7 +122,7 @@ async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
         {"parent": PLACE, "trainingPipeline": asked(AS_THE_SDK_SENDS)},
     )
     method = "google.cloud.aiplatform.v1.PipelineService.CreateTrainingPipeline"
-    call = Call(Principal("owner@example.com"), house.services, method)
+    call = Call(Principal("owner@trainshed.local", Rights(ROLES[OWNER])), house.services, method)
     answer = await handlers()[method](call, request)
     assert not isinstance(answer, wire_json.Resource)
     view = wire_json.to_public(answer)

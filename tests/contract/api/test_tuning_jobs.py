@@ -215,4 +215,4 @@ async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
 async def test_the_story_begins_with_who_wants_how_many_trials(house: House) -> None:
     name = await created(house)
     (entry,) = await house.store.reader.timeline(JobUid(int(name.rpartition("/")[2])))
-    assert "owner@example.com: up to 12 trials, 4 at a time." in entry.message
+    assert "owner@trainshed.local: up to 12 trials, 4 at a time." in entry.message

@@ -17,6 +17,14 @@ from trainshed.wire import known_methods, pool, routes
 pytestmark = pytest.mark.anyio
 
 KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
+OF_GCLOUD = {
+    ("GET", "/v1/projects"),
+    ("GET", "/v1/projects/x"),
+    ("POST", "/v1/projects"),
+    ("POST", "/v1/projects/x:getIamPolicy"),
+    ("POST", "/v1/projects/x:setIamPolicy"),
+}
+"""Of Resource Manager's v1, which gcloud asks."""
 STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 
 
@@ -29,7 +37,7 @@ async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 def is_served(verb: str, path: str) -> bool:
     found = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
     if found is None:
-        return (verb, path) == ("GET", "/v1/projects/x")
+        return (verb, path) in OF_GCLOUD
     return f"{found[0].service}.{found[0].method}" in handlers()
 
 
@@ -63,7 +71,7 @@ async def test_what_no_api_has_is_not_found(house: House) -> None:
         ("POST", f"{LOCATION}/tuningJobs", "no language models of its own"),
         ("POST", f"{LOCATION}/publishers/google/models/m:generateContent", "no language models"),
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
-        ("POST", "/v1/projects", "each project id that is named is a project"),
+        ("DELETE", "/v1/projects/p1", "each project id that is named is a project"),
         ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         (

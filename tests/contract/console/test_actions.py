@@ -5,7 +5,7 @@ import pytest
 from tests.contract.api.house import START
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
-from trainshed.access.principals import Principal
+from tests.people import known
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
@@ -128,7 +128,7 @@ async def test_a_node_is_drained_and_takes_work_again(
 async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
     uid = await submit(house)
     guest = Browser(house)
-    await guest.sign_in(token=house.tokens.issue(Principal("g@example.com", project="p2")))
+    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
         assert (await guest.post(path, kind="kill")).status == 403, path
     answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")

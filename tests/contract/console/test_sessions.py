@@ -6,7 +6,8 @@ import re
 import pytest
 
 from tests.contract.console.browser import ADDRESS, Browser, ConsoleHouse, text_of
-from trainshed.access.principals import Principal
+from tests.people import known
+from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.console.routes import ACTIONS
 
@@ -173,10 +174,9 @@ async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
     house.clock += LIFETIME
     assert (await other.get("/")).status == 303
     fresh = Browser(house)
-    somebody = Principal("somebody@example.com")
-    await fresh.sign_in(token=house.tokens.issue(somebody))
+    await fresh.sign_in(token=known(house.tokens, "somebody@example.com"))
     assert (await fresh.get("/")).status == 200
-    house.tokens.revoke(somebody)
+    house.tokens.replace(AccessBook())
     assert (await fresh.get("/")).status == 303
 
 
@@ -260,7 +260,7 @@ async def test_who_works_in_one_project_sees_that_alone(house: ConsoleHouse) -> 
         path = f"/v1/projects/{project}/locations/us-central1/customJobs"
         await house.call("POST", path, {**JOB, "displayName": f"of-{project}"})
     guest = Browser(house)
-    token = house.tokens.issue(Principal("guest@example.com", project="p2"))
+    token = known(house.tokens, "guest@example.com", project="p2")
     await guest.sign_in(token=token)
     page = text_of(await guest.get("/"))
     assert "of-p2" in page

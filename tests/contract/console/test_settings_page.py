@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
-from trainshed.access.principals import Principal
+from tests.people import known
 from trainshed.serve.setting_facts import described
 from trainshed.serve.settings import Origin, Settings
 
@@ -35,7 +35,7 @@ async def test_each_setting_is_there_with_its_value_and_its_source(browser: Brow
 
 async def test_who_works_in_one_project_sees_no_settings(house: ConsoleHouse) -> None:
     guest = Browser(house)
-    token = house.tokens.issue(Principal("guest@example.com", project="p2"))
+    token = known(house.tokens, "guest@example.com", project="p2")
     await guest.sign_in(token=token)
     page = await guest.get("/settings")
     assert page.status == 200

@@ -122,7 +122,7 @@ class Yard:
             data / name
             for name in (
                 "trainshed.db",
-                "tokens.json",
+                "access.json",
                 "jobs.key",
                 "secrets.key",
                 "service.json",

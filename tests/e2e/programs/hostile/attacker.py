@@ -596,7 +596,7 @@ def by_links():
         os.symlink(TARGET["data"], where + "/dir")
     own = TARGET["own_bucket"]
     names = [f"link{number}" for number, _ in enumerate(TARGET["link_targets"])]
-    names += ["fifo", "dir/tokens.json", f"dir/buckets/{TARGET['other_bucket']}/secret"]
+    names += ["fifo", "dir/access.json", f"dir/buckets/{TARGET['other_bucket']}/secret"]
     for name in names:
         quoted = urllib.parse.quote(name, safe="")
         status, body = ask(ENDPOINT, "GET", f"/storage/v1/b/{own}/o/{quoted}?alt=media")

@@ -1,16 +1,11 @@
-"""The one permission table says which permission each API method needs, and which roles hold it.
+"""The one permission table says which permission each API method needs.
 
-Every transport asks here, by the full name of the method. A method without a row cannot be called
-(tests/unit/test_access_permissions.py proves that every handler has one). Some principals work in one project
-only; whatever their requests name must then be in that project.
+A method without a row cannot be called (tests/unit/test_access_permissions.py proves that every handler has
+one). Which roles hold which permission is said in `roles`; `authorization` asks both.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
-
-from trainshed.access.principals import Principal, Role
-from trainshed.core.errors import PermissionDenied
-from trainshed.core.names import project_number
 
 _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
@@ -26,6 +21,7 @@ _OPERATIONS = "google.longrunning.Operations"
 _LOCATIONS = "google.cloud.location.Locations"
 _VERTEX_VIZIER = "google.cloud.aiplatform.v1.VizierService"
 _ML_VIZIER = "google.cloud.ml.v1.VizierService"
+_PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
 PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_VERTEX_JOBS}.CreateCustomJob": "aiplatform.customJobs.create",
@@ -170,11 +166,25 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_VIZIER}.ListOptimalTrials": "ml.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
     "google.logging.v2.LoggingServiceV2.WriteLogEntries": "logging.logEntries.create",
-    "google.cloud.resourcemanager.v1.Projects.GetProject": "resourcemanager.projects.get",
-    "google.cloud.resourcemanager.v3.Projects.GetProject": "resourcemanager.projects.get",
+    f"{_PROJECTS}.GetProject": "resourcemanager.projects.get",
+    f"{_PROJECTS}.ListProjects": "resourcemanager.projects.list",
+    f"{_PROJECTS}.SearchProjects": "resourcemanager.projects.list",
+    f"{_PROJECTS}.CreateProject": "resourcemanager.projects.create",
+    f"{_PROJECTS}.UpdateProject": "resourcemanager.projects.update",
+    f"{_PROJECTS}.GetIamPolicy": "resourcemanager.projects.getIamPolicy",
+    f"{_PROJECTS}.SetIamPolicy": "resourcemanager.projects.setIamPolicy",
+    # Anyone may ask what they may do.
+    f"{_PROJECTS}.TestIamPermissions": "aiplatform.permissions.test",
+    "trainshed.v1.Service.WhoAmI": "trainshed.service.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
     "trainshed.v1.Service.GetMetrics": "trainshed.nodes.list",
     "trainshed.v1.Service.ListSettings": "trainshed.settings.list",
+    "trainshed.v1.Tokens.List": "trainshed.tokens.list",
+    "trainshed.v1.Tokens.Create": "trainshed.tokens.create",
+    "trainshed.v1.Tokens.Revoke": "trainshed.tokens.delete",
+    "trainshed.v1.Access.Policy": "resourcemanager.projects.getIamPolicy",
+    "trainshed.v1.Access.Change": "resourcemanager.projects.setIamPolicy",
+    "trainshed.v1.Audit.List": "trainshed.audit.list",
     "trainshed.v1.Nodes.List": "trainshed.nodes.list",
     "trainshed.v1.Nodes.Drain": "trainshed.nodes.drain",
     "trainshed.v1.Nodes.Undrain": "trainshed.nodes.drain",
@@ -207,110 +217,3 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Tensorboard": "trainshed.jobs.tensorboard",
     "trainshed.v1.Jobs.AutopsyFiles": "trainshed.jobs.shell",
 }
-
-ON_BUCKETS: Final = frozenset(
-    {
-        *(f"storage.objects.{verb}" for verb in ("get", "list", "create", "update", "delete")),
-        *(f"storage.buckets.{verb}" for verb in ("get", "update", "delete")),
-        "storage.buckets.getIamPolicy",
-        "storage.buckets.setIamPolicy",
-    }
-)
-"""The permissions that can be asked about on a bucket. Who holds which depends on the bucket
-(`buckets.admission`)."""
-IN_PROJECTS: Final = ON_BUCKETS | {"storage.buckets.create", "storage.buckets.list"}
-"""The permissions on buckets that everybody who may work in a project holds."""
-
-_READ_BY_JOBS: Final = frozenset(
-    permission
-    for permission in PERMISSIONS.values()
-    if permission.startswith(("aiplatform.", "ml.", "logging.", "resourcemanager."))
-    and permission.rpartition(".")[2] in ("get", "list", "getConfig", "test")
-)
-ROLES: Final[Mapping[Role, frozenset[str]]] = {
-    Role.OWNER: frozenset(PERMISSIONS.values()),
-    # A program may do what the default account of its job may do on the hosted services, except remove jobs
-    # and their logs, so that people can still look at them. `api.calls.call` makes sure that a job which it
-    # submits has no more rights than it has itself, `api.resources.acting` that it cancels only what it made.
-    Role.JOB: _READ_BY_JOBS
-    | {
-        *(
-            f"{jobs}.{verb}"
-            for jobs in (
-                "aiplatform.customJobs",
-                "aiplatform.hyperparameterTuningJobs",
-                "aiplatform.trainingPipelines",
-                "ml.jobs",
-            )
-            for verb in ("create", "cancel")
-        ),
-        *(
-            f"aiplatform.datasets.{verb}"
-            for verb in ("create", "update", "delete", "import", "export")
-        ),
-        "aiplatform.models.upload",
-        "aiplatform.models.update",
-        "aiplatform.models.delete",
-        # Models are copied with the rights of the program's project, like everything that it copies itself.
-        "aiplatform.models.export",
-        "aiplatform.modelEvaluations.import",
-        # Programs log experiments from inside jobs.
-        "aiplatform.metadataStores.create",
-        *(
-            permission
-            for permission in PERMISSIONS.values()
-            if permission.startswith(
-                (
-                    "aiplatform.contexts.",
-                    "aiplatform.artifacts.",
-                    "aiplatform.executions.",
-                    "aiplatform.tensorboard",
-                )
-            )
-        ),
-        "logging.logEntries.create",
-        *(f"{api}.studies.{verb}" for api in ("aiplatform", "ml") for verb in ("create", "delete")),
-        *(
-            f"{api}.trials.{verb}"
-            for api in ("aiplatform", "ml")
-            for verb in ("create", "update", "delete")
-        ),
-        "trainshed.service.get",
-        "trainshed.jobs.list",
-        "trainshed.jobs.get",
-        "trainshed.jobs.readLogs",
-    },
-}
-_OF_NO_PROJECT: Final = frozenset({"trainshed.v1.Service.GetStatus"})
-"""Methods that name no project and reveal nothing about one."""
-
-
-def held(principal: Principal) -> frozenset[str]:
-    """Every permission that the principal has, in the projects that it may work in."""
-    return ROLES[principal.role]
-
-
-def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
-    """Let `principal` call `method` (full name), or raise PermissionDenied, which says what is missing.
-
-    `projects` holds the id or number of every project that the request names. None means that the request was
-    not read yet: a principal bound to one project must then be checked again once it was.
-    """
-    permission = PERMISSIONS.get(method)
-    if permission is None or permission not in held(principal):
-        raise PermissionDenied(
-            f"{principal.email} may not call {method}: the role {principal.role} lacks the permission "
-            f"{permission or '(none is defined)'}; ask an owner of this service for a role that has it"
-        )
-    if projects is None or not principal.project or method in _OF_NO_PROJECT:
-        return
-    unique = dict.fromkeys(projects)
-    own = (principal.project, str(project_number(principal.project)))
-    foreign = [project for project in unique if project not in own]
-    if foreign or not unique:
-        what = f"names {', '.join(foreign)}" if foreign else "names no project"
-        raise PermissionDenied(
-            f"{principal.email} has the permission {permission} in the project {principal.project} only, "
-            f"and the request {what}: name what lies in {principal.project}, or use the token of somebody "
-            "who may work elsewhere"
-        )

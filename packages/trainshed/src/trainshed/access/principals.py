@@ -1,27 +1,56 @@
-"""Principals are who asks: an identity, its role, and the project it may work in."""
+"""Principals are who asks: an identity, and what it may do where."""
 
-import enum
+from collections.abc import Mapping
+from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from trainshed.access.job_tokens import JobClaims
 
+_NOTHING: Final = frozenset[str]()
 
-class Role(enum.StrEnum):
-    """What a principal may do in general; `permissions` has the exact table."""
 
-    OWNER = "owner"
-    #: A program of a job, which shows the token that its metadata endpoint gave it.
-    JOB = "job"
+class Rights(Struct, frozen=True):
+    """The permissions of somebody, in all projects and in single ones."""
+
+    everywhere: frozenset[str] = _NOTHING
+    #: By the project's id; what is held everywhere is not repeated.
+    projects: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+
+    def within(self, project: str) -> frozenset[str]:
+        """Everything that is held in a project."""
+        own = self.projects.get(project)
+        return self.everywhere | own if own else self.everywhere
+
+    def anywhere(self, permission: str) -> bool:
+        """Whether the permission is held in some project."""
+        return permission in self.everywhere or any(
+            permission in held for held in self.projects.values()
+        )
 
 
 class Principal(Struct, frozen=True):
     """An identity that this service knows."""
 
-    #: Its name in the audit log and in answers.
+    #: Its name in the audit record and in answers.
     email: str
-    role: Role = Role.OWNER
-    #: The id of the only project that it may work in; "" = any project.
-    project: str = ""
-    #: The program of a job that it is; None = it is a person.
+    rights: Rights = Rights()
+    #: The program of a job that it is; None = it is a person or a service account with a token of its own.
     program: JobClaims | None = None
+
+    def may(self, permission: str, project: str) -> bool:
+        """Whether it has a permission in a project."""
+        return permission in self.rights.within(project)
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether what a request names has to be looked at before it is served: nobody is who holds
+        everything everywhere."""
+        return bool(self.rights.projects)
+
+    @property
+    def project(self) -> str:
+        """The id of the only project that it has rights in; "" = there are several, or it has rights in
+        all."""
+        projects = self.rights.projects
+        return next(iter(projects)) if len(projects) == 1 and not self.rights.everywhere else ""

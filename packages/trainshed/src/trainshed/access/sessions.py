@@ -107,7 +107,7 @@ class Sessions:
             await self._write()
 
     def _holder(self, row: _Row) -> Principal | None:
-        return self._tokens().digests().get(row.token)
+        return self._tokens().holder(row.token.hex())
 
     async def _begin(self, token: bytes) -> str:
         value = secrets.token_urlsafe(32)

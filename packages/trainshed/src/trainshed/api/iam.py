@@ -1,16 +1,14 @@
 """TestIamPermissions of both APIs and of projects: which of the requested permissions the caller has.
 
-Roles apply to the whole service (`access.permissions`), so the answer is the same for every resource. Only
-the form of a resource's name is checked, because the public method does not tell whether a resource exists. A
-project may also be asked about permissions on its buckets, which everybody who may work in it has. There are
-no policies to get or set.
+Roles are given in projects (`api.projects`), so the answer is the same for every resource of one. Only the
+form of a resource's name is checked, because the public method does not tell whether a resource exists.
 """
 
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.access.permissions import IN_PROJECTS, held
+from trainshed.access.roles import ADMIN_BUCKETS
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.core.errors import InvalidRequest, Violation
@@ -21,9 +19,11 @@ async def test(call: Call, request: Any) -> Message:
     wrong = [*_resource_faults(request.resource), *_permission_faults(request.permissions)]
     if wrong:
         raise InvalidRequest(tuple(wrong))
-    mine = held(call.principal)
-    if request.resource.count("/") == 1:
-        mine |= IN_PROJECTS
+    principal = call.principal
+    mine = principal.rights.within(request.resource.split("/")[1])
+    if principal.program is not None and request.resource.count("/") == 1 and mine:
+        # What programs may do with their project's buckets is no role (`buckets.admission`).
+        mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)
     return pool.message_class("google.iam.v1.TestIamPermissionsResponse")(
         permissions=[permission for permission in permissions if permission in mine]
@@ -33,6 +33,7 @@ async def test(call: Call, request: Any) -> Message:
 HANDLERS: Final[Handlers] = {
     "google.iam.v1.IAMPolicy.TestIamPermissions": test,
     "google.cloud.ml.v1.JobService.TestIamPermissions": test,
+    "google.cloud.resourcemanager.v3.Projects.TestIamPermissions": test,
 }
 
 

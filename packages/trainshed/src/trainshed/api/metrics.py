@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from trainshed.access.permissions import authorize
+from trainshed.access.authorization import authorize
 from trainshed.access.principals import Principal
 from trainshed.api.calls.http import no_such_method, refusal_answer
 from trainshed.api.calls.services import Services

@@ -1,62 +1,281 @@
-"""Resource Manager's projects.get: v1 for gcloud, v3 for programs that use the Vertex SDK and name no
-project.
+"""Resource Manager's projects and who has which role in them: v3, and as gcloud asks in v1.
 
-Every project that a principal may name exists here.
+Every project that somebody may name exists here; one that was made has a display name and labels, too.
 """
 
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
-from trainshed.access.permissions import authorize
+from trainshed.access.authorization import authorize
+from trainshed.access.book import AccessBook, Project
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
+from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, Violation
 from trainshed.core.names import project_number
+from trainshed.store.access import AuditRecord
 from trainshed.wire import pool
 
-METHOD: Final = "google.cloud.resourcemanager.v1.Projects.GetProject"
-_PROJECTS: Final = "google.cloud.resourcemanager.v3.Projects"
-
-
-def get(principal: Principal, services: Services, project: str) -> dict[str, Any]:
-    """Return the public Project resource of v1. Projects have no creation time here, so it is the Unix epoch.
-    Raises PermissionDenied, InvalidRequest."""
-    authorize(principal, METHOD, (project,))
-    name = ProjectName.parse(f"projects/{project}", field="project_id")
-    project_id = _id(principal, services, name)
-    return {
-        "projectId": project_id,
-        "projectNumber": str(project_number(project_id)),
-        "name": project_id,
-        "lifecycleState": "ACTIVE",
-        "createTime": datetime.fromtimestamp(0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    }
+_V3: Final = "google.cloud.resourcemanager.v3.Projects"
+_GET: Final = f"{_V3}.GetProject"
+_LIST: Final = f"{_V3}.ListProjects"
+_CREATE: Final = f"{_V3}.CreateProject"
+_SET: Final = f"{_V3}.SetIamPolicy"
+_MOST_MEMBERS: Final = 1_500
+"""Most members of a project's policy, as on the public service."""
 
 
 async def get_project(call: Call, request: Any) -> Message:
     """Return the public Project resource of v3."""
-    name = ProjectName.parse(request.name, field="name")
-    project_id = _id(call.principal, call.services, name)
-    view: Any = pool.message_class("google.cloud.resourcemanager.v3.Project")(
-        name=f"projects/{project_number(project_id)}",
-        project_id=project_id,
-        display_name=project_id,
-        state="ACTIVE",
+    return _view(
+        call.services.access.book, ProjectName.parse(request.name, field="name").project_id
     )
-    view.create_time.seconds = view.update_time.seconds = 0
+
+
+async def list_projects(call: Call, request: Any) -> Message:
+    """List the projects that the caller may see, all in one page."""
+    views = [
+        _view(call.services.access.book, name) for name in visible(call.principal, call.services)
+    ]
+    return pool.message_class(_response(call))(projects=views)
+
+
+async def create_project(call: Call, request: Any) -> Message:
+    """Make a project, and return an operation that is done."""
+    project = request.project
+    made = await create(
+        call.principal,
+        call.services,
+        project.project_id,
+        project.display_name,
+        dict(project.labels),
+    )
+    operation: Any = pool.message_class("google.longrunning.Operation")(
+        name=f"operations/cp.{project_number(made)}", done=True
+    )
+    operation.response.Pack(_view(call.services.access.book, made))
+    return operation
+
+
+async def update_project(call: Call, request: Any) -> Message:
+    """Change a project's display name and labels, and return an operation that is done."""
+    name = ProjectName.parse(request.project.name, field="project.name").project_id
+    paths = set(request.update_mask.paths) or {"display_name", "labels"}
+    if unknown := sorted(paths - {"display_name", "labels"}):
+        text = f"Only display_name and labels can be changed, not {', '.join(unknown)}."
+        raise InvalidRequest((Violation("update_mask", text),))
+    known = call.services.access.book.projects.get(name) or Project(name, call.services.now())
+    changed = replace(
+        known,
+        display_name=request.project.display_name
+        if "display_name" in paths
+        else known.display_name,
+        labels=dict(request.project.labels) if "labels" in paths else known.labels,
+    )
+    record = AuditRecord(call.principal.email, call.method, f"projects/{name}")
+    await call.services.access.change(lambda book: book.with_project(changed), name, record)
+    operation: Any = pool.message_class("google.longrunning.Operation")(
+        name=f"operations/up.{project_number(name)}", done=True
+    )
+    operation.response.Pack(_view(call.services.access.book, name))
+    return operation
+
+
+async def get_policy(call: Call, request: Any) -> Message:
+    """Return who has which role in a project."""
+    name = ProjectName.parse(request.resource, field="resource").project_id
+    return policy_view(call.services.access.book.policy.of_project(name))
+
+
+async def set_policy(call: Call, request: Any) -> Message:
+    """Replace who has which role in a project. Raises InvalidRequest, Aborted for an outdated etag."""
+    name = ProjectName.parse(request.resource, field="resource").project_id
+    grants = _grants(name, request.policy)
+    former: frozenset[Grant] = frozenset()
+
+    def change(book: AccessBook) -> AccessBook:
+        nonlocal former
+        former = book.policy.of_project(name)
+        if request.policy.etag and bytes(request.policy.etag) != _etag(former):
+            raise Aborted(
+                f"The policy of {name} was changed since you read it: read it again, make your change to "
+                "that, and send it with its etag."
+            )
+        detail["added"] = _listed(grants - former)
+        detail["removed"] = _listed(former - grants)
+        return book.with_grants(name, grants)
+
+    detail: dict[str, object] = {}
+    record = AuditRecord(call.principal.email, call.method, f"projects/{name}", detail=detail)
+    await call.services.access.change(change, name, record)
+    return policy_view(grants)
+
+
+HANDLERS: Final[Handlers] = {
+    _GET: get_project,
+    _LIST: list_projects,
+    f"{_V3}.SearchProjects": list_projects,
+    _CREATE: create_project,
+    f"{_V3}.UpdateProject": update_project,
+    f"{_V3}.GetIamPolicy": get_policy,
+    _SET: set_policy,
+}
+
+
+def get(principal: Principal, services: Services, project: str) -> dict[str, Any]:
+    """Return the public Project resource of v1. Raises PermissionDenied, InvalidRequest."""
+    authorize(principal, _GET, (project,))
+    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
+    known = (*principal.rights.projects, services.settings.project)
+    numbers = {str(project_number(project_id)): project_id for project_id in known if project_id}
+    return _view_of_v1(services.access.book, numbers.get(name, name))
+
+
+def list_(principal: Principal, services: Services) -> dict[str, Any]:
+    """Return v1's list of the projects that the caller may see. Raises PermissionDenied."""
+    authorize(principal, _LIST)
+    book = services.access.book
+    return {"projects": [_view_of_v1(book, name) for name in visible(principal, services)]}
+
+
+async def create_by_v1(
+    principal: Principal, services: Services, body: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the project of a v1 request, and return an operation that is done. Raises PermissionDenied,
+    InvalidRequest, AlreadyExists."""
+    authorize(principal, _CREATE, ())
+    texts = [str(body.get(field) or "") for field in ("projectId", "name")]
+    try:
+        labels = msgspec.convert(body.get("labels") or {}, dict[str, str])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
+    name = await create(principal, services, texts[0], texts[1], labels)
+    return {
+        "name": f"operations/cp.{project_number(name)}",
+        "done": True,
+        "response": {
+            "@type": "type.googleapis.com/google.cloudresourcemanager.v1.Project",
+            **_view_of_v1(services.access.book, name),
+        },
+    }
+
+
+async def create(
+    principal: Principal,
+    services: Services,
+    name: str,
+    display_name: str,
+    labels: Mapping[str, str],
+) -> str:
+    """Make a project, and return its id. Raises InvalidRequest, AlreadyExists."""
+    ProjectName.parse(f"projects/{name}", field="project_id")
+    project = Project(name, services.now(), display_name, labels)
+
+    def add(book: AccessBook) -> AccessBook:
+        if name in book.projects or name == services.settings.project:
+            raise AlreadyExists(f"The project {name} exists already; choose another id.")
+        return book.with_project(project)
+
+    record = AuditRecord(principal.email, _CREATE, f"projects/{name}")
+    await services.access.change(add, name, record)
+    return name
+
+
+def visible(principal: Principal, services: Services) -> Sequence[str]:
+    """Return the projects that are known here and that the caller may see, in order."""
+    book = services.access.book
+    permission = PERMISSIONS[_LIST]
+    if permission in principal.rights.everywhere:
+        known = {services.settings.project, *book.projects, *book.policy.projects()}
+        return sorted(known - {""})
+    return sorted(name for name, held in principal.rights.projects.items() if permission in held)
+
+
+def policy_view(grants: Iterable[Grant]) -> Message:
+    """Return the public Policy."""
+    listed = frozenset(grants)
+    return pool.message_class("google.iam.v1.Policy")(
+        version=1,
+        bindings=[
+            {"role": role, "members": members} for role, members in bindings_of(listed).items()
+        ],
+        etag=_etag(listed),
+    )
+
+
+def _grants(project: str, policy: Any) -> frozenset[Grant]:
+    """Return the grants of a policy. Raises InvalidRequest, which names everything that is wrong."""
+    faults: list[Violation] = []
+    grants: set[Grant] = set()
+    for index, binding in enumerate(policy.bindings):
+        path = f"policy.bindings[{index}]"
+        if fault := role_fault(binding.role):
+            faults.append(Violation(f"{path}.role", fault))
+        if binding.HasField("condition"):
+            text = "Conditions are not served: give the role without one, or not at all."
+            faults.append(Violation(f"{path}.condition", text))
+        for position, member in enumerate(binding.members):
+            if fault := member_fault(member):
+                faults.append(Violation(f"{path}.members[{position}]", fault))
+            grants.add(Grant(project, binding.role, member))
+    if policy.audit_configs:
+        text = "What is recorded cannot be chosen: every change is. Leave it out."
+        faults.append(Violation("policy.audit_configs", text))
+    if len(grants) > _MOST_MEMBERS:
+        text = f"It has {len(grants)} members in all; at most {_MOST_MEMBERS} are taken."
+        faults.append(Violation("policy.bindings", text))
+    if faults:
+        raise InvalidRequest(tuple(faults))
+    return frozenset(grants)
+
+
+def _etag(grants: Iterable[Grant]) -> bytes:
+    text = json.dumps(sorted(_listed(grants)))
+    return hashlib.sha256(text.encode()).digest()[:8]
+
+
+def _listed(grants: Iterable[Grant]) -> list[str]:
+    return sorted(f"{grant.role} {grant.member}" for grant in grants)
+
+
+def _view(book: AccessBook, name: str) -> Message:
+    project = book.projects.get(name) or Project(name, 0)
+    view: Any = pool.message_class("google.cloud.resourcemanager.v3.Project")(
+        name=f"projects/{project_number(name)}",
+        project_id=name,
+        display_name=project.display_name or name,
+        state="ACTIVE",
+        labels=dict(project.labels),
+    )
+    # Projects that nobody made have no creation time, so it is the Unix epoch.
+    view.create_time.FromNanoseconds(project.created)
+    view.update_time.FromNanoseconds(project.created)
     return view
 
 
-HANDLERS: Final[Handlers] = {f"{_PROJECTS}.GetProject": get_project}
+def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
+    project = book.projects.get(name) or Project(name, 0)
+    made = datetime.fromtimestamp(project.created / 10**9, UTC)
+    return {
+        "projectId": name,
+        "projectNumber": str(project_number(name)),
+        "name": project.display_name or name,
+        "lifecycleState": "ACTIVE",
+        "createTime": made.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **({"labels": dict(project.labels)} if project.labels else {}),
+    }
 
 
-def _id(principal: Principal, services: Services, name: ProjectName) -> str:
-    """Return the id of a project that is named by id or number. Only the numbers of the caller's project and
-    of the service's own are known; programs find a number in CLOUD_ML_PROJECT_ID."""
-    for known in (principal.project, services.settings.project):
-        if known and name.project_id == str(project_number(known)):
-            return known
-    return name.project_id
+def _response(call: Call) -> str:
+    verb = call.method.rpartition(".")[2]
+    return f"google.cloud.resourcemanager.v3.{verb}Response"

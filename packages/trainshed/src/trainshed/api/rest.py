@@ -30,6 +30,7 @@ from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.http import (
     LARGE,
+    SMALL_BODY,
     error_answer,
     json_answer,
     most_of,
@@ -119,6 +120,10 @@ class ApiApplication:
         }
         routes: tuple[tuple[str, str, Endpoint], ...] = (
             ("GET", "/v1/projects/{project}", self._project),
+            ("GET", "/v1/projects", self._projects),
+            ("POST", "/v1/projects", self._create_project),
+            ("POST", "/v1/projects/{project}:getIamPolicy", self._policy),
+            ("POST", "/v1/projects/{project}:setIamPolicy", self._policy),
             (ANY, "/$discovery/rest", self._discovery),
             (ANY, "/discovery/v1/apis/{api}/{version}/rest", self._discovery),
             *(
@@ -181,6 +186,26 @@ class ApiApplication:
         principal = self._authenticate(request.headers.get("authorization"))
         view = projects.get(principal, self._services, variables["project"])
         return json_answer(wire_json.encode_text(view))
+
+    async def _projects(self, request: Request, variables: Mapping[str, str]) -> Response:
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        return json_answer(wire_json.encode_text(projects.list_(principal, self._services)))
+
+    async def _create_project(self, request: Request, variables: Mapping[str, str]) -> Response:
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        body = wire_json.decode_text(await request.decoded_body(SMALL_BODY) or b"{}")
+        view = await projects.create_by_v1(principal, self._services, body)
+        return json_answer(wire_json.encode_text(view))
+
+    async def _policy(self, request: Request, variables: Mapping[str, str]) -> Response:
+        """Answer as v3 does: policies are the same in both versions."""
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        body = await request.decoded_body(SMALL_BODY)
+        path = request.raw_path.replace("/v1/", "/v3/", 1)
+        return json_answer(await self._rest.ask(principal, "POST", path, body))
 
     async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
         """Answer `/$discovery/rest?version=v1` (v1: ml, v2: logging, unless `api` names another) and

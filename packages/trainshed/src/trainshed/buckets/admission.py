@@ -1,7 +1,8 @@
 """Decides who may do what with which bucket, for all of the data plane. Pure.
 
-People may do everything. A program of a job may do everything with the buckets of its own project, may read
-and write the objects of shared buckets, and elsewhere has what a bucket's IAM policy grants it.
+People may do what their roles say (`reach`). A program of a job may do everything with the buckets of its own
+project. Both may read and write the objects of shared buckets, people if they have some role that far, and
+elsewhere have what a bucket's IAM policy grants them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from trainshed.access.permissions import ON_BUCKETS
+from trainshed.access.policy import member_of
+from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.errors import Forbidden, Unauthenticated
+from trainshed.buckets.reach import PERMISSIONS, Reach
 from trainshed.buckets.routes import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
 from trainshed.core.names import default_bucket
@@ -24,32 +27,21 @@ _CREATE, _UPDATE, _DELETE = (
     "storage.objects.update",
     "storage.objects.delete",
 )
-_VIEW = frozenset({_GET, _LIST})
-_USE = _VIEW | {_CREATE, _UPDATE, _DELETE}
 _LOOK = frozenset({"storage.buckets.get"})
-_ADMIN = (
-    _USE
-    | _LOOK
-    | {
-        "storage.buckets.update",
-        "storage.buckets.delete",
-        "storage.buckets.getIamPolicy",
-        "storage.buckets.setIamPolicy",
-    }
-)
 GRANTS: Mapping[str, frozenset[str]] = {
-    "roles/storage.objectViewer": _VIEW,
-    "roles/storage.objectUser": _USE,
-    "roles/storage.objectAdmin": _USE,
-    "roles/storage.admin": _ADMIN,
+    "roles/storage.objectViewer": VIEW_OBJECTS,
+    "roles/storage.objectUser": USE_OBJECTS,
+    "roles/storage.objectAdmin": USE_OBJECTS,
+    "roles/storage.admin": ADMIN_BUCKETS,
     "roles/storage.legacyObjectReader": frozenset({_GET}),
     "roles/storage.legacyBucketReader": _LOOK | {_LIST},
 }
 """The permissions that a role in a bucket's IAM policy gives. Other roles give none: `objectCreator`, for
 one, means to create and not to replace, which cannot be told apart before the content is there."""
+_PEOPLE = frozenset({Kind.PERSON, Kind.KEY})
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-_SHARED = _USE | _LOOK
-_MOUNTED = _USE
+_SHARED = USE_OBJECTS | _LOOK
+_MOUNTED = USE_OBJECTS
 """The permissions that a program needs to be shown a bucket as a directory: no later access is checked
 there."""
 
@@ -69,8 +61,13 @@ class Holding(Struct, frozen=True):
 def allowed(caller: Caller, permission: str, holding: Holding) -> bool:
     """Whether the caller has a permission on a bucket."""
     match caller.kind:
-        case Kind.PERSON | Kind.KEY | Kind.ANONYMOUS:
+        case Kind.ANONYMOUS:
             return True
+        case Kind.PERSON | Kind.KEY:
+            reach = caller.reaches(holding.project)
+            if holding.shared:
+                reach = max(reach, min(Reach.USE, max(caller.reach.values(), default=reach)))
+            return permission in PERMISSIONS[reach] or _granted(caller, permission, holding)
         case Kind.REPLICA:
             own = caller.project == holding.project
             shared = holding.shared and permission in _SHARED
@@ -84,7 +81,7 @@ def held(caller: Caller, permissions: Sequence[str], holding: Holding) -> list[s
     return [
         permission
         for permission in dict.fromkeys(permissions)
-        if permission in ON_BUCKETS and allowed(caller, permission, holding)
+        if permission in ADMIN_BUCKETS and allowed(caller, permission, holding)
     ]
 
 
@@ -100,6 +97,12 @@ def admit(caller: Caller, permission: str, holding: Holding | None) -> None:
         raise nobody(permission)
     if holding is None:
         return
+    if caller.kind is not Kind.REPLICA:
+        raise Forbidden(
+            f"{caller.email} does not have {permission} access to the Google Cloud Storage bucket "
+            f"{holding.name}. An owner can give a role on its project "
+            "(gcloud projects add-iam-policy-binding), or in the bucket's IAM policy."
+        )
     raise Forbidden(
         f"{_named(caller)} does not have {permission} access to the Google Cloud Storage bucket "
         f"{holding.name}. "
@@ -114,6 +117,12 @@ def admit_project(caller: Caller, permission: str, project: str) -> None:
     """Raise unless the caller may list or make buckets of a project. Raises Unauthenticated, Forbidden."""
     if caller.kind is Kind.UNKNOWN:
         raise nobody(permission)
+    if caller.kind in _PEOPLE and permission not in PERMISSIONS[caller.reaches(project)]:
+        raise Forbidden(
+            f"{caller.email} does not have {permission} access to the project {project}. An owner can give a "
+            f"role that has it: gcloud projects add-iam-policy-binding {project} "
+            f"--member={member_of(caller.email)} --role=roles/storage.admin"
+        )
     if caller.kind is Kind.REPLICA and project != caller.project:
         raise Forbidden(
             f"{_named(caller)} does not have {permission} access to the project {project}. "
@@ -126,18 +135,22 @@ _SDK_STAGING: Final = "-vertex-staging-"
 
 
 def admit_name(caller: Caller, bucket: str, rules: BucketRules) -> None:
-    """Raise Forbidden if a program would make a bucket in which clients stage another project's code.
+    """Raise Forbidden if somebody would make a bucket in which clients stage another project's code.
 
     Names are shared by all projects, so whoever makes such a bucket first would be given that code.
     """
-    if caller.kind is not Kind.REPLICA:
+    if caller.kind is Kind.REPLICA:
+        own = [caller.project]
+    elif caller.kind in _PEOPLE and caller.reaches("") < Reach.WORK:
+        own = [project for project, reach in caller.reach.items() if reach >= Reach.WORK]
+    else:
         return
     project, mark, _ = bucket.partition(_SDK_STAGING)
     if mark:
-        is_others = project != caller.project
+        is_others = project not in own
     else:
-        own = default_bucket(rules.default, rules.project, caller.project)
-        is_others = bucket.startswith(f"{rules.default}-") and bucket != own
+        defaults = [default_bucket(rules.default, rules.project, name) for name in own]
+        is_others = bucket.startswith(f"{rules.default}-") and bucket not in defaults
     if is_others:
         raise Forbidden(
             f"{_named(caller)} may not create the bucket {bucket}: a name of this form belongs to the "
@@ -169,7 +182,7 @@ def readable(project: str, holding: Holding) -> bool:
         for member in _members(binding)
         if member.startswith("serviceAccount:")
     }
-    callers = (Caller(Kind.REPLICA, account, project) for account in ("", *accounts))
+    callers = (Caller(Kind.REPLICA, account, project=project) for account in ("", *accounts))
     return any(allowed(caller, _GET, holding) for caller in callers)
 
 
@@ -240,6 +253,8 @@ def _of_bucket(method: str, target: Target) -> Iterator[tuple[str, str]]:
 
 def _granted(caller: Caller, permission: str, holding: Holding) -> bool:
     members = {"allUsers"}
+    if caller.kind in _PEOPLE:
+        members |= {"allAuthenticatedUsers", member_of(caller.email)}
     if caller.kind is Kind.REPLICA:
         members.add("allAuthenticatedUsers")
         members.update(f"{role}:{caller.project}" for role in ("projectEditor", "projectOwner"))

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
+from trainshed.access.tokens import TokenAuthority
 from trainshed.buckets.callers import (
     UNKNOWN,
     Caller,
@@ -30,6 +32,7 @@ from trainshed.buckets.callers import (
     key_of_digest,
 )
 from trainshed.buckets.errors import Unauthenticated, Unavailable
+from trainshed.buckets.reach import reach_of
 from trainshed.core.errors import Unauthenticated as UnknownToken
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
@@ -111,8 +114,8 @@ class Authenticator:
     def __init__(self, authority: Callable[[], TokenAuthority]) -> None:
         """`authority`: returns the current tokens."""
         self._authority = authority
-        self._digests: Mapping[bytes, Principal] = {}
-        self._keys: Mapping[str, Principal] = {}
+        self._digests: list[str] = []
+        self._keys: Mapping[str, str] = {}
 
     def caller(self, authorization: str | None, key: str) -> Caller:
         """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
@@ -122,7 +125,7 @@ class Authenticator:
             # A browser sends these to the console's port by itself; they say nothing to storage.
             authorization = None
         if key and (principal := self._holder(key)) is not None:
-            return Caller(Kind.KEY, principal.email)
+            return replace(caller_of(principal), kind=Kind.KEY)
         if authorization:
             try:
                 return caller_of(self._authority().authenticate(authorization))
@@ -136,27 +139,35 @@ class Authenticator:
 
     def _holder(self, key: str) -> Principal | None:
         """Returns whose token the key belongs to."""
-        digests = self._authority().digests()
+        authority = self._authority()
+        digests = authority.digests()
         if digests != self._digests:
             self._digests = digests
-            self._keys = {key_of_digest(digest): who for digest, who in digests.items()}
-        return self._keys.get(key)
+            self._keys = {key_of_digest(bytes.fromhex(digest)): digest for digest in digests}
+        digest = self._keys.get(key)
+        return authority.holder(digest) if digest else None
 
 
 def caller_of(principal: Principal) -> Caller:
     """Returns the caller for a principal that is known already."""
     if principal.program is not None:
         program = principal.program
-        names = str(program.job_uid), program.attempt, program.replica
-        return Caller(Kind.REPLICA, principal.email, principal.project, *names)
-    if principal.project:
-        return Caller(Kind.REPLICA, principal.email, principal.project)
-    return Caller(Kind.PERSON, principal.email)
+        return Caller(
+            Kind.REPLICA,
+            principal.email,
+            project=program.project,
+            job_uid=str(program.job_uid),
+            attempt=program.attempt,
+            replica=program.replica,
+        )
+    rights = principal.rights
+    reach = {project: reach_of(rights.within(project)) for project in ("", *rights.projects)}
+    return Caller(Kind.PERSON, principal.email, reach=reach)
 
 
 class TokenFile:
-    """The service's token file, read by a process that does not write it: it is read again when it has
-    changed."""
+    """The service's file of who is known, read by a process that does not write it: it is read again when it
+    has changed."""
 
     def __init__(self, path: Path, jobs: JobTokens, now: Callable[[], int]) -> None:
         """`jobs` recognises the tokens of programs, which are in no file."""
@@ -171,17 +182,15 @@ class TokenFile:
         try:
             version = self._now_there()
             if self._authority is None or version != self._version:
-                self._authority = TokenAuthority.open(self._path, self._now, self._jobs)
+                file = msgspec.json.decode(self._path.read_bytes(), type=AccessFile)
+                self._authority = TokenAuthority(file.book(), file.owner, self._now, self._jobs)
                 self._version = version
-        except (OSError, TokenFileUnreadable) as error:
+        except (OSError, ValueError) as error:
             raise Unavailable(f"The service's tokens cannot be read: {error}.") from error
         return self._authority
 
     def _now_there(self) -> tuple[int, int]:
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return 0, 0
+        status = self._path.stat()
         return status.st_ino, status.st_mtime_ns
 
 

@@ -13,13 +13,15 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import Struct
+
+from trainshed.buckets.reach import Reach
 
 
 class Kind(StrEnum):
@@ -29,8 +31,7 @@ class Kind(StrEnum):
     PERSON = "person"
     #: Known by an address with a key in it, for clients that send no token of their own.
     KEY = "anonymous-key"
-    #: A program of a job, known by its replica's endpoint or by its token; or a person whose token is for one
-    #: project, who has no `job_uid`.
+    #: A program of a job, known by its replica's endpoint or by its token.
     REPLICA = "replica"
     #: Not asked for: nobody is at this port that has to be told apart (tests of stores).
     ANONYMOUS = "anybody"
@@ -44,12 +45,24 @@ class Caller(Struct, frozen=True):
     kind: Kind
     #: The caller's name in the access log and in errors.
     email: str = ""
+    #: How far a person's rights go, by project; "" = in all projects. Empty for a job's program.
+    reach: Mapping[str, Reach] = {}
     #: Set for a job's program only, like all that follows; "" or 0 for others.
     project: str = ""
     job_uid: str = ""
     attempt: int = 0
     replica: str = ""
     region: str = ""
+
+    @property
+    def may_do_everything(self) -> bool:
+        """Whether nothing has to be looked at before its requests are served."""
+        return self.kind is Kind.ANONYMOUS or self.reach.get("") is Reach.ADMIN
+
+    def reaches(self, project: str) -> Reach:
+        """How far a person's rights go in a project."""
+        nothing = Reach.NOTHING
+        return max(self.reach.get("", nothing), self.reach.get(project, nothing))
 
 
 UNKNOWN = Caller(Kind.UNKNOWN)
@@ -91,11 +104,11 @@ class Introduction(msgspec.Struct, frozen=True):
         return Caller(
             Kind.REPLICA,
             self.service_account,
-            self.project,
-            str(self.job_uid),
-            self.attempt,
-            self.replica,
-            self.region,
+            project=self.project,
+            job_uid=str(self.job_uid),
+            attempt=self.attempt,
+            replica=self.replica,
+            region=self.region,
         )
 
 

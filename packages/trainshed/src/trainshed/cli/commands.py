@@ -23,7 +23,11 @@ _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
     ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
     ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
-    ("delete", "trainshed.cli.listing:delete", "Delete a dataset, model, secret or study."),
+    (
+        "delete",
+        "trainshed.cli.listing:delete",
+        "Delete a dataset, model, secret or study; revoke a token.",
+    ),
     (
         "demo",
         "trainshed.cli.demo",
@@ -43,11 +47,12 @@ _COMMANDS = (
     ),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
     ("gc", "trainshed.cli.jobs.collect", "Delete jobs that have been over for long."),
+    ("iam", "trainshed.cli.team:iam", "Give somebody a role in a project."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     (
         "list",
         "trainshed.cli.listing:list_",
-        "List datasets, experiments, models, nodes, quotas, secrets, studies.",
+        "List datasets, experiments, models, nodes, secrets, tokens and more.",
     ),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
@@ -60,12 +65,13 @@ _COMMANDS = (
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
     ("tensorboard", "trainshed.cli.links:tensorboard", "Open TensorBoard for what jobs wrote."),
+    ("tokens", "trainshed.cli.team:tokens", "Make tokens for people and machines."),
 )
 """(name, module, description); the module's `command` is the click command, unless another is named."""
 
 KINDS = (
-    *("curves", "datasets", "experiments", "machine-types", "models", "nodes", "quotas"),
-    *("reducer-support", "secrets", "studies", "usage"),
+    *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
+    *("projects", "quotas", "reducer-support", "secrets", "studies", "tokens", "usage"),
 )
 """The kinds of `trainshed.cli.resources`, by which `trainshed KIND list` is known."""
 

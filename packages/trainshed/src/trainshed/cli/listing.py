@@ -89,7 +89,7 @@ _takes_place = takes_place("things")
 
 @click.command(
     "list",
-    short_help="List datasets, experiments, models, nodes, quotas, secrets, studies.",
+    short_help="List datasets, experiments, models, nodes, secrets, tokens and more.",
 )
 @click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
@@ -97,8 +97,9 @@ _takes_place = takes_place("things")
 @takes_form
 @takes_address
 def list_(*, kind: Kind, every: bool, form: str, **where: Unpack[_Where]) -> None:
-    """List all things of a KIND: datasets, experiments, machine-types, models, nodes, quotas, reducer-support
-    (which frameworks can use reducers), secrets or studies. `trainshed KIND list` is the same.
+    """List all things of a KIND: audit (who changed what), datasets, experiments, grants (who has which
+    role), machine-types, models, nodes, projects, quotas, reducer-support (which frameworks can use
+    reducers), secrets, studies or tokens. `trainshed KIND list` is the same.
 
     --format json has all that is known of each. Jobs: trainshed jobs list.
     """
@@ -147,18 +148,19 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
         click.echo(yaml_text(record))
 
 
-@click.command(short_help="Delete a dataset, model, secret or study.")
+@click.command(short_help="Delete a dataset, model, secret or study; revoke a token.")
 @click.argument("kind", type=_KindName(lambda kind: kind.deleted))
 @click.argument("name", nargs=-1, required=True, shell_complete=_names)
 @_takes_place
 @takes_actions
 @takes_address
 def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpack[_Where]) -> None:
-    """Delete the things NAME of a KIND: datasets, models, secrets or studies. `trainshed KIND delete NAME` is
-    the same.
+    """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
+    NAME` is the same.
 
     NAME is an id or a full name; NAME@N is one version of a model or secret. Programs that run keep the
-    secrets that they were given; jobs that name a deleted one fail when they start.
+    secrets that they were given; jobs that name a deleted one fail when they start. A token is revoked by its
+    id, and all of a person by the e-mail address.
     """
     place = _place(kind, where, raw=actions.as_data)
     singular = f"{kind.name.removesuffix('ies')}y" if kind.name.endswith("ies") else kind.name[:-1]

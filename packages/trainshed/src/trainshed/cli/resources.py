@@ -205,6 +205,18 @@ def _moment(text: str) -> str:
     return local_moment(parse_moment(text)) if text else ""
 
 
+def _verb(method: str) -> str:
+    return method.removeprefix("trainshed.v1.").removeprefix("google.cloud.")
+
+
+def _detail(detail: Mapping[str, str | list[str]]) -> str:
+    return "; ".join(
+        f"{key} {', '.join(value) if isinstance(value, list) else value}"
+        for key, value in detail.items()
+        if value
+    )
+
+
 def _collection(name: str) -> str:
     """Return the collection and the id of a resource's name, such as `customJobs/7`."""
     return "/".join(name.split("/")[-2:])
@@ -312,6 +324,21 @@ KINDS: Final = {
     kind.name: kind
     for kind in (
         Kind(
+            "audit",
+            (
+                Field("TIME", "time", _moment),
+                Field("WHO", "who"),
+                Field("METHOD", "method", _verb),
+                Field("RESOURCE", "resource"),
+                Field("WHAT", "detail", _detail, flexible=True),
+            ),
+            id="seq",
+            key="entries",
+            listed=f"{_OWN}/audit",
+            query={"project": "{project}"},
+            none="Of all projects and of the service itself: --project -",
+        ),
+        Kind(
             "curves",
             (),
             path=f"{_OWN}/jobs/{{id}}/curves",
@@ -343,6 +370,18 @@ KINDS: Final = {
             path=f"{_PUBLIC}/metadataStores/default/contexts/{{id}}",
             children=("runs", _RUNS),
             none="How to log one: docs/experiments.md",
+        ),
+        Kind(
+            "grants",
+            (
+                Field("PROJECT", "project", lambda project: "all" if project == "-" else project),
+                Field("ROLE", "role"),
+                Field("MEMBER", "member"),
+            ),
+            id="member",
+            listed=f"{_OWN}/access",
+            query={"project": "{project}"},
+            none="Give a role: trainshed iam user:EMAIL ROLE",
         ),
         Kind(
             "machine-types",
@@ -388,6 +427,12 @@ KINDS: Final = {
                 Field("WHY", "cause", optional=True),
             ),
             listed=f"{_OWN}/nodes",
+        ),
+        Kind(
+            "projects",
+            (Field("PROJECT", "projectId"), Field("NAME", "name", flexible=True)),
+            id="projectId",
+            listed="/v1/projects",
         ),
         Kind(
             "quotas",
@@ -447,6 +492,21 @@ KINDS: Final = {
                 "trials": ("GET", "/trials", "trials"),
             },
             deleted=f"{_PUBLIC}/studies/{{id}}",
+        ),
+        Kind(
+            "tokens",
+            (
+                Field("TOKEN", "id"),
+                Field("OF", "email"),
+                Field("CREATED", "created", _moment),
+                Field("EXPIRES", "expires", _moment),
+                Field("LAST USED", "lastUsed", _moment),
+                Field("NOTE", "note", flexible=True, optional=True),
+            ),
+            id="id",
+            listed=f"{_OWN}/tokens",
+            deleted=f"{_OWN}/tokens/{{id}}",
+            none="Make one: trainshed tokens create EMAIL --role ROLE",
         ),
         Kind(
             "usage",

@@ -52,15 +52,21 @@ class Visit(Struct, frozen=True):
     @property
     def project(self) -> str:
         """The project whose jobs are shown; `-` = all projects."""
-        return self.query("project") or self.principal.project or _ANY_PROJECT
+        return self.query("project") or self._own_project or _ANY_PROJECT
 
     @property
     def place(self) -> tuple[str, str]:
         """The project and region of a page: those of its address or its form, else the visitor's project and
         the service's defaults."""
-        project = self.query("project") or self.form.get("project") or self.principal.project
+        project = self.query("project") or self.form.get("project") or self._own_project
         region = self.query("region") or self.form.get("region")
         return project or self.facts.project, region or self.facts.region
+
+    @property
+    def _own_project(self) -> str:
+        """The project of somebody who may not look at all; "" for others."""
+        rights = self.principal.rights
+        return next(iter(rights.projects), "") if not rights.everywhere else ""
 
     def query(self, name: str) -> str:
         """Return a query parameter of the address; "" if it is not there."""

@@ -313,6 +313,7 @@ def _services(
         curves=store.curves,
         secrets=store.secrets,
         sealer=bootstrap.sealer,
+        access=bootstrap.access,
         logs=shared.logs,
         notices=shared.notices,
         runtimes=runtimes.catalog,

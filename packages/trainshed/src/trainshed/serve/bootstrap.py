@@ -10,19 +10,20 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from trainshed.access import sealing
+from trainshed.access.book import FILE, AccessFile, book_of
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
-from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority, TokenFileUnreadable
+from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.setup import BucketRules, BucketSetup
-from trainshed.core.errors import Unauthenticated
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
+from trainshed.serve.access_keeper import AccessKeeper
 from trainshed.serve.addresses import ProgramSockets, listen_for_programs, own_hosts
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
@@ -67,6 +68,7 @@ class Bootstrap(Struct, frozen=True):
     token: str
     #: Authenticates people by their tokens.
     tokens: TokenAuthority
+    access: AccessKeeper
     #: Makes and checks the tokens of programs.
     jobs: JobTokens
     sealer: sealing.Sealer
@@ -116,15 +118,16 @@ def _open_in_order(
         store = open_store("sqlite", settings.data)
         cleanup.callback(store.close)
         jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
-        tokens = TokenAuthority.open(settings.data / "tokens.json", clock.now, jobs)
-        token = owner_token(settings.data, tokens)
+        token = owner_token(settings.data)
+        tokens = _token_authority(settings.data, store, token, jobs)
+        owner = digest_of(token)
+        access = AccessKeeper(store.access, tokens, owner, settings.data, clock.now)
         sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
         # Child processes from here on, including setup scripts of users, inherit the environment.
         os.environ.pop(sealing.VARIABLE, None)
     except (
         StoreInUse,
         StoreUnreadable,
-        TokenFileUnreadable,
         JobKeyUnreadable,
         sealing.KeyUnusable,
     ) as failure:
@@ -166,6 +169,7 @@ def _open_in_order(
         store=store,
         token=token,
         tokens=tokens,
+        access=access,
         jobs=jobs,
         sealer=sealer,
     )
@@ -191,7 +195,7 @@ def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:
         certificate=str(secure[0]),
         key=str(secure[1]),
         tls=speaks_tls(settings),
-        tokens=str(settings.data / "tokens.json"),
+        tokens=str(settings.data / FILE),
         service=str(service),
         hosts=own_hosts(settings),
         rules=bucket_rules(settings.project, settings.shared_buckets, settings.buckets),
@@ -317,25 +321,35 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
     return listener
 
 
-def owner_token(data: Path, tokens: TokenAuthority) -> str:
-    """Return the owner's token, made at the first start and readable only by its owner (docs/adr/0007).
-
-    A new token is made if the file contains none that is known: after a crash in the middle, or when the
-    token file was moved away.
-    """
+def owner_token(data: Path) -> str:
+    """Return the owner's token, made at the first start and readable only by its owner (docs/adr/0007). A new
+    one is made if the file is gone or empty: so whoever has lost it, or given it away, gets in again."""
     path = data / "owner.token"
-    if path.exists():
-        token = path.read_text().strip()
-        with contextlib.suppress(Unauthenticated):
-            tokens.authenticate(f"Bearer {token}")
-            return token
-    token = tokens.issue(Principal("owner@trainshed.local"))
+    if path.exists() and (token := path.read_text().strip()):
+        return token
+    token = new_token()
     durable.write(str(path), token + "\n")
     return token
 
 
+def _token_authority(data: Path, store: Store, token: str, jobs: JobTokens) -> TokenAuthority:
+    """Return what recognises tokens, and write the file by which the bucket process does. Raises
+    StoreUnreadable, OSError."""
+    entries, _ = store.access.load()
+    try:
+        book = book_of(entries)
+    except ValueError as error:
+        raise StoreUnreadable(
+            f"the tokens and roles in the database of {data} cannot be read ({error}): restore a backup"
+        ) from error
+    owner = digest_of(token)
+    file = AccessFile.of(owner, entries)
+    durable.write(str(data / FILE), msgspec.json.encode(file).decode())
+    return TokenAuthority(book, owner, clock.now, jobs)
+
+
 SECRETS: Final = (
-    *("owner.token", "tokens.json", "sessions.json", "credentials.json", "boto.cfg"),
+    *("owner.token", FILE, "sessions.json", "credentials.json", "boto.cfg"),
     *("service.json", "jobs.key", "secrets.key", "trainshed.db", "trainshed.db-wal"),
     *("trainshed-rescued.db", "tls/*.key", "tls/storage-relay.pem"),
     "engines/*/authority/*.key",

@@ -305,7 +305,7 @@ class BucketCopies:
 
     @asynccontextmanager
     async def __call__(self, export: ModelExport) -> AsyncGenerator["_Copying"]:
-        calls = BucketCalls(self._uds, Caller(Kind.REPLICA, export.email, export.project))
+        calls = BucketCalls(self._uds, Caller(Kind.REPLICA, export.email, project=export.project))
         try:
             yield _Copying(calls)
         finally:

@@ -181,12 +181,14 @@ class Service:
         self._app.outbox.start()
         self._app.idling.start()
         self._watching.keep(self._bootstrap.store.watch, "watching the files of the database")
+        self._watching.keep(self._bootstrap.access.write_uses, "noting which tokens are used")
         self._app.runtimes.search()
 
     async def _end_work(self) -> None:
         """Stop what `_begin_work` started and the controller. The outbox comes last, because the controller's
         last commits may still put something into it."""
         await self._watching.close()
+        await self._bootstrap.access.flush()
         await self._app.idling.close()
         await self._app.retention.close()
         await self._app.suggesting.close()

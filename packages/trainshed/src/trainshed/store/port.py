@@ -20,6 +20,7 @@ from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
+from trainshed.store.access import Access
 from trainshed.store.conditions import Condition
 from trainshed.store.metadata import Metadata
 from trainshed.store.records import Operation, RecordSetAside
@@ -333,6 +334,9 @@ class Store(Protocol):
 
     @property
     def secrets(self) -> Secrets: ...
+
+    @property
+    def access(self) -> Access: ...
 
     @property
     def operations(self) -> Operations: ...

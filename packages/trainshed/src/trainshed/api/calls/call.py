@@ -12,7 +12,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from msgspec import Struct, field
 
-from trainshed.access.permissions import authorize
+from trainshed.access.authorization import authorize
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
@@ -31,6 +32,8 @@ _CREATING: Final = frozenset(
         "google.cloud.ml.v1.JobService.CreateJob",
     }
 )
+_ACT_AS: Final = "iam.serviceAccounts.actAs"
+_AS: Final = "the service account "
 _ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
 """The field with the service account, also as clients spell it in JSON of their own."""
 _NAMES: Final = frozenset(
@@ -90,18 +93,20 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
     """Return the handler of `method` (full name), which `principal` may call. Raises NotServed,
     PermissionDenied.
 
-    For a principal of one project, the handler first checks the projects that the request names.
+    For somebody whose rights differ by project, the handler first checks the projects that the request names.
     """
     handler = handlers.get(method)
     if handler is None:
         raise not_served(known_methods.by_name(method) or KnownMethod(method, ""), handlers)
     authorize(principal, method)
+    permission = PERMISSIONS[method]
 
     async def within(call: Call, request: Any) -> Message | wire_json.Resource:
-        name_by_id(request, (principal.project, call.services.settings.project))
-        if principal.project:
+        name_by_id(request, (*principal.rights.projects, call.services.settings.project))
+        if permission not in principal.rights.everywhere:
             authorize(principal, method, projects_of(request))
-            refuse_more(principal, method, request)
+        if method in _CREATING:
+            refuse_more(principal, request)
         return await handler(call, request)
 
     return within
@@ -162,20 +167,29 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
     return name
 
 
-def refuse_more(program: Principal, method: str, request: Message) -> None:
-    """Refuse a job with more rights than the program that creates it: another service account, or secrets. A
-    job runs as the account and with the secrets that its request names, and a program must not gain either by
-    creating a job.
+def refuse_more(principal: Principal, request: Message) -> None:
+    """Refuse a job with more rights than whoever creates it.
+
+    A job runs as the account that its request names: a person needs the permission to act as one
+    (`iam.serviceAccounts.actAs`); a program must not gain another account by creating a job, nor secrets.
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
-    if method not in _CREATING:
+    beyond = list(dict.fromkeys(_beyond(wire_json.to_public(request), principal.email)))
+    if principal.program is not None:
+        if beyond:
+            raise PermissionDenied(
+                f"{principal.email} may create jobs that have no more than it has itself, and this one asks "
+                f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
+            )
         return
-    beyond = list(dict.fromkeys(_beyond(wire_json.to_public(request), program.email)))
-    if beyond:
+    accounts = [name for name in beyond if name.startswith(_AS)]
+    projects = [project for project in projects_of(request) if project]
+    if accounts and not all(principal.may(_ACT_AS, project) for project in projects):
         raise PermissionDenied(
-            f"{program.email} may create jobs that have no more than it has itself, and this one asks for "
-            f"{', '.join(beyond)}: leave that out, or have a person submit the job"
+            f"{principal.email} may not run jobs as {', '.join(accounts)}: that needs the permission "
+            f"{_ACT_AS}, which the role roles/iam.serviceAccountUser has. Leave serviceAccount out, or ask "
+            "an owner of the project for the role"
         )
 
 
@@ -185,7 +199,7 @@ def _beyond(value: object, email: str) -> Iterator[str]:
             for key, part in cast("dict[str, Any]", value).items():
                 if key in _ACCOUNT and isinstance(part, str):
                     if part not in ("", email):
-                        yield f"the service account {part}"
+                        yield f"{_AS}{part}"
                 elif key != "labels":
                     yield from _beyond(part, email)
         case list():

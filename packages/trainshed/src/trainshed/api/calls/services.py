@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from trainshed.access.book import AccessBook
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.progress import ProgressBook
 from trainshed.api.calls.tickets import Links, Tickets
@@ -22,6 +23,7 @@ from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
+from trainshed.store.access import AuditRecord, AuditRow
 from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
@@ -265,6 +267,38 @@ class Views(Struct, frozen=True):
     viewers: Viewers
 
 
+class AccessKeeper(Protocol):
+    """Keeps who is known here and what they may do."""
+
+    @property
+    def book(self) -> AccessBook:
+        """The book of the moment."""
+        ...
+
+    @property
+    def uses(self) -> Mapping[str, Nanos]:
+        """When tokens were last shown (ns), by their digests."""
+        ...
+
+    async def change(
+        self, to: Callable[[AccessBook], AccessBook], project: str, record: AuditRecord
+    ) -> AccessBook:
+        """Store what `to` makes of the book, with a record of it, and return it. It is in force when this
+        returns. `project`: the one that it concerns, "" = the whole service. What `to` raises is raised
+        here, and then nothing has happened. Raises Unavailable."""
+        ...
+
+    async def record(self, project: str, record: AuditRecord) -> None:
+        """Store a record of something that changed nothing. Raises Unavailable."""
+        ...
+
+    async def audited(
+        self, project: str | None, before: int | None, limit: int
+    ) -> tuple[AuditRow, ...]:
+        """Return records, newest first, as `store.access.Access.audited`."""
+        ...
+
+
 class ProgramLogs(Protocol):
     """Writes to the logs of programs."""
 
@@ -321,6 +355,7 @@ class Services(Struct, frozen=True):
     curves: Curves
     secrets: Secrets
     sealer: Sealer
+    access: AccessKeeper
     logs: LogReader
     notices: Notices
     runtimes: RuntimeCatalog

@@ -44,7 +44,7 @@ _TOKENS: Final = (
     "ask :testIamPermissions what yours may"
 )
 _LINES: Final = "Lines that jobs write are kept as long as the jobs are; entries:list reads them"
-_PROJECTS: Final = "Projects need no making: each project id that is named is a project"
+_PROJECTS: Final = "Projects need no care: each project id that is named is a project"
 
 _OF_COLLECTIONS: Final = {
     "annotations": _FILES,

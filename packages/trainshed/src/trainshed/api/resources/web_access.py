@@ -8,7 +8,7 @@ read the jobs of their project, see none.
 import json
 from typing import Any, Final
 
-from trainshed.access.permissions import PERMISSIONS, held
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.services import Services
@@ -23,14 +23,14 @@ OPEN: Final = "trainshed.v1.Jobs.Shell"
 
 def add_to_job(call: Call, job: Job, uris: Any) -> None:
     """Add the links of a job that was made with web access to the map of its view."""
-    if (links := _links(call.services, call.principal)) is not None:
+    if (links := _links(call.services, call.principal, job.name.project_id)) is not None:
         uris.update(links.of_job(job))
 
 
 def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
     """Add the links of the running trials of a tuning job that was made with web access, in either API's
     view."""
-    links = _links(call.services, call.principal)
+    links = _links(call.services, call.principal, job.name.project_id)
     if links is None or not job.running:
         return
     running = {str(trial.number): trial.job for trial in job.running}
@@ -46,13 +46,9 @@ def add_to_trials(call: Call, job: TuningJob, trials: Any) -> None:
 def links_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
     """Return the links of a running job of either API that was made with web access; {} if `principal` may
     not see them."""
-    links = _links(services, principal)
+    links = _links(services, principal, job.name.project_id)
     by_replica = links.of_job(job) if links is not None else {}
     return by_replica if by_replica and asked_for(job.spec) else {}
-
-
-def may_open(principal: Principal) -> bool:
-    return PERMISSIONS[OPEN] in held(principal)
 
 
 def asked_for(spec: JobSpec) -> bool:
@@ -60,8 +56,8 @@ def asked_for(spec: JobSpec) -> bool:
     return bool(json.loads(spec.job_json).get("enableWebAccess"))
 
 
-def _links(services: Services, principal: Principal) -> Links | None:
+def _links(services: Services, principal: Principal, project: str) -> Links | None:
     shells = services.shells
-    if shells is None or not shells.allowed or not may_open(principal):
+    if shells is None or not shells.allowed or not principal.may(PERMISSIONS[OPEN], project):
         return None
     return shells.links

@@ -191,7 +191,7 @@ async def describe(call: JsonCall) -> records.JobDescription:
     view = structs.replace(view, creator=creator, log_deleted=log_deleted(entries))
     if progress := await progress_of(call.services, work):
         view = structs.replace(view, progress=progress)
-    uri = await link_if_any(call.services, call.principal, work.uid)
+    uri = await link_if_any(call.services, call.principal, work)
     return structs.replace(view, tensorboard_uri=uri) if uri else view
 
 

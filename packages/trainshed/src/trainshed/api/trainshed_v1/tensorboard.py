@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
-from trainshed.access.permissions import PERMISSIONS, authorize, held
+from trainshed.access.authorization import authorize
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.view_links import MOST_JOBS, view_of
@@ -12,7 +13,6 @@ from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.viewers.directories import directories_of
 from trainshed.api.viewers.surface import views_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1.viewers import ViewLink
 
@@ -53,17 +53,17 @@ async def link(call: JsonCall) -> ViewLink:
     )
 
 
-async def link_if_any(services: Services, principal: Principal, uid: JobUid) -> str:
+async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
     """Return the link if `principal` may have it and there is anything to show; else ""."""
-    if services.views is None or PERMISSIONS[METHOD] not in held(principal):
+    if services.views is None or not principal.may(PERMISSIONS[METHOD], work.name.project_id):
         return ""
     try:
-        directories = await directories_of(services.reader, (uid,))
+        directories = await directories_of(services.reader, (work.uid,))
         if not await services.views.viewers.has_files(directories):
             return ""
     except (NotFound, FailedPrecondition):
         return ""
-    return services.views.links.link(view_of((uid,)))
+    return services.views.links.link(view_of((work.uid,)))
 
 
 def _names(fields: Fields) -> list[str]:

@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from trainshed.access.permissions import PERMISSIONS, authorize
+from trainshed.access.authorization import authorize
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.api.calls.call import project_in
 from trainshed.api.calls.http import (
@@ -25,6 +27,7 @@ from trainshed.api.calls.http import (
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
+    access,
     collecting,
     curves,
     describing,
@@ -51,6 +54,7 @@ from trainshed.httpd.routing import Router, Template
 from trainshed.telemetry.lines import METHOD
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import Violation, WireError
+from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.drills import DrillOrder
 from trainshed.wire.trainshed_v1.jobs import LogOrder
@@ -61,6 +65,23 @@ from trainshed.wire.trainshed_v1.viewers import ViewRequest
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."
+_IN_PROJECTS: Final = frozenset(
+    {
+        "trainshed.v1.Jobs.List",
+        "trainshed.v1.Jobs.Explain",
+        "trainshed.v1.Models.Describe",
+        "trainshed.v1.Quotas.List",
+        "trainshed.v1.Quotas.Set",
+        "trainshed.v1.Quotas.Clear",
+        "trainshed.v1.Secrets.List",
+        "trainshed.v1.Secrets.Set",
+        "trainshed.v1.Secrets.Delete",
+        "trainshed.v1.Access.Policy",
+        "trainshed.v1.Access.Change",
+        "trainshed.v1.Audit.List",
+    }
+)
+"""Methods that are about one project, which their query or body names."""
 _SECRET: Final = 4 << 20
 """Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
 limit."""
@@ -84,6 +105,17 @@ class Method(Struct, frozen=True):
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
     ("GET", "settings"): Method("trainshed.v1.Service.ListSettings", jobs.settings),
+    ("GET", "whoami"): Method("trainshed.v1.Service.WhoAmI", access.who_am_i),
+    ("GET", "tokens"): Method("trainshed.v1.Tokens.List", access.list_tokens),
+    ("POST", "tokens"): Method(
+        "trainshed.v1.Tokens.Create", access.create_token, body=access_records.NewToken
+    ),
+    ("DELETE", "tokens/{token}"): Method("trainshed.v1.Tokens.Revoke", access.revoke_token),
+    ("GET", "access"): Method("trainshed.v1.Access.Policy", access.policy),
+    ("POST", "access:change"): Method(
+        "trainshed.v1.Access.Change", access.change, body=access_records.GrantChange
+    ),
+    ("GET", "audit"): Method("trainshed.v1.Audit.List", access.audit),
     ("GET", "nodes"): Method("trainshed.v1.Nodes.List", nodes.list_),
     ("POST", "nodes/{node}:drain"): Method(
         "trainshed.v1.Nodes.Drain", nodes.drain, body=capacity.DrainRequest
@@ -164,8 +196,7 @@ class TrainshedSurface:
         authorize(principal, method.name)
         body = await _body(request, method.most)
         call = JsonCall(principal, self._services, target, request.values, body, method.body)
-        if principal.project:
-            await _authorize(call, method.name)
+        call = await _authorized(call, method.name)
         if method.stream is not None:
             return Streamed(await method.stream(call), self._services.closing, method.kind)
         return json_answer(encode_text(plain(await _answer(method, call))))
@@ -205,42 +236,69 @@ class TrainshedSurface:
         authorize(principal, method.name)
         target = next(iter(variables.values()), "")
         call = JsonCall(principal, self._services, target, query, body, method.body)
-        if principal.project:
-            await _authorize(call, method.name)
-        return method, call
+        return method, await _authorized(call, method.name)
 
 
 async def _answer(method: Method, call: JsonCall) -> Record:
     return await method.answer(call) if method.answer is not None else Nothing()
 
 
-async def _authorize(call: JsonCall, method: str) -> None:
-    """Let a principal of one project call methods on that project. Raises PermissionDenied."""
-    principal = call.principal
-    if not method.startswith(_OF_JOBS) or not call.target or project_in(call.target):
-        authorize(principal, method, _projects(call, method))
-        return
-    # An id names no project. Whether another project has such a job must not be told.
+async def _authorized(call: JsonCall, method: str) -> JsonCall:
+    """Return the call if its principal may make it in the project that it is about. Somebody with the
+    permission in one project means that one if none is named. Raises PermissionDenied."""
+    principal, permission = call.principal, PERMISSIONS[method]
+    if permission in principal.rights.everywhere:
+        return call
+    if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
+        await _authorize_id(call, method)
+        return call
+    projects = _projects(call, method)
+    if not projects and method in _IN_PROJECTS:
+        own = [name for name, held in principal.rights.projects.items() if permission in held]
+        if len(own) == 1:
+            projects = (own[0],)
+            call = _with_project(call, own[0])
+    authorize(principal, method, projects)
+    return call
+
+
+async def _authorize_id(call: JsonCall, method: str) -> None:
+    """Let a principal call a method on a job that it names by its id, which names no project. Whether another
+    project has such a job must not be told. Raises PermissionDenied."""
+    principal, permission = call.principal, PERMISSIONS[method]
     try:
         work, _ = await find_work(call.services.reader, call.target)
         authorize(principal, method, (work.name.project_id,))
     except (NotFound, PermissionDenied):
+        own = [name for name, held in principal.rights.projects.items() if permission in held]
+        mine = ", ".join(own)
         raise PermissionDenied(
-            f"{principal.email} has the permission {PERMISSIONS[method]} in the project "
-            f"{principal.project} only, and {call.target[:200]!r} is no job there (or it may not exist): "
-            f"name one of {principal.project}"
+            f"{principal.email} has the permission {permission} in the project {mine} only, and "
+            f"{call.target[:200]!r} is no job there (or it may not exist): name one of {mine}"
         ) from None
 
 
 def _projects(call: JsonCall, method: str) -> tuple[str, ...]:
     """Return the projects that a call is about: that of the job which the path names in full, or those of the
-    query. For anything else the project is not known."""
-    if not method.startswith(_OF_JOBS):
-        return ()
-    if call.target:
+    query and of the body. For anything else the project is not known."""
+    if method.startswith(_OF_JOBS) and call.target:
         return (project_in(call.target),)
-    projects = (project_in(call.parameter("parent")), call.parameter("project"))
-    return tuple(filter(None, projects))
+    if method not in _IN_PROJECTS:
+        return ()
+    project = str(call.body.get("project") or "") if _in_body(call) else call.parameter("project")
+    return tuple(filter(None, (project_in(call.parameter("parent")), project)))
+
+
+def _in_body(call: JsonCall) -> bool:
+    """Whether the method reads its project from the body; else it is in the query."""
+    return "project" in call.record.__struct_encode_fields__
+
+
+def _with_project(call: JsonCall, project: str) -> JsonCall:
+    """Return the call with its project named."""
+    if _in_body(call):
+        return replace(call, body={**call.body, "project": project})
+    return replace(call, query={**call.query, "project": (project,)})
 
 
 async def _body(request: Request, most: int) -> dict[str, Any]:

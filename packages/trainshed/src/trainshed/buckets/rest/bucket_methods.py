@@ -110,7 +110,7 @@ async def _list(call: Call) -> Response:
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"Invalid page token '{token}'. List again without it.") from error
     admit_project(call.caller, "storage.buckets.list", call.project)
-    everything = call.caller.kind is not Kind.REPLICA and not call.query.get("project")
+    everything = call.caller.may_do_everything and not call.query.get("project")
     names = await call.run(
         _names,
         call.store.catalog,

@@ -347,7 +347,7 @@ def default_form(visit: Visit) -> dict[str, str]:
         "labels": "",
         "output": "",
         "timeout": "",
-        "project": visit.principal.project or visit.facts.project,
+        "project": visit.place[0],
         "region": visit.facts.region,
     }
 

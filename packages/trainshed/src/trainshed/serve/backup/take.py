@@ -60,7 +60,7 @@ _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 _BLOCK = 1 << 20
 _TRIES = 3
-_KEYS: Final = (KEY_FILE, "owner.token", "tokens.json")
+_KEYS: Final = (KEY_FILE, "owner.token")
 _TEMPORARY: Final = ".backup-"
 
 

@@ -12,6 +12,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.replica.system import durable, kernel
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
+from trainshed.store.sqlite.access import SqliteAccess
 from trainshed.store.sqlite.connections import (
     damaged,
     open_writer,
@@ -90,6 +91,7 @@ class SqliteStore:
         self.curves = SqliteCurves(writer, snapshots)
         self.datasets = SqliteDatasets(writer, snapshots)
         self.secrets = SqliteSecrets(writer, snapshots)
+        self.access = SqliteAccess(writer, snapshots)
         self.operations = SqliteOperations(writer, snapshots)
         self.notifications = SqliteNotifications(writer, snapshots)
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from trainshed.core.errors import Unavailable
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
+from trainshed.store.sqlite.access import SqliteAccess
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
@@ -66,6 +67,7 @@ class InlineStore:
         self.curves = SqliteCurves(self, self)
         self.datasets = SqliteDatasets(self, self)
         self.secrets = SqliteSecrets(self, self)
+        self.access = SqliteAccess(self, self)
         self.operations = SqliteOperations(self, self)
         self.notifications = SqliteNotifications(self, self)
 

@@ -1,0 +1,83 @@
+"""Lets a principal call a method, or says what is missing and who can give it. Pure.
+
+Every transport asks here, by the full name of the method. Whoever has a permission in some projects only is
+asked again once the projects are known that the request names.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.policy import member_of
+from trainshed.access.principals import Principal
+from trainshed.access.roles import ROLES
+from trainshed.core.errors import PermissionDenied
+from trainshed.core.names import project_number
+
+_OF_NO_PROJECT: Final = frozenset(
+    {
+        "trainshed.v1.Service.GetStatus",
+        "trainshed.v1.Service.WhoAmI",
+        "google.cloud.resourcemanager.v3.Projects.ListProjects",
+        "google.cloud.resourcemanager.v3.Projects.SearchProjects",
+    }
+)
+"""Methods that name no project, and show only what the caller may see."""
+
+
+def authorize(principal: Principal, method: str, projects: Iterable[str] | None = None) -> None:
+    """Let `principal` call `method` (full name), or raise PermissionDenied, which says what is missing.
+
+    `projects` holds the id or number of every project that the request names. None means that the request was
+    not read yet: who has the permission in some projects only must then be checked again once it was.
+    """
+    permission = PERMISSIONS.get(method)
+    if permission is None:
+        raise PermissionDenied(
+            f"{principal.email} may not call {method}: no permission is defined for it"
+        )
+    rights = principal.rights
+    if permission in rights.everywhere:
+        return
+    if not rights.anywhere(permission):
+        raise PermissionDenied(
+            f"{principal.email} may not call {method}: it needs the permission {permission}, which "
+            f"{principal.email} has in no project. {_advice(principal, permission, 'PROJECT')}"
+        )
+    if projects is None or method in _OF_NO_PROJECT:
+        return
+    unique = dict.fromkeys(projects)
+    own = {
+        name
+        for project, held in rights.projects.items()
+        if permission in held
+        for name in (project, str(project_number(project)))
+    }
+    foreign = [project for project in unique if project not in own]
+    if foreign or not unique:
+        mine = ", ".join(project for project in rights.projects if project in own)
+        what = f"names {', '.join(foreign)}" if foreign else "names no project"
+        where = foreign[0] if foreign else "PROJECT"
+        advice = (
+            f"name what lies in {mine}"
+            if principal.program is not None
+            else f"name what lies there. {_advice(principal, permission, where)}"
+        )
+        raise PermissionDenied(
+            f"{principal.email} has the permission {permission} in the project {mine} only, and the request "
+            f"{what}: {advice}"
+        )
+
+
+def _advice(principal: Principal, permission: str, project: str) -> str:
+    """Return who can give the permission, and how."""
+    if principal.program is not None:
+        return "Have a person do that."
+    roles = [role for role, held in ROLES.items() if permission in held]
+    if not roles:
+        return "Nobody can be given that."
+    return (
+        f"An owner can give it: gcloud projects add-iam-policy-binding {project} "
+        f"--member={member_of(principal.email)} --role={roles[0]}"
+        + (f" (also in {', '.join(roles[1:])})" if roles[1:] else "")
+    )

@@ -1,0 +1,183 @@
+"""The access book holds who is known here: tokens, roles, projects, service accounts and their keys.
+
+A book is a value: changes make a new one. The service's database keeps it as documents, one for each entry;
+the bucket process reads the same documents from a file that the service writes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from trainshed.access.policy import Grant, Policy
+from trainshed.core.units import Nanos
+
+
+class Token(Struct, frozen=True):
+    """A token of a person or of a service account; itself it is stored nowhere."""
+
+    #: SHA-256 of it, in hexadecimal digits; the first ones are its id.
+    digest: str
+    #: For whom it speaks.
+    email: str
+    created: Nanos
+    #: None = never.
+    expires: Nanos | None = None
+    #: What its maker wrote about it.
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        """What people call it by."""
+        return self.digest[:12]
+
+
+class Project(Struct, frozen=True):
+    """A project that somebody made; others exist as soon as they are named."""
+
+    id: str
+    created: Nanos
+    display_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class ServiceAccount(Struct, frozen=True):
+    """An identity for machines."""
+
+    email: str
+    project: str
+    created: Nanos
+    display_name: str = ""
+    description: str = ""
+    disabled: bool = False
+
+
+class AccountKey(Struct, frozen=True):
+    """The public half of a service account's key."""
+
+    id: str
+    email: str
+    #: PEM.
+    public: str
+    created: Nanos
+    expires: Nanos
+
+
+class AccessBook(Struct, frozen=True):
+    """Everything that access is decided by. Immutable."""
+
+    #: By their digests.
+    tokens: Mapping[str, Token] = field(default_factory=dict[str, Token])
+    policy: Policy = field(default_factory=Policy)
+    projects: Mapping[str, Project] = field(default_factory=dict[str, Project])
+    #: By their addresses.
+    accounts: Mapping[str, ServiceAccount] = field(default_factory=dict[str, ServiceAccount])
+    #: By their ids.
+    keys: Mapping[str, AccountKey] = field(default_factory=dict[str, AccountKey])
+
+    def with_token(self, token: Token) -> "AccessBook":
+        return replace(self, tokens={**self.tokens, token.digest: token})
+
+    def without_tokens(self, digests: Iterable[str]) -> "AccessBook":
+        gone = frozenset(digests)
+        kept = {digest: token for digest, token in self.tokens.items() if digest not in gone}
+        return replace(self, tokens=kept)
+
+    def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
+        """With these grants of a project in place of its former ones."""
+        others = self.policy.grants - self.policy.of_project(project)
+        return replace(self, policy=Policy(others | frozenset(grants)))
+
+    def with_project(self, project: Project) -> "AccessBook":
+        return replace(self, projects={**self.projects, project.id: project})
+
+    def with_account(self, account: ServiceAccount) -> "AccessBook":
+        return replace(self, accounts={**self.accounts, account.email: account})
+
+    def without_account(self, email: str) -> "AccessBook":
+        """Without a service account, its keys, tokens and grants: one that is made later under the same
+        address has none of them."""
+        return AccessBook(
+            {digest: token for digest, token in self.tokens.items() if token.email != email},
+            Policy(
+                grant for grant in self.policy.grants if grant.member.partition(":")[2] != email
+            ),
+            self.projects,
+            {name: account for name, account in self.accounts.items() if name != email},
+            {id_: key for id_, key in self.keys.items() if key.email != email},
+        )
+
+    def with_key(self, key: AccountKey) -> "AccessBook":
+        return replace(self, keys={**self.keys, key.id: key})
+
+    def without_key(self, id_: str) -> "AccessBook":
+        return replace(self, keys={known: key for known, key in self.keys.items() if known != id_})
+
+
+FILE: Final = "access.json"
+"""The name of an `AccessFile` in the data directory."""
+
+Documents = Mapping[tuple[str, str], bytes]
+"""The entries of a book in JSON, by (kind, key)."""
+
+_E = TypeVar("_E", bound=Struct)
+
+
+def documents(book: AccessBook) -> dict[tuple[str, str], bytes]:
+    """Return the entries of a book, as they are stored."""
+    tables: tuple[tuple[str, Mapping[str, Struct]], ...] = (
+        ("token", book.tokens),
+        ("project", book.projects),
+        ("account", book.accounts),
+        ("key", book.keys),
+        ("grant", {_key(grant): grant for grant in book.policy.grants}),
+    )
+    return {
+        (kind, key): msgspec.json.encode(entry)
+        for kind, entries in tables
+        for key, entry in entries.items()
+    }
+
+
+def book_of(stored: Documents) -> AccessBook:
+    """Return the book of these entries. Raises ValueError for one that cannot be read."""
+
+    def entries(kind: str, of: type[_E]) -> dict[str, _E]:
+        return {
+            key: msgspec.json.decode(content, type=of)
+            for (stored_kind, key), content in stored.items()
+            if stored_kind == kind
+        }
+
+    # msgspec's errors are ValueErrors.
+    return AccessBook(
+        entries("token", Token),
+        Policy(entries("grant", Grant).values()),
+        entries("project", Project),
+        entries("account", ServiceAccount),
+        entries("key", AccountKey),
+    )
+
+
+class AccessFile(Struct, frozen=True):
+    """What the bucket process reads of the book and of the owner's token, from the file FILE."""
+
+    #: SHA-256 of the owner's token, in hexadecimal digits.
+    owner: str
+    #: (kind, key, content)
+    entries: Sequence[tuple[str, str, str]]
+
+    @classmethod
+    def of(cls, owner: str, stored: Documents) -> "AccessFile":
+        rows = [(kind, key, content.decode()) for (kind, key), content in stored.items()]
+        return cls(owner, rows)
+
+    def book(self) -> AccessBook:
+        """Raises ValueError."""
+        return book_of({(kind, key): content.encode() for kind, key, content in self.entries})
+
+
+def _key(grant: Grant) -> str:
+    return f"{grant.project}/{grant.role}/{grant.member}"

@@ -1,0 +1,99 @@
+"""A policy says which members have which roles, in a project or in the whole service. Pure.
+
+Members are written as in the public API: `user:EMAIL`, `serviceAccount:EMAIL`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from trainshed.access.principals import Rights
+from trainshed.access.roles import ROLES
+
+USER: Final = "user:"
+SERVICE_ACCOUNT: Final = "serviceAccount:"
+_EMAIL: Final = re.compile(r"[^\s@:/,\"'<>]{1,64}@[A-Za-z0-9.-]{1,255}")
+_ACCOUNTS: Final = ".gserviceaccount.com"
+"""How the address of every service account ends."""
+
+
+class Grant(Struct, frozen=True, order=True):
+    """One member has one role."""
+
+    #: The project's id; "" = all projects, and the service itself.
+    project: str
+    role: str
+    member: str
+
+
+class Policy:
+    """All grants of a service. Immutable; rights are computed once for each member."""
+
+    def __init__(self, grants: Iterable[Grant] = ()) -> None:
+        self.grants = frozenset(grants)
+        self._rights: dict[str, Rights] = {}
+        self._by_member: dict[str, list[Grant]] = {}
+        for grant in self.grants:
+            self._by_member.setdefault(grant.member, []).append(grant)
+
+    def rights(self, email: str) -> Rights:
+        """What somebody may do; nothing for somebody whom nobody gave a role."""
+        rights = self._rights.get(email)
+        if rights is None:
+            rights = _rights(self._by_member.get(member_of(email), ()))
+            self._rights[email] = rights
+        return rights
+
+    def of_project(self, project: str) -> frozenset[Grant]:
+        """The grants of a project; those of the whole service for ""."""
+        return frozenset(grant for grant in self.grants if grant.project == project)
+
+    def projects(self) -> frozenset[str]:
+        """Every project in which somebody has a role."""
+        return frozenset(grant.project for grant in self.grants if grant.project)
+
+
+def _rights(grants: Iterable[Grant]) -> Rights:
+    everywhere: frozenset[str] = frozenset()
+    projects: dict[str, frozenset[str]] = {}
+    for grant in grants:
+        permissions = ROLES.get(grant.role, frozenset())
+        if grant.project:
+            projects[grant.project] = projects.get(grant.project, frozenset()) | permissions
+        else:
+            everywhere |= permissions
+    return Rights(everywhere, projects)
+
+
+def member_of(email: str) -> str:
+    """Return how a policy names somebody."""
+    return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email
+
+
+def member_fault(member: str) -> str:
+    """Return what is wrong with a member of a policy; "" if nothing is."""
+    kind, _, email = member.partition(":")
+    if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
+        return f"{member!r} is neither user:EMAIL nor serviceAccount:EMAIL; no other members have roles here."
+    if not _EMAIL.fullmatch(email):
+        return f"{email!r} is not an e-mail address."
+    if member != member_of(email):
+        return f"{email!r} has the address of another kind of member: write {member_of(email)}."
+    return ""
+
+
+def role_fault(role: str) -> str:
+    """Return what is wrong with a role in a policy; "" if nothing is."""
+    if role in ROLES:
+        return ""
+    return f"{role!r} is no role here. The roles are: {', '.join(ROLES)}."
+
+
+def bindings_of(grants: Iterable[Grant]) -> Mapping[str, tuple[str, ...]]:
+    """Return the members of each role, both in order, as public policies list them."""
+    members: dict[str, list[str]] = {}
+    for grant in sorted(grants):
+        members.setdefault(grant.role, []).append(grant.member)
+    return {role: tuple(names) for role, names in members.items()}

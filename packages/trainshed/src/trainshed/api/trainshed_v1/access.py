@@ -1,0 +1,218 @@
+"""Who is known here: tokens, roles, and the record of what was changed (docs/team.md)."""
+
+from typing import Final
+
+from trainshed.access.book import AccessBook, Token
+from trainshed.access.policy import Grant, member_fault, member_of, role_fault
+from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
+from trainshed.api.calls.timestamps import text_micros
+from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.places import read_project
+from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.store.access import AuditRecord, AuditRow
+from trainshed.wire.trainshed_v1 import access as records
+from trainshed.wire.trainshed_v1.record import Nothing
+
+_ALL_PROJECTS: Final = "-"
+_DAY: Final = 24 * 3600 * 10**9
+_LONGEST_NOTE: Final = 200
+_MOST_TOKENS: Final = 20
+"""Most tokens of one person: a script that makes one each time is noticed."""
+_PAGE: Final = 100
+_LARGEST_PAGE: Final = 1000
+
+
+async def who_am_i(call: JsonCall) -> records.Identity:
+    """`GET /trainshed/v1/whoami`: return who the caller is, and the caller's roles."""
+    principal = call.principal
+    if principal.program is not None:
+        return records.Identity(email=principal.email)
+    if principal.email == OWNER_EMAIL:
+        own = (
+            records.Grant(project=_ALL_PROJECTS, role="roles/owner", member=f"user:{OWNER_EMAIL}"),
+        )
+        return records.Identity(email=principal.email, grants=own)
+    member = member_of(principal.email)
+    grants = (grant for grant in call.services.access.book.policy.grants if grant.member == member)
+    return records.Identity(email=principal.email, grants=tuple(map(_grant_view, sorted(grants))))
+
+
+async def list_tokens(call: JsonCall) -> records.TokenList:
+    """`GET /trainshed/v1/tokens[?email=E]`: list tokens, without themselves."""
+    email = call.parameter("email")
+    tokens = call.services.access.book.tokens.values()
+    chosen = [token for token in tokens if email in ("", token.email)]
+    chosen.sort(key=lambda token: (token.created, token.digest))
+    return records.TokenList(tokens=tuple([_token_view(call, token) for token in chosen]))
+
+
+async def create_token(call: JsonCall) -> records.IssuedToken:
+    """`POST /trainshed/v1/tokens`: make a token, and show it this once. With `role` its holder is given that
+    role as well, in the same step."""
+    fields = call.fields()
+    email = fields.text("email", required=True)
+    if email and (fault := member_fault(member_of(email))):
+        fields.fault("email", fault)
+    if email == OWNER_EMAIL:
+        fields.fault("email", "The owner's token is in the file owner.token of the data directory.")
+    days = fields.number("days", most=3650)
+    note = fields.text("note")
+    if len(note) > _LONGEST_NOTE or not note.isprintable():
+        fields.fault("note", f"It must be one line of at most {_LONGEST_NOTE} characters.")
+    role = fields.text("role")
+    if role and (fault := role_fault(role)):
+        fields.fault("role", fault)
+    project = _project(call, fields)
+    fields.refuse()
+    token, now = new_token(), call.services.now()
+    stored = Token(digest_of(token), email, now, int(now + days * _DAY) if days else None, note)
+    grant = Grant(project, role, member_of(email)) if role else None
+
+    def add(book: AccessBook) -> AccessBook:
+        if sum(known.email == email for known in book.tokens.values()) >= _MOST_TOKENS:
+            raise FailedPrecondition(
+                f"{email} has {_MOST_TOKENS} tokens already: revoke one (trainshed tokens list, trainshed "
+                "tokens revoke ID)."
+            )
+        added = book.with_token(stored)
+        if grant is None:
+            return added
+        return added.with_grants(project, {*book.policy.of_project(project), grant})
+
+    detail: dict[str, object] = {"for": email, "token": stored.id}
+    if grant is not None:
+        detail["added"] = [f"{role} in {project or 'all projects'}"]
+    await call.services.access.change(add, "", _record(call, "Tokens.Create", email, detail))
+    view = _token_view(call, stored)
+    return records.IssuedToken(
+        id=view.id,
+        email=view.email,
+        created=view.created,
+        expires=view.expires,
+        note=view.note,
+        token=token,
+    )
+
+
+async def revoke_token(call: JsonCall) -> Nothing:
+    """`DELETE /trainshed/v1/tokens/{token}`: revoke a token by its id, or all of a person by an e-mail
+    address. In force when this returns. Raises NotFound."""
+    target = call.target
+
+    def remove(book: AccessBook) -> AccessBook:
+        gone = [token for token in book.tokens.values() if target in (token.id, token.email)]
+        if not gone:
+            raise NotFound(
+                f"There is no token {target[:200]!r}: name an id or an e-mail address of `trainshed tokens "
+                "list`."
+            )
+        detail["tokens"] = [token.id for token in gone]
+        detail["of"] = sorted({token.email for token in gone})
+        return book.without_tokens(token.digest for token in gone)
+
+    detail: dict[str, object] = {}
+    record = _record(call, "Tokens.Revoke", target, detail)
+    await call.services.access.change(remove, "", record)
+    return Nothing()
+
+
+async def policy(call: JsonCall) -> records.GrantList:
+    """`GET /trainshed/v1/access[?project=P]`: list who has which role in a project, and in all; `-` = in all
+    projects and in each."""
+    fields = Fields({"project": call.parameter("project") or None})
+    project = _project(call, fields)
+    fields.refuse()
+    grants = call.services.access.book.policy.grants
+    chosen = [grant for grant in grants if not project or grant.project == project]
+    if project and not call.principal.is_confined:
+        chosen += [grant for grant in grants if not grant.project]
+    return records.GrantList(grants=tuple([_grant_view(grant) for grant in sorted(chosen)]))
+
+
+async def change(call: JsonCall) -> records.Grant:
+    """`POST /trainshed/v1/access:change`: give a member a role, or take it away. Raises NotFound for a role
+    that the member does not have."""
+    fields = call.fields()
+    role = fields.text("role", required=True)
+    if role and (fault := role_fault(role)):
+        fields.fault("role", fault)
+    member = fields.text("member", required=True)
+    if member and (fault := member_fault(member)):
+        fields.fault("member", fault)
+    is_removed = fields.flag("remove")
+    project = _project(call, fields)
+    fields.refuse()
+    grant = Grant(project, role, member)
+
+    def to(book: AccessBook) -> AccessBook:
+        grants = book.policy.of_project(project)
+        if is_removed and grant not in grants:
+            raise NotFound(
+                f"{member} does not have the role {role} in {project or 'all projects'}; `trainshed iam "
+                "list` shows who has which."
+            )
+        return book.with_grants(project, grants - {grant} if is_removed else {*grants, grant})
+
+    detail: dict[str, object] = {"removed" if is_removed else "added": [f"{role} {member}"]}
+    where = f"projects/{project}" if project else ""
+    await call.services.access.change(to, project, _record(call, "Access.Change", where, detail))
+    return _grant_view(grant)
+
+
+async def audit(call: JsonCall) -> records.AuditPage:
+    """`GET /trainshed/v1/audit[?project=P&before=SEQ&limit=N]`: return what was changed, newest first; `-` =
+    in all projects, and of the service itself."""
+    fields = Fields({"project": call.parameter("project") or None})
+    project = _project(call, fields)
+    fields.refuse()
+    limit = min(call.number("limit") or _PAGE, _LARGEST_PAGE)
+    rows = await call.services.access.audited(
+        project or None, call.number("before") or None, limit + 1
+    )
+    page = rows[:limit]
+    return records.AuditPage(
+        entries=tuple([_entry(row) for row in page]),
+        next=page[-1].seq if len(rows) > limit else 0,
+    )
+
+
+def _project(call: JsonCall, fields: Fields) -> str:
+    """Return the project in `project`, else the service's own; "" for `-`, which means all."""
+    if fields.raw("project") == _ALL_PROJECTS:
+        return ""
+    return read_project(call, fields, "roles")
+
+
+def _record(call: JsonCall, method: str, resource: str, detail: dict[str, object]) -> AuditRecord:
+    return AuditRecord(call.principal.email, f"trainshed.v1.{method}", resource, detail=detail)
+
+
+def _token_view(call: JsonCall, token: Token) -> records.Token:
+    return records.Token(
+        id=token.id,
+        email=token.email,
+        created=text_micros(token.created),
+        expires=text_micros(token.expires or 0),
+        last_used=text_micros(call.services.access.uses.get(token.digest, 0)),
+        note=token.note,
+    )
+
+
+def _grant_view(grant: Grant) -> records.Grant:
+    return records.Grant(
+        project=grant.project or _ALL_PROJECTS, role=grant.role, member=grant.member
+    )
+
+
+def _entry(row: AuditRow) -> records.AuditEntry:
+    return records.AuditEntry(
+        seq=row.seq,
+        time=text_micros(row.at),
+        who=row.record.who,
+        method=row.record.method,
+        project=row.project,
+        resource=row.record.resource,
+        source=row.record.source,
+        detail=row.record.detail,
+        hash=row.hash.hex(),
+    )

@@ -1,0 +1,105 @@
+"""`trainshed tokens` makes tokens of people and machines; `trainshed iam` gives and takes roles. `trainshed
+list` lists tokens, grants, projects and the audit record, and `trainshed delete tokens` revokes."""
+
+import click
+
+from trainshed.cli.connection import Endpoint, answering, takes_endpoint
+from trainshed.cli.groups import Group
+from trainshed.cli.output import Actions, takes_actions
+from trainshed.wire.trainshed_v1.access import Grant, IssuedToken
+from trainshed.wire.trainshed_v1.record import read
+
+_project = click.option(
+    "--project",
+    metavar="PROJECT",
+    help="Project of the role; - means all projects. Default: the service's.",
+)
+
+
+@click.group(cls=Group)
+def tokens() -> None:
+    """Make tokens for people and machines. Without a command: list them.
+
+    Who has a token may do what the roles of its e-mail address say: trainshed iam. Revoke one with
+    trainshed tokens delete ID, all of a person with trainshed tokens delete EMAIL.
+    """
+
+
+@tokens.command(short_help="Make a token, and show it once.")
+@click.argument("email")
+@click.option("--role", metavar="ROLE", default="", help="Give EMAIL this role as well.")
+@_project
+@click.option(
+    "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until revoked."
+)
+@click.option("--note", metavar="TEXT", default="", help="What it is for.")
+@takes_actions
+@takes_endpoint
+def create(
+    endpoint: Endpoint,
+    *,
+    actions: Actions,
+    email: str,
+    role: str,
+    project: str | None,
+    days: float,
+    note: str,
+) -> None:
+    """Make a token for EMAIL, a person or a service account, and print it. It is stored hashed: nobody can
+    read it again.
+
+    To replace one without a gap, make the new one, put it where the old one is, and revoke that.
+    """
+    body = {
+        "email": email,
+        "role": role,
+        "days": days,
+        "note": note,
+        "project": _whose(endpoint, project),
+    }
+    answer = endpoint.client(raw=actions.as_data).post("/trainshed/v1/tokens", body)
+    issued = read(answer, IssuedToken)
+    actions.say(
+        f"{issued.id}  is a token of {email}. It is shown this once; it goes into TRAINSHED_TOKEN, or after "
+        "--token."
+    )
+    actions.did("token", issued.id, "created", issued.token, record=answer)
+
+
+@click.command()
+@click.argument("member")
+@click.argument("role")
+@_project
+@click.option("--remove", is_flag=True, help="Take the role away.")
+@takes_actions
+@takes_endpoint
+def iam(
+    endpoint: Endpoint,
+    *,
+    actions: Actions,
+    member: str,
+    role: str,
+    project: str | None,
+    remove: bool,
+) -> None:
+    """Give MEMBER (user:EMAIL or serviceAccount:EMAIL) the role ROLE, such as roles/aiplatform.user, in a
+    project. Who has which: trainshed list grants.
+
+    The same as gcloud projects add-iam-policy-binding, and --remove as remove-iam-policy-binding.
+    """
+    body = {
+        "member": member,
+        "role": role,
+        "remove": remove,
+        "project": _whose(endpoint, project),
+    }
+    answer = endpoint.client(raw=actions.as_data).post("/trainshed/v1/access:change", body)
+    grant = read(answer, Grant)
+    where = "all projects" if grant.project == "-" else grant.project
+    verb = "does not have" if remove else "has"
+    sentence = f"{member}  {verb} the role {role} in {where}"
+    actions.did("grant", member, "removed" if remove else "added", sentence, record=answer)
+
+
+def _whose(endpoint: Endpoint, project: str | None) -> str:
+    return project or endpoint.project or answering(endpoint).project

@@ -1,0 +1,102 @@
+"""Keeps the access book: one change at a time, stored with its audit record, in force when it returns."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from trainshed.access.book import FILE, AccessBook, AccessFile, documents
+from trainshed.access.tokens import TokenAuthority
+from trainshed.core.errors import Unavailable
+from trainshed.core.units import Nanos
+from trainshed.replica.system import durable
+from trainshed.store.access import Access, AuditRecord, AuditRow
+
+log = logging.getLogger(__name__)
+
+_USES_EVERY = 60.0
+"""Seconds between two writes of when tokens were last shown."""
+
+
+class AccessKeeper:
+    """Implements `api.calls.services.AccessKeeper`. All methods are called on the event loop."""
+
+    def __init__(
+        self,
+        store: Access,
+        authority: TokenAuthority,
+        owner: str,
+        data: Path,
+        now: Callable[[], int],
+    ) -> None:
+        """`owner`: the digest of the owner's token. `data`: the directory of the file that the bucket process
+        reads."""
+        self._store = store
+        self._authority = authority
+        self._owner = owner
+        self._file = data / FILE
+        self._now = now
+        self._changing = asyncio.Lock()
+        self._stored, uses = store.load()
+        self._uses: dict[str, Nanos] = dict(uses)
+        self._unwritten: dict[str, Nanos] = {}
+        authority.used = self._note_use
+
+    @property
+    def book(self) -> AccessBook:
+        return self._authority.book
+
+    @property
+    def uses(self) -> Mapping[str, Nanos]:
+        """When tokens were last shown to this process, by their digests."""
+        return self._uses
+
+    async def change(
+        self, to: Callable[[AccessBook], AccessBook], project: str, record: AuditRecord
+    ) -> AccessBook:
+        async with self._changing:
+            book = to(self.book)
+            after = documents(book)
+            put = {key: text for key, text in after.items() if self._stored.get(key) != text}
+            removed = [key for key in self._stored if key not in after]
+            await self._store.change(put, removed, at=self._now(), audit=[(project, record)])
+            self._stored = after
+            self._authority.replace(book)
+            text = msgspec.json.encode(AccessFile.of(self._owner, after)).decode()
+            try:
+                await asyncio.to_thread(durable.write, str(self._file), text)
+            except OSError as error:
+                raise Unavailable(
+                    f"The change is stored, and {self._file} cannot be written ({error.strerror}), so the "
+                    "buckets do not know of it: make room on the disk, and make the change again."
+                ) from error
+            return book
+
+    async def audited(
+        self, project: str | None, before: int | None, limit: int
+    ) -> tuple[AuditRow, ...]:
+        return await self._store.audited(project, before, limit)
+
+    async def record(self, project: str, record: AuditRecord) -> None:
+        await self._store.change({}, (), at=self._now(), audit=[(project, record)])
+
+    async def write_uses(self) -> None:
+        """Write from time to time when tokens were last shown. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_USES_EVERY)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what `write_uses` would write next."""
+        unwritten, self._unwritten = self._unwritten, {}
+        if not unwritten:
+            return
+        try:
+            await self._store.note_uses(unwritten)
+        except Unavailable:
+            log.warning("when tokens were last used could not be stored")
+
+    def _note_use(self, digest: str) -> None:
+        self._uses[digest] = self._unwritten[digest] = self._now()

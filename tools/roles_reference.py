@@ -1,0 +1,17 @@
+"""What each role may do, from the table by which the service decides; for the site's page on teams."""
+
+from itertools import groupby
+
+from trainshed.access.roles import ROLES
+
+
+def page(text: str) -> str:
+    """The page with a section for each role."""
+    sections = [text, "## The roles\n"]
+    for role, held in ROLES.items():
+        rows = [
+            f"| `{things}` | {', '.join(permission.rpartition('.')[2] for permission in permissions)} |"
+            for things, permissions in groupby(sorted(held), lambda name: name.rpartition(".")[0])
+        ]
+        sections.append("\n".join([f"### `{role}`\n", "| of | may |", "|---|---|", *rows, ""]))
+    return "\n".join(sections)
