@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,8 +37,6 @@ from trainshed.replica.system.unix_sockets import reachable
 
 PREFIXES = ("/storage/", "/upload/", "/resumable/", "/download/", "/batch/storage/", "/with/")
 _READ = 1 << 18
-_MAX_IDLE = 64
-_IDLE_NS = 30_000_000_000
 _HOP_BY_HOP = {
     *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"),
     *(b"transfer-encoding", b"expect", b"x-forwarded-proto", IDENTITY_HEADER.encode()),
@@ -55,16 +51,6 @@ A ``BucketsError`` that it raises is the answer."""
 def handles(path: str) -> bool:
     """Whether a request path belongs to the storage API."""
     return path.startswith(PREFIXES)
-
-
-class _Connection(Struct):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    used_ns: int = 0
-
-    @property
-    def usable(self) -> bool:
-        return not (self.reader.at_eof() or self.writer.is_closing())
 
 
 class _Lost(Exception):
@@ -98,17 +84,9 @@ class _Reply:
 class BucketsGateway:
     """An ASGI application that looks to clients like the bucket process."""
 
-    def __init__(
-        self,
-        uds: Path,
-        identify: Identify,
-        *,
-        now: Callable[[], int] = time.monotonic_ns,
-    ) -> None:
+    def __init__(self, uds: Path, identify: Identify) -> None:
         self._uds = uds
         self._identify = identify
-        self._now = now
-        self._idle: deque[_Connection] = deque()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one HTTP request."""
@@ -123,47 +101,33 @@ class BucketsGateway:
         except BucketsError as error:
             await _refused(error).send(receive, send)
 
-    async def close(self) -> None:
-        """Close the idle connections."""
-        while self._idle:
-            self._idle.pop().writer.close()
-
     async def _forward(self, scope: Scope, receive: Receive, send: Send, head: _Head) -> None:
-        while True:
-            connection, fresh = await self._acquire()
-            pump = _Pump(receive, connection, chunked=head.chunked)
-            try:
-                connection.writer.write(head.encoded)
-                reusable = await self._exchange(connection, scope["method"], pump, send)
-            except (_Lost, ConnectionError) as error:
-                connection.writer.close()
-                if pump.client_gone:
-                    return
-                # A kept connection may have died with its process. Nothing was answered, and without a body
-                # nothing is lost by asking again.
-                if not fresh and not head.has_body:
-                    continue
+        try:
+            with reachable(str(self._uds)) as short:
+                reader, writer = await asyncio.open_unix_connection(short, limit=_READ)
+        except OSError as error:
+            raise _restarting() from error
+        pump = _Pump(receive, writer, chunked=head.chunked)
+        try:
+            writer.write(head.encoded)
+            await self._exchange(reader, scope["method"], pump, send)
+        except (_Lost, ConnectionError) as error:
+            if not pump.client_gone:
                 raise _restarting() from error
-            except BaseException:
-                connection.writer.close()
-                raise
-            if reusable:
-                self._release(connection)
-            else:
-                connection.writer.close()
-            return
+        finally:
+            writer.close()
 
     async def _exchange(
-        self, connection: _Connection, method: str, pump: _Pump, send: Send
-    ) -> bool:
-        """Forward the body and the answer; returns whether the connection can be kept."""
+        self, reader: asyncio.StreamReader, method: str, pump: _Pump, send: Send
+    ) -> None:
+        """Forward the body and the answer."""
         pumping = joined(pump.run())
         try:
             reply = _Reply()
             parser = httptools.HttpResponseParser(reply)
             started = False
             while not reply.done:
-                data = await connection.reader.read(_READ)
+                data = await reader.read(_READ)
                 if not data:
                     if started and not pump.client_gone:
                         raise RuntimeError("the bucket process died during an answer")
@@ -184,41 +148,18 @@ class BucketsGateway:
                     body = b"".join(reply.body)
                     reply.body.clear()
                     await send({"type": "http.response.body", "body": body, "more_body": True})
-            sent, keep = pump.sent, method != "HEAD" and parser.should_keep_alive()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-            return sent and keep
         finally:
             pumping.cancel()
-
-    async def _acquire(self) -> tuple[_Connection, bool]:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable and self._now() - connection.used_ns < _IDLE_NS:
-                return connection, False
-            connection.writer.close()
-        try:
-            with reachable(str(self._uds)) as short:
-                reader, writer = await asyncio.open_unix_connection(short, limit=_READ)
-        except OSError as error:
-            raise _restarting() from error
-        return _Connection(reader, writer), True
-
-    def _release(self, connection: _Connection) -> None:
-        connection.used_ns = self._now()
-        if len(self._idle) < _MAX_IDLE and connection.usable:
-            self._idle.append(connection)
-        else:
-            connection.writer.close()
 
 
 class _Pump:
     """Forwards a request's body, then waits for the client to go away."""
 
-    def __init__(self, receive: Receive, connection: _Connection, *, chunked: bool) -> None:
+    def __init__(self, receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
         self._receive = receive
-        self._writer = connection.writer
+        self._writer = writer
         self._chunked = chunked
-        self.sent = False
         self.client_gone = False
 
     async def run(self) -> None:
@@ -240,7 +181,6 @@ class _Pump:
                 await self._writer.drain()
             except ConnectionError:
                 return  # The reading side sees this, too, and may have an answer to forward.
-            self.sent = not more
 
 
 class _Head(Struct, frozen=True):
@@ -248,7 +188,6 @@ class _Head(Struct, frozen=True):
 
     encoded: bytes
     chunked: bool
-    has_body: bool
 
 
 def _head_of(scope: Scope, caller: Caller) -> _Head:
@@ -256,17 +195,17 @@ def _head_of(scope: Scope, caller: Caller) -> _Head:
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
     lines = [b"%b %b HTTP/1.1" % (scope["method"].encode(), target)]
-    chunked = has_body = False
+    chunked = False
     for name, value in scope["headers"]:
         chunked = chunked or (name == b"transfer-encoding" and b"chunked" in value.lower())
-        has_body = has_body or (name == b"content-length" and value.strip() != b"0")
         if name not in _HOP_BY_HOP:
             lines.append(b"%b: %b" % (name, value))
     if chunked:
         lines.append(b"transfer-encoding: chunked")
     lines.append(b"x-forwarded-proto: %b" % scope.get("scheme", "http").encode())
     lines.append(b"%b: %b" % (IDENTITY_HEADER.encode(), encode_caller(caller)))
-    return _Head(b"\r\n".join([*lines, b"", b""]), chunked, chunked or has_body)
+    lines.append(b"connection: close")
+    return _Head(b"\r\n".join([*lines, b"", b""]), chunked)
 
 
 def _refused(error: BucketsError) -> Response:
@@ -300,10 +239,6 @@ class BucketCalls:
     def __init__(self, uds: Path, caller: Caller) -> None:
         """`uds`: the bucket process's socket for the service."""
         self._gateway = BucketsGateway(uds, lambda _authorization, _key: caller)
-
-    async def close(self) -> None:
-        """Close the idle connections."""
-        await self._gateway.close()
 
     async def objects(self, bucket: str, prefix: str) -> list[dict[str, Any]]:
         """Returns every object with the prefix as its public resource, in the order of the names."""

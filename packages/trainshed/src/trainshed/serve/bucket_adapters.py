@@ -305,11 +305,8 @@ class BucketCopies:
 
     @asynccontextmanager
     async def __call__(self, export: ModelExport) -> AsyncGenerator["_Copying"]:
-        calls = BucketCalls(self._uds, Caller(Kind.REPLICA, export.email, project=export.project))
-        try:
-            yield _Copying(calls)
-        finally:
-            await calls.close()
+        caller = Caller(Kind.REPLICA, export.email, project=export.project)
+        yield _Copying(BucketCalls(self._uds, caller))
 
 
 class _Copying:

@@ -74,10 +74,7 @@ class GatewayBuckets:
             "scheme": "http",
         }
         gateway = BucketsGateway(self._socket, lambda header, key: caller_of(principal))
-        try:
-            await gateway(scope, receive, send)
-        finally:
-            await gateway.close()
+        await gateway(scope, receive, send)
 
 
 class _Download(Response):

@@ -161,7 +161,6 @@ class Service:
         await self._app.advisor.close()
         if self._app.viewers is not None:
             await self._app.viewers.close()
-        await gateway.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
             # The disk may have become read-only; readers of the file check whether the process lives.
