@@ -132,25 +132,6 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
     assert house.woken == []
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (b"{", "Invalid JSON payload received."),
-        (b'{"displayNam": "x"}', "Unknown name \"displayNam\" at 'custom_job': Cannot find field."),
-        (b'{"displayName": 1}', "Invalid value at 'custom_job.display_name'"),
-        (
-            b'{"jobSpec": {"scheduling": {"strategy": "LATER"}}}',
-            "Invalid value at 'custom_job.job_spec.scheduling.strategy'",
-        ),
-    ],
-)
-async def test_malformed_bodies(house: House, body: bytes, text: str) -> None:
-    """facts/limits#error-texts."""
-    answer = await house.call("POST", JOBS, body)
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
-    assert text in answer.error["message"]
-
-
 async def test_places_that_are_none(house: House) -> None:
     unknown = await house.call("POST", "/v1/projects/p1/locations/mars-1/customJobs", custom_job())
     assert (unknown.status, unknown.error["status"]) == (404, "NOT_FOUND")
@@ -382,16 +363,6 @@ async def test_locations(house: House) -> None:
     assert len(first["locations"]) == 5
     assert names == sorted(set(names))
     assert (await house.call("GET", "/v1/projects/p1/locations/mars-1")).status == 404
-
-
-async def test_known_methods_that_are_not_served_say_so(house: House) -> None:
-    """Not with a 5xx, which clients try again for half a minute before they blame the network."""
-    answer = await house.call("GET", f"{LOCATION}/pipelineJobs")
-    assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")
-    assert "PipelineService.ListPipelineJobs is not served" in answer.error["message"]
-    assert "Of PipelineService there is CancelTrainingPipeline, " in answer.error["message"]
-    answer = await house.call("GET", f"{LOCATION}/batchPredictionJobs")
-    assert "Of JobService there is CancelCustomJob, " in answer.error["message"]
 
 
 async def test_a_project_is_the_same_by_its_number(house: House) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, House
-from tests.contract.api.test_models import MODELS, PLACE, fields, shown, uploaded
+from tests.contract.api.refusals import fields
+from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.core.errors import PermissionDenied, Unavailable
 

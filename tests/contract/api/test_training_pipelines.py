@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import package, pool
 from tests.unit.test_specs_pipeline import (
     CUSTOM,
@@ -61,12 +62,6 @@ async def created(house: House, given: Any = None, **changes: Any) -> dict[str, 
     answer = await house.call("POST", PIPELINES, asked(given, **changes))
     assert answer.status == 200, answer.body
     return answer.json
-
-
-def violations(answer: Any) -> dict[str, str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
-    (details,) = answer.error["details"]
-    return {each["field"]: each["description"] for each in details["fieldViolations"]}
 
 
 async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:

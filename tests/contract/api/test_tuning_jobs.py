@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.refusals import fields, violations
 from tests.unit.specs_requests import custom_job, pool
 from tests.unit.test_specs_tuning import STUDY, tuning_job
 from trainshed.core.lifecycle.states import JobState
@@ -21,12 +22,6 @@ async def created(house: House, **changes: Any) -> str:
     answer = await house.call("POST", JOBS, tuning_job(**changes))
     assert answer.status == 200, answer.body
     return answer.json["name"]
-
-
-def fields(answer: Any) -> list[str]:
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
-    (details,) = answer.error["details"]
-    return [violation["field"] for violation in details["fieldViolations"]]
 
 
 async def ended(house: House, name: str, state: JobState = JobState.SUCCEEDED) -> None:
@@ -165,7 +160,7 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
 
 async def test_more_trials_than_the_setting_allows(house: House) -> None:
     """facts/tuning#metrics: a study has at most 1,000 trials; here that is a setting."""
-    assert fields(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001))) == [
+    assert list(violations(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001)))) == [
         "max_trial_count"
     ]
 
@@ -209,7 +204,7 @@ async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
         {"trainshed-reduction-tls": "yes"},
     ):
         answer = await house.call("POST", JOBS, tuning_job(labels=labels))
-        assert fields(answer) == [f"labels.{next(iter(labels))}"]
+        assert list(violations(answer)) == [f"labels.{next(iter(labels))}"]
 
 
 async def test_the_story_begins_with_who_wants_how_many_trials(house: House) -> None:

@@ -2,7 +2,7 @@
 
 It answers what Google's client libraries ask the metadata server of Google's machines
 (spec/program#credentials, spec/clients#metadata). The connection tells who asks, so no program can claim to
-be another. Pure but for the tokens that are handed in.
+be another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec import Struct
 from trainshed.access.job_tokens import JobClaims, JobTokens
 from trainshed.buckets.callers import Caller
 from trainshed.core.names import JobUid, host_token, project_number
+from trainshed.httpd.messages import Response, sized
 
 _TOP: Final = "computeMetadata"
 _ZONE: Final = "b"
@@ -27,51 +28,22 @@ _SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 Query = Mapping[str, list[str]]
 
 
-class Token(Struct, frozen=True):
-    """An access token."""
-
-    text: str
-    #: Seconds until it expires.
-    expires_in: int
-
-
-class Answer(Struct, frozen=True):
-    """A complete response."""
-
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-
 class _Made(Struct, frozen=True):
     """A value that is computed whenever it is asked for by its own name, and that listings of its directory
     omit."""
 
-    answer: Callable[[Query], Answer]
+    answer: Callable[[Query], Response]
 
 
 class Metadata:
-    """Answers requests of programs. Thread-safe as far as the functions that it is given are."""
+    """Answers requests of programs, and hands out their tokens."""
 
-    def __init__(
-        self, mint: Callable[[Caller], Token], identity_token: Callable[[Caller, str], str]
-    ) -> None:
-        """`mint` makes an access token; `identity_token` makes a JSON Web Token for an audience."""
-        self._mint = mint
-        self._identity_token = identity_token
-
-    @classmethod
-    def of(cls, tokens: JobTokens) -> Metadata:
-        """Returns an endpoint that hands out these tokens."""
-
-        def mint(caller: Caller) -> Token:
-            return Token(*tokens.mint(_claims(caller)))
-
-        return cls(mint, lambda caller, audience: tokens.identity_token(_claims(caller), audience))
+    def __init__(self, tokens: JobTokens) -> None:
+        self._tokens = tokens
 
     def answer(
         self, path: str, query: str, headers: Mapping[str, str], caller: Caller, method: str = "GET"
-    ) -> Answer | None:
+    ) -> Response | None:
         """Returns the answer to a request; None if its path is not one of a metadata server. `query`: as it
         was sent; `headers`: by lower-case name; `caller`: a program of a job."""
         names = [name for name in path.split("/") if name]
@@ -125,21 +97,16 @@ class Metadata:
             "universe": {"universe-domain": "googleapis.com"},
         }
 
-    def _access_token(self, caller: Caller) -> Answer:
+    def _access_token(self, caller: Caller) -> Response:
         """Requested scopes are ignored: permissions follow from what the job is."""
-        token = self._mint(caller)
-        fields = {
-            "access_token": token.text,
-            "expires_in": token.expires_in,
-            "token_type": "Bearer",
-        }
-        return _said_json(fields)
+        token, seconds = self._tokens.mint(_claims(caller))
+        return _said_json({"access_token": token, "expires_in": seconds, "token_type": "Bearer"})
 
-    def _identity(self, caller: Caller, values: Query) -> Answer:
+    def _identity(self, caller: Caller, values: Query) -> Response:
         audience = values.get("audience", [""])[-1]
         if not audience:
             return _refused(400, "non-empty audience parameter required")
-        return _said(self._identity_token(caller, audience), "text/html")
+        return _said(self._tokens.identity_token(_claims(caller), audience), "text/html")
 
 
 def _claims(caller: Caller) -> JobClaims:
@@ -169,16 +136,14 @@ def _machine_number(caller: Caller) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _shown(node: Any, values: Query) -> Answer:
-    """Returns a directory or a value, as text or as JSON, as requested."""
-    recursive = _is_true(values, "recursive")
-    form = values.get("alt", ["json" if recursive else "text"])[-1]
-    if form != "json":
-        lines = _lines(node, "") if recursive else _listed(node)
-        return _said("".join(f"{line}\n" for line in lines) if isinstance(node, dict) else lines[0])
-    if isinstance(node, dict) and not recursive:
-        return _said_json(_listed(node))
-    return _said_json(_whole(node))
+def _shown(node: Any, values: Query) -> Response:
+    """Returns a directory or a value, as text or as JSON, as requested; all below a directory as JSON."""
+    if _is_true(values, "recursive"):
+        return _said_json(_whole(node))
+    if values.get("alt", [""])[-1] == "json":
+        return _said_json(_listed(node) if isinstance(node, dict) else node)
+    lines = _listed(node)
+    return _said("".join(f"{line}\n" for line in lines) if isinstance(node, dict) else lines[0])
 
 
 def _listed(node: Any) -> list[str]:
@@ -189,17 +154,6 @@ def _listed(node: Any) -> list[str]:
         return [str(node)]
     members = cast("dict[str, Any]", node)
     return [f"{name}/" if isinstance(part, dict) else name for name, part in members.items()]
-
-
-def _lines(node: Any, path: str) -> list[str]:
-    """Returns everything below a node, one line each: path and value."""
-    if not isinstance(node, dict):
-        return [f"{path} {text}".strip() for text in _listed(node)]
-    lines: list[str] = []
-    for name, part in cast("dict[str, Any]", node).items():
-        if not isinstance(part, _Made):
-            lines += _lines(part, f"{path}/{name}".strip("/"))
-    return lines
 
 
 def _whole(node: Any) -> Any:
@@ -223,25 +177,19 @@ def _is_true(values: Query, name: str) -> bool:
     return values.get(name, [""])[-1].lower() == "true"
 
 
-def _said_json(value: Any) -> Answer:
+def _said_json(value: Any) -> Response:
     return _said(json.dumps(value), "application/json")
 
 
-def _said(text: str, kind: str = "application/text") -> Answer:
+def _said(text: str, kind: str = "application/text") -> Response:
     return _answer(200, text, kind)
 
 
-def _refused(status: int, why: str) -> Answer:
+def _refused(status: int, why: str) -> Response:
     return _answer(status, f"{why}\n", "text/plain; charset=UTF-8")
 
 
-def _answer(status: int, text: str, kind: str) -> Answer:
-    body = text.encode()
-    headers = (
-        # Clients recognise a metadata server by this.
-        ("Metadata-Flavor", "Google"),
-        ("Content-Type", kind),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", "no-store"),
-    )
-    return Answer(status, headers, body)
+def _answer(status: int, text: str, kind: str) -> Response:
+    # Clients recognise a metadata server by its flavor.
+    more = ((b"metadata-flavor", b"Google"), (b"cache-control", b"no-store"))
+    return sized(text.encode(), kind.encode(), status, more)

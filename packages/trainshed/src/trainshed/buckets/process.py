@@ -67,7 +67,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
         access_log,
         authenticator,
         hosts=setup.hosts,
-        metadata=Metadata.of(jobs),
+        metadata=Metadata(jobs),
         liveness=Liveness(Path(setup.service)) if setup.service else None,
     )
     kinds: dict[object, Listener] = {}

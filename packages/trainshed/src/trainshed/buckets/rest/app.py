@@ -147,14 +147,9 @@ class BucketsApp:
         """Returns the answer to a program that asks for metadata; None if it asks for something else."""
         if self._metadata is None or call.listener is not Listener.REPLICA:
             return None
-        query, headers = call.request.raw_query, call.request.headers
-        metadata = self._metadata.answer(
-            call.path, query, headers, call.caller, call.request.method
-        )
-        return (
-            answer(metadata.body, metadata.status, dict(metadata.headers))
-            if metadata is not None
-            else None
+        request = call.request
+        return self._metadata.answer(
+            call.path, request.raw_query, request.headers, call.caller, request.method
         )
 
     async def _exchanged(self, call: Call) -> Response:
