@@ -121,10 +121,10 @@ def test_an_image_that_can_never_be_had_is_the_jobs_end(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
     async def body(_: object, stage: Stage) -> None:
-        with pytest.raises(LaunchRejected, match=r"image nowhere:1 .*ErrImageNeverPull"):
+        with pytest.raises(LaunchRejected, match=r"image NoWhere:1 .*InvalidImageName"):
             await stage.allocate(stage.job())
 
-    staged(body)(None, engine_lab(cluster, tmp_path, image="nowhere:1"))
+    staged(body)(None, engine_lab(cluster, tmp_path, image="NoWhere:1"))
 
 
 def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
@@ -180,7 +180,7 @@ def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_
         assert told.word == "Unschedulable" and "cpu" in told.message
         [node, _] = await stage.engine.capacity()
         assert node.others.vcpus == pytest.approx(15.2), "what others have is not ours to give"
-        cluster.kubectl("delete", "pod", "other", "--grace-period=1")
+        cluster.kubectl("delete", "pod", "other", "--grace-period=1", "--wait=false")
         await stage.allocate(uid)
 
     staged(body)(None, engine_lab(cluster, tmp_path))

@@ -15,7 +15,7 @@ TRIED_AGAIN: Final = _PULLS | {"CreateContainerError", "RunContainerError"}
 """Words of what a kubelet tries again for good."""
 _HOPELESS = {
     "InvalidImageName": "its name is no image's",
-    "ErrImageNeverPull": "no node has it, and `image_pull_policy` forbids to pull it",
+    "ErrImageNeverPull": "its node has it not, and the Pod may not pull it",
     "ImageInspectError": "it cannot be read there",
 }
 """Words of an image that will never come, and what they mean."""
