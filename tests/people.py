@@ -11,7 +11,8 @@ from trainshed.access.policy import Grant, member_of
 from trainshed.access.roles import OWNER
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 
-TOKEN = "the-owner-of-all-tests"
+TOKEN = "the-owner-of-all-tests".ljust(43, "0")
+"""In the form that the service's own have."""
 
 
 def owned(now: Callable[[], int], jobs: JobTokens | None = None) -> tuple[TokenAuthority, str]:

@@ -8,7 +8,7 @@ from trainshed.access.policy import Grant, Policy
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import OWNER as OWNERS
 from trainshed.access.roles import PROGRAM, ROLES
-from trainshed.api import metrics
+from trainshed.api import metrics, service_accounts
 from trainshed.api.registry import handlers
 from trainshed.api.trainshed_v1.transport import METHODS
 from trainshed.core.errors import PermissionDenied
@@ -28,6 +28,7 @@ def test_every_handler_has_a_row_and_every_row_a_handler() -> None:
         *handlers(),
         *(method.name for method in METHODS.values()),
         metrics.METHOD,
+        *(name for name, _ in service_accounts.METHODS.values()),
     }
     assert served == set(PERMISSIONS)
 

@@ -65,7 +65,7 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
     book = (
         authority.book.with_project(Project("vision", 7, "Vision", {"team": "a"}))
         .with_account(ServiceAccount(robot, "vision", 8))
-        .with_key(AccountKey("k1", robot, "-----BEGIN PUBLIC KEY-----", 9, 10))
+        .with_key(AccountKey("k1", robot, "-----BEGIN PUBLIC KEY-----", 9))
         .with_grants("nlp", [Grant("nlp", OWNER, f"serviceAccount:{robot}")])
     )
     stored = documents(book)

@@ -1,6 +1,7 @@
 """Public methods that are not served say so, over REST and gRPC with the same words; what no API has is not
 found."""
 
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from tests.contract.api.grpc_house import GrpcHouse, status_of
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.test_grpc import grpc
+from trainshed.api import service_accounts
 from trainshed.api.registry import handlers
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, pool, routes
@@ -23,8 +25,9 @@ OF_GCLOUD = {
     ("POST", "/v1/projects"),
     ("POST", "/v1/projects/x:getIamPolicy"),
     ("POST", "/v1/projects/x:setIamPolicy"),
+    *((verb, re.sub(r"\{\w+\}", "x", path)) for verb, path in service_accounts.METHODS),
 }
-"""Of Resource Manager's v1, which gcloud asks."""
+"""Of Resource Manager's v1 and of IAM, which gcloud asks."""
 STORES = "google.cloud.aiplatform.v1.FeaturestoreService"
 
 

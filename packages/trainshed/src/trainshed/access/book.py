@@ -62,7 +62,6 @@ class AccountKey(Struct, frozen=True):
     #: PEM.
     public: str
     created: Nanos
-    expires: Nanos
 
 
 class AccessBook(Struct, frozen=True):

@@ -57,6 +57,8 @@ class JobTokens:
         self._identity_key = _signed(key, b"identity tokens")
         self._reduction_key = _signed(key, b"reduction")
         self._authority_key = _signed(key, b"reduction authorities")
+        #: What access tokens of service accounts are signed with (`account_tokens`).
+        self.account_secret = _signed(key, b"service accounts")
         self._now = now
 
     @classmethod

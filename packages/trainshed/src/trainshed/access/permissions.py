@@ -173,6 +173,23 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_PROJECTS}.UpdateProject": "resourcemanager.projects.update",
     f"{_PROJECTS}.GetIamPolicy": "resourcemanager.projects.getIamPolicy",
     f"{_PROJECTS}.SetIamPolicy": "resourcemanager.projects.setIamPolicy",
+    **{
+        f"google.iam.admin.v1.IAM.{method}": f"iam.{permission}"
+        for method, permission in (
+            ("CreateServiceAccount", "serviceAccounts.create"),
+            ("ListServiceAccounts", "serviceAccounts.list"),
+            ("GetServiceAccount", "serviceAccounts.get"),
+            ("PatchServiceAccount", "serviceAccounts.update"),
+            ("DeleteServiceAccount", "serviceAccounts.delete"),
+            ("DisableServiceAccount", "serviceAccounts.disable"),
+            ("EnableServiceAccount", "serviceAccounts.enable"),
+            ("CreateServiceAccountKey", "serviceAccountKeys.create"),
+            ("ListServiceAccountKeys", "serviceAccountKeys.list"),
+            ("GetServiceAccountKey", "serviceAccountKeys.get"),
+            ("DeleteServiceAccountKey", "serviceAccountKeys.delete"),
+        )
+    },
+    "google.iam.credentials.v1.IAMCredentials.GenerateAccessToken": "iam.serviceAccounts.getAccessToken",
     # Anyone may ask what they may do.
     f"{_PROJECTS}.TestIamPermissions": "aiplatform.permissions.test",
     "trainshed.v1.Service.WhoAmI": "trainshed.service.get",

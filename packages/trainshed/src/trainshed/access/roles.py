@@ -21,13 +21,7 @@ ADMIN_BUCKETS: Final = USE_OBJECTS | {
     f"storage.buckets.{verb}"
     for verb in ("get", "list", "create", "update", "delete", "getIamPolicy", "setIamPolicy")
 }
-ON_ACCOUNTS: Final = frozenset(
-    {
-        "iam.serviceAccounts.actAs",
-        "iam.serviceAccounts.getAccessToken",
-    }
-)
-_ALL: Final = frozenset(PERMISSIONS.values()) | ADMIN_BUCKETS | ON_ACCOUNTS
+_ALL: Final = frozenset({*PERMISSIONS.values(), *ADMIN_BUCKETS, "iam.serviceAccounts.actAs"})
 _EVERYBODY: Final = (
     "aiplatform.permissions.test",
     "ml.permissions.test",
@@ -66,6 +60,7 @@ _OF_OWNERS: Final = (
     "trainshed.settings.*",
     "trainshed.logs.collect",
     "iam.serviceAccounts.getAccessToken",
+    "iam.serviceAccountKeys.create",
 )
 """What an editor does not hold."""
 
@@ -102,6 +97,17 @@ ROLES: Final[Mapping[str, frozenset[str]]] = {
     "roles/iam.serviceAccountTokenCreator": _role(
         *_EVERYBODY, "iam.serviceAccounts.getAccessToken"
     ),
+    "roles/iam.serviceAccountAdmin": _role(
+        *_EVERYBODY,
+        "iam.serviceAccounts.*",
+        without=("iam.serviceAccounts.actAs", "iam.serviceAccounts.getAccessToken"),
+    ),
+    "roles/iam.serviceAccountKeyAdmin": _role(
+        *_EVERYBODY,
+        "iam.serviceAccountKeys.*",
+        "iam.serviceAccounts.get",
+        "iam.serviceAccounts.list",
+    ),
     "roles/viewer": _role(
         *_LOOK,
         *_read("aiplatform"),
@@ -111,6 +117,8 @@ ROLES: Final[Mapping[str, frozenset[str]]] = {
         "storage.buckets.list",
         "trainshed.nodes.list",
         "trainshed.secrets.list",
+        "iam.*.get",
+        "iam.*.list",
     ),
     "roles/editor": _role("*", without=_OF_OWNERS),
     OWNER: _ALL,

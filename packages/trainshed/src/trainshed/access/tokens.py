@@ -10,6 +10,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+from trainshed.access import account_tokens
+from trainshed.access.account_tokens import GET_ACCESS_TOKEN, Bearer
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.principals import Principal, Rights
@@ -65,6 +67,8 @@ class TokenAuthority:
         token = token.strip()
         if self._jobs is not None and is_job_token(token):
             return self._program(self._jobs, token)
+        if self._jobs is not None and account_tokens.is_json_web_token(token):
+            return self._account(self._jobs.account_secret, token)
         principal = self.holder(digest_of(token))
         if principal is None:
             raise Unauthenticated(f"The access token is not known here: {_HOW}.")
@@ -81,9 +85,24 @@ class TokenAuthority:
         self.used(digest)
         return Principal(token.email, self.book.policy.rights(token.email))
 
+    def mint(self, bearer: Bearer, lifetime: int) -> str:
+        """Returns an access token of a service account that is valid for so many seconds."""
+        assert self._jobs is not None, "without a key nothing is signed"
+        now = self._now() // 10**9
+        return account_tokens.mint(self._jobs.account_secret, bearer, now, lifetime)
+
     def digests(self) -> list[str]:
         """The SHA-256 of every token, in hexadecimal digits."""
         return [self._owner, *self.book.tokens]
+
+    def _account(self, secret: bytes, token: str) -> Principal:
+        bearer = account_tokens.read(token, secret, self.book, self._now() // 10**9)
+        project = self.book.accounts[bearer.email].project
+        if bearer.by not in ("", OWNER_EMAIL) and GET_ACCESS_TOKEN not in self.book.policy.rights(
+            bearer.by
+        ).within(project):
+            raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
+        return Principal(bearer.email, self.book.policy.rights(bearer.email))
 
     def _program(self, jobs: JobTokens, token: str) -> Principal:
         claims = jobs.read(token)

@@ -21,7 +21,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
-from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, Violation
+from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.names import project_number
 from trainshed.store.access import AuditRecord
 from trainshed.wire import pool
@@ -31,6 +31,8 @@ _GET: Final = f"{_V3}.GetProject"
 _LIST: Final = f"{_V3}.ListProjects"
 _CREATE: Final = f"{_V3}.CreateProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
+CREATING: Final = "cp."
+"""How the ids of operations begin that make projects."""
 _MOST_MEMBERS: Final = 1_500
 """Most members of a project's policy, as on the public service."""
 
@@ -61,7 +63,7 @@ async def create_project(call: Call, request: Any) -> Message:
         dict(project.labels),
     )
     operation: Any = pool.message_class("google.longrunning.Operation")(
-        name=f"operations/cp.{project_number(made)}", done=True
+        name=f"operations/{CREATING}{project_number(made)}", done=True
     )
     operation.response.Pack(_view(call.services.access.book, made))
     return operation
@@ -159,13 +161,29 @@ async def create_by_v1(
         labels = msgspec.convert(body.get("labels") or {}, dict[str, str])
     except msgspec.ValidationError as error:
         raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
-    name = await create(principal, services, texts[0], texts[1], labels)
+    return _creation(
+        services.access.book, await create(principal, services, texts[0], texts[1], labels)
+    )
+
+
+def creation(principal: Principal, services: Services, operation: str) -> dict[str, Any]:
+    """Return v1's operation that made a project. Raises PermissionDenied, NotFound."""
+    number = operation.removeprefix(CREATING)
+    authorize(principal, _GET, (number,))
+    for name in services.access.book.projects:
+        if number == str(project_number(name)):
+            return _creation(services.access.book, name)
+    raise NotFound(f"There is no operation {operation[:200]!r}.")
+
+
+def _creation(book: AccessBook, name: str) -> dict[str, Any]:
+    """Return the operation that made a project, which is done."""
     return {
-        "name": f"operations/cp.{project_number(name)}",
+        "name": f"operations/{CREATING}{project_number(name)}",
         "done": True,
         "response": {
             "@type": "type.googleapis.com/google.cloudresourcemanager.v1.Project",
-            **_view_of_v1(services.access.book, name),
+            **_view_of_v1(book, name),
         },
     }
 

@@ -19,13 +19,14 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote
 
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api import projects
+from trainshed.api import projects, service_accounts
 from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.http import (
@@ -43,13 +44,23 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
 from trainshed.api.registry import CHECKS, handlers
+from trainshed.api.service_accounts import AccountCall, Handler
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
 from trainshed.core.errors import NotFound, Unauthenticated
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
-from trainshed.httpd.messages import Application, Receive, Request, Response, Scope, Send
+from trainshed.httpd.messages import (
+    JSON,
+    Application,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    sized,
+)
 from trainshed.httpd.routing import ANY, Router, Template
 from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
@@ -57,7 +68,7 @@ from trainshed.wire import known_methods, routes
 from trainshed.wire.binding import Bound, bind
 from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
-from trainshed.wire.status import WireError
+from trainshed.wire.status import Violation, WireError
 
 Authenticate = Callable[[str | None], Principal]
 """Takes the value of the `Authorization` header."""
@@ -124,6 +135,13 @@ class ApiApplication:
             ("POST", "/v1/projects", self._create_project),
             ("POST", "/v1/projects/{project}:getIamPolicy", self._policy),
             ("POST", "/v1/projects/{project}:setIamPolicy", self._policy),
+            ("GET", "/v1/operations/{operation}", self._operation),
+            ("POST", "/v1/projects/{project}/services/{service}:enable", self._enable),
+            ("POST", "/token", self._token),
+            *(
+                (verb, path, partial(self._account, method))
+                for (verb, path), method in service_accounts.METHODS.items()
+            ),
             (ANY, "/$discovery/rest", self._discovery),
             (ANY, "/discovery/v1/apis/{api}/{version}/rest", self._discovery),
             *(
@@ -195,9 +213,24 @@ class ApiApplication:
     async def _create_project(self, request: Request, variables: Mapping[str, str]) -> Response:
         request.api = "resourcemanager_v3"
         principal = self._authenticate(request.headers.get("authorization"))
-        body = wire_json.decode_text(await request.decoded_body(SMALL_BODY) or b"{}")
-        view = await projects.create_by_v1(principal, self._services, body)
+        view = await projects.create_by_v1(principal, self._services, await _fields(request))
         return json_answer(wire_json.encode_text(view))
+
+    async def _operation(self, request: Request, variables: Mapping[str, str]) -> Response:
+        if not variables["operation"].startswith(projects.CREATING):
+            return await self._rest.answer(request)
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        view = projects.creation(principal, self._services, variables["operation"])
+        return json_answer(wire_json.encode_text(view))
+
+    async def _enable(self, request: Request, variables: Mapping[str, str]) -> Response:
+        """Answer gcloud, which enables an API in each project that it has made: all are always served."""
+        request.api = "resourcemanager_v3"
+        principal = self._authenticate(request.headers.get("authorization"))
+        projects.get(principal, self._services, variables["project"])
+        answer: dict[str, Any] = {"name": "operations/noop.DONE_OPERATION", "done": True}
+        return json_answer(wire_json.encode_text(answer))
 
     async def _policy(self, request: Request, variables: Mapping[str, str]) -> Response:
         """Answer as v3 does: policies are the same in both versions."""
@@ -206,6 +239,21 @@ class ApiApplication:
         body = await request.decoded_body(SMALL_BODY)
         path = request.raw_path.replace("/v1/", "/v3/", 1)
         return json_answer(await self._rest.ask(principal, "POST", path, body))
+
+    async def _account(
+        self, method: tuple[str, Handler], request: Request, variables: Mapping[str, str]
+    ) -> Response:
+        request.api = "resourcemanager_v3"
+        request.scope[METHOD] = method[0]
+        principal = self._authenticate(request.headers.get("authorization"))
+        body, root = await _fields(request), _root_url(request)
+        call = AccountCall(principal, self._services, method[0], variables, body, root)
+        return json_answer(wire_json.encode_text(await service_accounts.answered(call, method[1])))
+
+    async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
+        form = await request.decoded_body(SMALL_BODY)
+        status, answer = service_accounts.exchanged(self._services, form)
+        return sized(wire_json.encode_text(answer), JSON, status)
 
     async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
         """Answer `/$discovery/rest?version=v1` (v1: ml, v2: logging, unless `api` names another) and
@@ -360,6 +408,15 @@ class RestSurface:
         if check is not None and len(body) >= LARGE:
             check(call, bound.message)
         return bound
+
+
+async def _fields(request: Request) -> dict[str, Any]:
+    """Return the JSON object that a request carries. Raises WireError."""
+    body = wire_json.decode_text(await request.decoded_body(SMALL_BODY) or b"{}")
+    if not isinstance(body, dict):
+        wrong = "Invalid JSON payload received. The body must be an object: {...}."
+        raise WireError((Violation("", wrong),))
+    return cast("dict[str, Any]", body)
 
 
 def _is_browser(scope: Scope) -> bool:

@@ -32,7 +32,15 @@ class Shell(enum.StrEnum):
     FISH = "fish"
 
 
-_GCLOUD_APIS = ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
+_GCLOUD_APIS = (
+    "AIPLATFORM",
+    "ML",
+    "LOGGING",
+    "CLOUDRESOURCEMANAGER",
+    "IAM",
+    "IAMCREDENTIALS",
+    "SERVICEUSAGE",
+)
 
 _TRUST = (
     "SSL_CERT_FILE",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainshed.access.account_tokens import Bearer
 from trainshed.access.book import FILE, AccessBook, AccessFile, documents
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
@@ -73,6 +74,9 @@ class AccessKeeper:
                     "buckets do not know of it: make room on the disk, and make the change again."
                 ) from error
             return book
+
+    def mint(self, bearer: Bearer, lifetime: int) -> str:
+        return self._authority.mint(bearer, lifetime)
 
     async def audited(
         self, project: str | None, before: int | None, limit: int

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from trainshed.access.account_tokens import Bearer
 from trainshed.access.book import AccessBook
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.progress import ProgressBook
@@ -286,6 +287,10 @@ class AccessKeeper(Protocol):
         """Store what `to` makes of the book, with a record of it, and return it. It is in force when this
         returns. `project`: the one that it concerns, "" = the whole service. What `to` raises is raised
         here, and then nothing has happened. Raises Unavailable."""
+        ...
+
+    def mint(self, bearer: Bearer, lifetime: int) -> str:
+        """Return an access token of a service account that is valid for so many seconds."""
         ...
 
     async def record(self, project: str, record: AuditRecord) -> None:

@@ -72,7 +72,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
         if sum(known.email == email for known in book.tokens.values()) >= _MOST_TOKENS:
             raise FailedPrecondition(
                 f"{email} has {_MOST_TOKENS} tokens already: revoke one (trainshed tokens list, trainshed "
-                "tokens revoke ID)."
+                "tokens delete ID)."
             )
         added = book.with_token(stored)
         if grant is None:

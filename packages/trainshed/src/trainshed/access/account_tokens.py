@@ -1,0 +1,171 @@
+"""Tokens of service accounts: JSON Web Tokens that live for an hour at most and are stored nowhere.
+
+A key of an account is made here and its private half is shown once. Whoever has that half signs an assertion,
+which is exchanged for an access token (RFC 7523), or a token for the request itself, as Google's newer
+libraries do (AIP-4111). Access tokens are signed by the service. The access book is asked at each use, so
+what it no longer holds ends at once.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+
+from trainshed.access.book import AccessBook, AccountKey
+from trainshed.core.errors import Unauthenticated
+
+LIFETIME: Final = 3_600
+"""Most seconds that a token is valid, as on the public service."""
+GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
+
+_ISSUER: Final = "https://trainshed.local"
+_SKEW: Final = 60
+"""Seconds by which the clock of whoever signed may differ."""
+_KEY_BITS: Final = 2_048
+# The first characters of every JSON object in base64: `{"`.
+_BEGINS: Final = "eyJ"
+
+
+class NewKey(Struct, frozen=True):
+    """A key of which only the first half is kept."""
+
+    public: str
+    private: str
+
+
+class Bearer(Struct, frozen=True):
+    """For which account a token speaks, and who vouches for it."""
+
+    email: str
+    #: The id of the account's key that signed; "" = somebody else obtained the token for the account.
+    key: str = ""
+    #: The address of that somebody.
+    by: str = ""
+
+
+def is_json_web_token(token: str) -> bool:
+    """Whether the text has the form of one; nothing is verified."""
+    return token.startswith(_BEGINS) and token.count(".") == 2
+
+
+def new_key() -> NewKey:
+    """Return a new RSA key in PEM (PKCS #8). Takes 0.1 s of a processor."""
+    from joserfc.jwk import RSAKey
+
+    key = RSAKey.generate_key(_KEY_BITS)
+    return NewKey(key.as_pem(private=False).decode(), key.as_pem(private=True).decode())
+
+
+def mint(secret: bytes, bearer: Bearer, now: int, lifetime: int = LIFETIME) -> str:
+    """Return an access token. `now`: seconds since the epoch; `secret`: the service's own."""
+    from joserfc import jwt
+    from joserfc.jwk import OctKey
+
+    claims = {
+        "iss": _ISSUER,
+        "sub": bearer.email,
+        "key": bearer.key,
+        "by": bearer.by,
+        "iat": now,
+        "exp": now + lifetime,
+    }
+    return jwt.encode({"alg": "HS256"}, claims, OctKey.import_key(secret))
+
+
+def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
+    """Return for whom a token speaks, which the service or a key of the account has signed. Raises
+    Unauthenticated, which says why it is refused."""
+    header = _header(token)
+    if header.get("alg") == "HS256":
+        claims = _claims(token, secret, "HS256")
+        if not claims:
+            raise Unauthenticated("The access token was not signed by this service: get a new one.")
+        _check_times(claims, now, 0)
+        bearer = Bearer(claims["sub"], claims["key"], claims["by"])
+        if bearer.key and bearer.key not in book.keys:
+            raise Unauthenticated(
+                f"The key of {bearer.email} by which this token was obtained was deleted."
+            )
+    else:
+        bearer = _self_signed(token, header, book, now)
+    account = book.accounts.get(bearer.email)
+    if account is None or account.disabled:
+        state = "was deleted" if account is None else "is disabled"
+        raise Unauthenticated(f"The service account {bearer.email} {state}.")
+    return bearer
+
+
+def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
+    """Return for which account an assertion of RFC 7523 speaks. Raises Unauthenticated."""
+    bearer = _self_signed(assertion, _header(assertion), book, now)
+    account = book.accounts.get(bearer.email)
+    if account is None or account.disabled:
+        raise Unauthenticated(f"The service account {bearer.email} is disabled.")
+    return bearer
+
+
+def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: int) -> Bearer:
+    key: AccountKey | None = book.keys.get(str(header.get("kid", "")))
+    claims = _claims(token, key.public.encode() if key is not None else b"", "RS256")
+    # An assertion need not say for whom it is; nobody but the account itself is meant.
+    issuer = claims.get("iss")
+    if key is None or issuer != key.email or claims.get("sub", issuer) != key.email:
+        raise Unauthenticated(
+            "The token is signed by no key of a service account here, or the key was deleted: `gcloud iam "
+            "service-accounts keys list` shows those that there are."
+        )
+    _check_times(claims, now, _SKEW)
+    if claims["exp"] - claims["iat"] > LIFETIME:
+        raise Unauthenticated(
+            f"The token is signed for {claims['exp'] - claims['iat']} s: sign one for at most {LIFETIME} s."
+        )
+    if not (claims.get("aud") or claims.get("scope")):
+        raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
+    return Bearer(key.email, key.id)
+
+
+def _check_times(claims: Mapping[str, Any], now: int, leeway: int) -> None:
+    """Raise Unauthenticated for a token that is not valid at `now`, in seconds since the epoch."""
+    from joserfc.errors import JoseError
+    from joserfc.jwt import JWTClaimsRegistry
+
+    registry = JWTClaimsRegistry(
+        lambda: now, leeway, exp={"essential": True}, iat={"essential": True}
+    )
+    try:
+        registry.validate(dict(claims))
+    except JoseError as error:
+        raise Unauthenticated(
+            f"The token is not valid now: {error.description or error.error}. Get a new one; if the clocks "
+            "of two machines differ, set them."
+        ) from None
+
+
+@lru_cache(4_096)
+def _claims(token: str, key: bytes, algorithm: str) -> Mapping[str, Any]:
+    """Return the claims of a token that this key has signed by this algorithm, and no other; {} for any
+    other token."""
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import OctKey, RSAKey
+
+    if not key:
+        return {}
+    own = OctKey.import_key(key) if algorithm == "HS256" else RSAKey.import_key(key)
+    try:
+        return jwt.decode(token, own, algorithms=[algorithm]).claims
+    except (JoseError, ValueError):
+        return {}
+
+
+def _header(token: str) -> Mapping[str, Any]:
+    """Return a token's header, of which nothing is verified. Raises Unauthenticated."""
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    try:
+        return jws.extract_compact(token.encode()).headers()
+    except (JoseError, ValueError):
+        raise Unauthenticated("The token is no JSON Web Token.") from None

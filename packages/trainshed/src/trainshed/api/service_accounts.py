@@ -1,0 +1,351 @@
+"""Service accounts and their keys, as gcloud and Google's libraries call IAM (`iam` v1), and the exchanges by
+which one gets an account's token (`iamcredentials` v1, RFC 7523).
+
+Roles are given to accounts where they are given to people, in projects (`api.projects`).
+"""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Annotated, Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from trainshed.access import account_tokens
+from trainshed.access.account_tokens import GRANT, LIFETIME, Bearer
+from trainshed.access.authorization import authorize
+from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
+from trainshed.access.principals import Principal
+from trainshed.api.calls.parents import ProjectName
+from trainshed.api.calls.services import Services
+from trainshed.core.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    Unauthenticated,
+    Violation,
+)
+from trainshed.store.access import AuditRecord
+
+_IAM: Final = "google.iam.admin.v1.IAM"
+_ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_MOST_KEYS: Final = 10
+"""Most keys of an account, as on the public service."""
+_SECONDS: Final = re.compile(r"([1-9][0-9]{0,5})(?:\.0*)?s")
+_FOR_EVER: Final = "9999-12-31T23:59:59Z"
+_ALL_PROJECTS: Final = "-"
+
+
+class AccountCall(Struct, frozen=True):
+    """A call of a method of this module."""
+
+    principal: Principal
+    services: Services
+    #: Full name of the method.
+    method: str
+    #: The variables of its path.
+    names: Mapping[str, str]
+    body: Mapping[str, Any]
+    #: Scheme and authority by which the caller reached the service.
+    root: str
+
+    def record(self, email: str, **detail: object) -> AuditRecord:
+        name = f"projects/{self.names['project']}/serviceAccounts/{email}"
+        return AuditRecord(self.principal.email, self.method, name, detail=detail)
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class _Described(Struct, rename="camel"):
+    """What a request says of an account; None = nothing."""
+
+    display_name: _Text | None = None
+    description: _Text | None = None
+
+
+Handler = Callable[[AccountCall], Awaitable[dict[str, Any]]]
+
+
+async def create(call: AccountCall) -> dict[str, Any]:
+    """Make an account. Raises InvalidRequest, AlreadyExists."""
+    project = ProjectName.parse(f"projects/{call.names['project']}", field="name").project_id
+    id_ = str(call.body.get("accountId") or "")
+    faults: list[Violation] = []
+    if not _ID.fullmatch(id_):
+        text = f"{id_!r} is not 6 to 30 of a-z, 0-9 and '-', with a letter first and no '-' at the end."
+        faults.append(Violation("accountId", text))
+    email = f"{id_}@{project}.iam.gserviceaccount.com"
+    account = _described(call, ServiceAccount(email, project, call.services.now()), faults)
+
+    def add(book: AccessBook) -> AccessBook:
+        if email in book.accounts:
+            raise AlreadyExists(f"The service account {email} exists already; choose another id.")
+        return book.with_account(account)
+
+    await call.services.access.change(add, project, call.record(email))
+    return _view(account)
+
+
+async def list_(call: AccountCall) -> dict[str, Any]:
+    """List a project's accounts, all in one page."""
+    accounts = call.services.access.book.accounts.values()
+    own = [account for account in accounts if account.project == call.names["project"]]
+    return {"accounts": [_view(account) for account in sorted(own, key=lambda known: known.email)]}
+
+
+async def get(call: AccountCall) -> dict[str, Any]:
+    """Return an account. Raises NotFound."""
+    return _view(_account(call))
+
+
+async def update(call: AccountCall) -> dict[str, Any]:
+    """Change an account's display name and description. Raises InvalidRequest, NotFound."""
+    changed = _described(call, _account(call), [])
+    await _change(call, lambda book: book.with_account(changed))
+    return _view(changed)
+
+
+async def disable(call: AccountCall) -> dict[str, Any]:
+    """Refuse an account's tokens from now on. Raises NotFound."""
+    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=True)))
+    return {}
+
+
+async def enable(call: AccountCall) -> dict[str, Any]:
+    """Take an account's tokens again. Raises NotFound."""
+    await _change(call, lambda book: book.with_account(replace(_account(call), disabled=False)))
+    return {}
+
+
+async def delete(call: AccountCall) -> dict[str, Any]:
+    """Delete an account with its keys, tokens and roles. Raises NotFound."""
+    await _change(call, lambda book: book.without_account(_account(call).email))
+    return {}
+
+
+async def create_key(call: AccountCall) -> dict[str, Any]:
+    """Make a key, and return its private half this once, as the file that Google's clients read. Raises
+    NotFound, InvalidRequest, FailedPrecondition."""
+    account = _account(call)
+    kind = call.body.get("privateKeyType") or "TYPE_GOOGLE_CREDENTIALS_FILE"
+    if kind != "TYPE_GOOGLE_CREDENTIALS_FILE":
+        text = "Only TYPE_GOOGLE_CREDENTIALS_FILE (json) is served, which every client reads."
+        raise InvalidRequest((Violation("privateKeyType", text),))
+    made = await asyncio.to_thread(account_tokens.new_key)
+    id_ = sha256(made.public.encode()).hexdigest()[:40]
+    key = AccountKey(id_, account.email, made.public, call.services.now())
+
+    def add(book: AccessBook) -> AccessBook:
+        if sum(known.email == account.email for known in book.keys.values()) >= _MOST_KEYS:
+            raise FailedPrecondition(
+                f"{account.email} has {_MOST_KEYS} keys already: delete one first (gcloud iam "
+                "service-accounts keys delete)."
+            )
+        return book.with_key(key)
+
+    await _change(call, add, key=id_)
+    file = {
+        "type": "service_account",
+        "project_id": account.project,
+        "private_key_id": id_,
+        "private_key": made.private,
+        "client_email": account.email,
+        "client_id": _unique_id(account),
+        "auth_uri": f"{call.root}/auth",
+        "token_uri": f"{call.root}/token",
+        "universe_domain": "googleapis.com",
+    }
+    content = base64.b64encode(json.dumps(file, indent=2).encode()).decode()
+    return {**_key_view(call, key), "privateKeyType": kind, "privateKeyData": content}
+
+
+async def list_keys(call: AccountCall) -> dict[str, Any]:
+    """List an account's keys. Raises NotFound."""
+    email = _account(call).email
+    keys = [key for key in call.services.access.book.keys.values() if key.email == email]
+    return {"keys": [_key_view(call, key) for key in sorted(keys, key=lambda key: key.created)]}
+
+
+async def get_key(call: AccountCall) -> dict[str, Any]:
+    """Return a key, without its private half. Raises NotFound."""
+    return _key_view(call, _key(call))
+
+
+async def delete_key(call: AccountCall) -> dict[str, Any]:
+    """Delete a key: what it has signed is refused from now on. Raises NotFound."""
+    await _change(call, lambda book: book.without_key(_key(call).id), key=call.names["key"])
+    return {}
+
+
+async def generate_access_token(call: AccountCall) -> dict[str, Any]:
+    """Return an access token of an account for somebody who may speak for it. Raises NotFound,
+    InvalidRequest, FailedPrecondition."""
+    account = _account(call)
+    lifetime = _SECONDS.fullmatch(str(call.body.get("lifetime") or f"{LIFETIME}s"))
+    seconds = int(lifetime[1]) if lifetime else 0
+    if not 0 < seconds <= LIFETIME:
+        text = f"It is a number of seconds with an s, at most {LIFETIME}s."
+        raise InvalidRequest((Violation("lifetime", text),))
+    if call.body.get("delegates"):
+        text = (
+            "Chains of accounts are not served: name the account itself, and have the role on it."
+        )
+        raise InvalidRequest((Violation("delegates", text),))
+    if account.disabled:
+        raise FailedPrecondition(
+            f"The service account {account.email} is disabled: enable it first."
+        )
+    bearer = Bearer(account.email, by=call.principal.email)
+    await call.services.access.record(account.project, call.record(account.email))
+    now = call.services.now() // 10**9
+    return {
+        "accessToken": call.services.access.mint(bearer, seconds),
+        "expireTime": _text(now + seconds),
+    }
+
+
+def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any]]:
+    """Return (HTTP status, JSON answer) for a form with an assertion that a key of an account has signed."""
+    fields = parse_qs(form.decode("utf-8", "replace"))
+    if fields.get("grant_type") != [GRANT]:
+        text = f"Only {GRANT} is served."
+        return 400, {"error": "unsupported_grant_type", "error_description": text}
+    assertion = fields.get("assertion", [""])[0]
+    try:
+        book = services.access.book
+        bearer = account_tokens.asserted(assertion, book, services.now() // 10**9)
+    except Unauthenticated as error:
+        return 400, {"error": "invalid_grant", "error_description": str(error)}
+    token = services.access.mint(bearer, LIFETIME)
+    return 200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFETIME}
+
+
+_ACCOUNTS: Final = "/v1/projects/{project}/serviceAccounts"
+_ACCOUNT: Final = f"{_ACCOUNTS}/{{account}}"
+METHODS: Final[Mapping[tuple[str, str], tuple[str, Handler]]] = {
+    ("POST", _ACCOUNTS): (f"{_IAM}.CreateServiceAccount", create),
+    ("GET", _ACCOUNTS): (f"{_IAM}.ListServiceAccounts", list_),
+    ("GET", _ACCOUNT): (f"{_IAM}.GetServiceAccount", get),
+    ("PATCH", _ACCOUNT): (f"{_IAM}.PatchServiceAccount", update),
+    ("DELETE", _ACCOUNT): (f"{_IAM}.DeleteServiceAccount", delete),
+    ("POST", f"{_ACCOUNT}:disable"): (f"{_IAM}.DisableServiceAccount", disable),
+    ("POST", f"{_ACCOUNT}:enable"): (f"{_IAM}.EnableServiceAccount", enable),
+    ("POST", f"{_ACCOUNT}/keys"): (f"{_IAM}.CreateServiceAccountKey", create_key),
+    ("GET", f"{_ACCOUNT}/keys"): (f"{_IAM}.ListServiceAccountKeys", list_keys),
+    ("GET", f"{_ACCOUNT}/keys/{{key}}"): (f"{_IAM}.GetServiceAccountKey", get_key),
+    ("DELETE", f"{_ACCOUNT}/keys/{{key}}"): (f"{_IAM}.DeleteServiceAccountKey", delete_key),
+    ("POST", f"{_ACCOUNT}:generateAccessToken"): (
+        "google.iam.credentials.v1.IAMCredentials.GenerateAccessToken",
+        generate_access_token,
+    ),
+}
+"""Methods by HTTP verb and path, with their full names."""
+
+
+async def answered(call: AccountCall, handler: Handler) -> dict[str, Any]:
+    """Answer a call if its principal may make it in the account's project. Raises PermissionDenied.
+
+    An account may be named without its project (`projects/-`). Whether there is one must not be told to
+    whoever may not see it.
+    """
+    project = call.names["project"]
+    if project == _ALL_PROJECTS:
+        account = call.services.access.book.accounts.get(call.names.get("account", ""))
+        project = account.project if account is not None else ""
+    try:
+        authorize(call.principal, call.method, (project,))
+    except PermissionDenied:
+        if call.names["project"] == _ALL_PROJECTS:
+            raise PermissionDenied(
+                f"{call.principal.email} may not call {call.method} on {call.names['account'][:200]!r}, or "
+                "there is no such service account."
+            ) from None
+        raise
+    return await handler(replace(call, names={**call.names, "project": project}))
+
+
+async def _change(
+    call: AccountCall, to: Callable[[AccessBook], AccessBook], **detail: object
+) -> None:
+    account = _account(call)
+    record = call.record(account.email, **detail)
+    await call.services.access.change(to, account.project, record)
+
+
+def _account(call: AccountCall) -> ServiceAccount:
+    """Return the account that the path names, by its address or its unique id. Raises NotFound."""
+    name, project = call.names["account"], call.names["project"]
+    for account in call.services.access.book.accounts.values():
+        if account.project == project and name in (account.email, _unique_id(account)):
+            return account
+    raise NotFound(f"There is no service account {name[:200]!r} in the project {project}.")
+
+
+def _key(call: AccountCall) -> AccountKey:
+    """Return the key that the path names. Raises NotFound."""
+    key = call.services.access.book.keys.get(call.names["key"])
+    if key is None or key.email != _account(call).email:
+        raise NotFound(f"There is no key {call.names['key'][:200]!r} of this service account.")
+    return key
+
+
+def _described(
+    call: AccountCall, account: ServiceAccount, faults: list[Violation]
+) -> ServiceAccount:
+    """Return the account with the texts that a request sets. Raises InvalidRequest, for `faults` as well."""
+    sent = _Described()
+    try:
+        sent = msgspec.convert(call.body.get("serviceAccount") or {}, _Described)
+    except msgspec.ValidationError as error:
+        faults.append(Violation("serviceAccount", f"{error}."))
+    if faults:
+        raise InvalidRequest(tuple(faults))
+    return replace(
+        account,
+        display_name=account.display_name if sent.display_name is None else sent.display_name,
+        description=account.description if sent.description is None else sent.description,
+    )
+
+
+def _view(account: ServiceAccount) -> dict[str, Any]:
+    texts = {"displayName": account.display_name, "description": account.description}
+    return {
+        "name": f"projects/{account.project}/serviceAccounts/{account.email}",
+        "projectId": account.project,
+        "uniqueId": _unique_id(account),
+        "email": account.email,
+        "oauth2ClientId": _unique_id(account),
+        **{name: text for name, text in texts.items() if text},
+        **({"disabled": True} if account.disabled else {}),
+    }
+
+
+def _key_view(call: AccountCall, key: AccountKey) -> dict[str, Any]:
+    return {
+        "name": f"projects/{call.names['project']}/serviceAccounts/{key.email}/keys/{key.id}",
+        "keyAlgorithm": "KEY_ALG_RSA_2048",
+        "keyOrigin": "GOOGLE_PROVIDED",
+        "keyType": "USER_MANAGED",
+        "validAfterTime": _text(key.created // 10**9),
+        "validBeforeTime": _FOR_EVER,
+    }
+
+
+def _unique_id(account: ServiceAccount) -> str:
+    """Return the 21 digits by which the public API names an account that is made anew under its address."""
+    digest = sha256(f"{account.email} {account.created}".encode()).digest()
+    return f"1{int.from_bytes(digest[:8]) % 10**20:020d}"
+
+
+def _text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,231 @@
+"""Service accounts, their keys, and every way to a token that Google's clients use; and the forgeries that
+must not be one."""
+
+import base64
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+
+from tests.contract.api.house import LOCATION, START, Answer, House
+from tests.people import known
+from trainshed.access.account_tokens import GRANT
+
+pytestmark = pytest.mark.anyio
+
+EMAIL = "trainer@p1.iam.gserviceaccount.com"
+ACCOUNTS = "/v1/projects/p1/serviceAccounts"
+ACCOUNT = f"{ACCOUNTS}/{EMAIL}"
+JOBS = f"{LOCATION}/customJobs"
+NOW = START // 10**9
+LIVES = {"iat": NOW, "exp": NOW + 3_600}
+AUDIENCE = "https://us-central1-aiplatform.googleapis.com/"
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[House]:
+    """With an account that may use Vertex in p1."""
+    house = House(tmp_path)
+    body = {"accountId": "trainer", "serviceAccount": {"displayName": "Trainer"}}
+    assert (await house.call("POST", ACCOUNTS, body)).json["email"] == EMAIL
+    body = {"role": "roles/aiplatform.user", "member": f"serviceAccount:{EMAIL}", "project": "p1"}
+    assert (await house.call("POST", "/trainshed/v1/access:change", body)).status == 200
+    yield house
+    house.close()
+
+
+async def key_file(house: House) -> dict[str, Any]:
+    answer = await house.call("POST", f"{ACCOUNT}/keys", {})
+    return json.loads(base64.b64decode(answer.json["privateKeyData"]))
+
+
+def signed(file: dict[str, Any], /, **claims: Any) -> str:
+    """A token as Google's libraries sign one; a claim of None is left out."""
+    header = {"alg": "RS256", "kid": file["private_key_id"]}
+    names = {"iss": EMAIL, "sub": EMAIL, "aud": AUDIENCE, **LIVES, **claims}
+    sent = {name: value for name, value in names.items() if value is not None}
+    return jwt.encode(header, sent, RSAKey.import_key(file["private_key"]))
+
+
+async def exchange(house: House, assertion: str) -> Answer:
+    form = urlencode({"grant_type": GRANT, "assertion": assertion}).encode()
+    return await house.call("POST", "/token", form, token=None)
+
+
+async def access_token(house: House, file: dict[str, Any]) -> str:
+    assertion = signed(file, sub=None, aud="https://oauth2.googleapis.com/token", scope="all")
+    return (await exchange(house, assertion)).json["access_token"]
+
+
+async def may(house: House, token: str) -> bool:
+    return (await house.call("GET", JOBS, token=token)).status == 200
+
+
+async def test_a_key_opens_what_its_account_was_given(house: House) -> None:
+    """By an exchanged token and by one that the client signs itself."""
+    file = await key_file(house)
+    assert file["token_uri"] == "http://trainshed.example/token"
+    for token in (await access_token(house, file), signed(file)):
+        assert await may(house, token)
+        foreign = await house.call("GET", JOBS.replace("p1", "p2"), token=token)
+        assert foreign.status == 403
+        whoami = await house.call("GET", "/trainshed/v1/whoami", token=token)
+        assert whoami.json["email"] == EMAIL
+
+
+async def test_accounts_and_keys_are_listed_changed_and_deleted(house: House) -> None:
+    file = await key_file(house)
+    [account] = (await house.call("GET", ACCOUNTS)).json["accounts"]
+    assert account["displayName"] == "Trainer"
+    assert (await house.call("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}")).json == account
+    [key] = (await house.call("GET", f"{ACCOUNT}/keys")).json["keys"]
+    assert key["name"].endswith(f"/keys/{file['private_key_id']}")
+    assert "privateKeyData" not in key
+    changed = await house.call("PATCH", ACCOUNT, {"serviceAccount": {"description": "nightly"}})
+    assert changed.json == {**account, "description": "nightly"}
+    assert (await house.call("DELETE", ACCOUNT)).json == {}
+    assert (await house.call("GET", ACCOUNTS)).json == {"accounts": []}
+    assert (await house.call("GET", ACCOUNT)).status == 404
+
+
+async def test_wrong_input_is_named(house: House) -> None:
+    body = {"accountId": "Bad", "serviceAccount": {"displayName": 5}}
+    refused = await house.call("POST", ACCOUNTS, body)
+    fields = [fault["field"] for fault in refused.error["details"][0]["fieldViolations"]]
+    assert fields == ["accountId", "serviceAccount"]
+    assert (await house.call("POST", ACCOUNTS, {"accountId": "trainer"})).status == 409
+    assert (await house.call("POST", ACCOUNTS, b"[]")).status == 400
+    assert (await house.call("POST", f"{ACCOUNT}/keys", {"privateKeyType": "P12"})).status == 400
+    for _ in range(10):
+        await key_file(house)
+    assert (await house.call("POST", f"{ACCOUNT}/keys", {})).error["status"] == (
+        "FAILED_PRECONDITION"
+    )
+
+
+async def test_what_is_taken_away_ends_at_once(house: House) -> None:
+    """A key, the account for a while, the account for good: tokens and assertions of before are refused, and
+    an account that is made anew under the address has nothing of the former one."""
+    file = await key_file(house)
+    token = await access_token(house, file)
+    await house.call("POST", f"{ACCOUNT}:disable", {})
+    assert not await may(house, token) and not await may(house, signed(file))
+    assert (await exchange(house, signed(file))).json["error"] == "invalid_grant"
+    await house.call("POST", f"{ACCOUNT}:enable", {})
+    assert await may(house, token)
+    await house.call("DELETE", f"{ACCOUNT}/keys/{file['private_key_id']}")
+    assert not await may(house, token) and not await may(house, signed(file))
+    other = await key_file(house)
+    await house.call("DELETE", ACCOUNT)
+    await house.call("POST", ACCOUNTS, {"accountId": "trainer"})
+    assert not await may(house, signed(other))
+    assert (await house.call("GET", JOBS, token=signed(await key_file(house)))).status == 403
+
+
+async def test_a_token_lives_for_an_hour_at_most(house: House) -> None:
+    file = await key_file(house)
+    token, own = await access_token(house, file), signed(file)
+    for wrong in (
+        {"exp": NOW + 3_700},
+        {"iat": NOW + 600, "exp": NOW + 700},
+        {"nbf": NOW + 600},
+        {"exp": None},
+        {"iat": None},
+        {"exp": "soon"},
+        {"exp": float("inf")},
+    ):
+        assert not await may(house, signed(file, **wrong)), wrong
+    house.clock += 3_601 * 10**9
+    assert not await may(house, token)
+    house.clock += 60 * 10**9
+    assert not await may(house, own)
+
+
+async def test_forged_tokens_are_refused(house: House) -> None:
+    """`alg=none`; the public key as a shared secret; another algorithm, key, account or subject; a token
+    that was changed; one for nobody."""
+    file = await key_file(house)
+    own, claims = RSAKey.import_key(file["private_key"]), {"iss": EMAIL, "sub": EMAIL, **LIVES}
+    kid = file["private_key_id"]
+    [key] = house.services.access.book.keys.values()
+
+    def encoded(part: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+
+    ours = {**claims, "key": kid, "by": "", "aud": AUDIENCE}
+    as_secret = OctKey.import_key(base64.b64encode(key.public.encode()))
+    real = signed(file)
+    head, body, signature = real.split(".")
+    forged = {
+        "none": f"{encoded({'alg': 'none', 'kid': kid})}.{body}.",
+        "none with a signature": f"{encoded({'alg': 'none', 'kid': kid})}.{body}.{signature}",
+        "public key as secret": jwt.encode({"alg": "HS256", "kid": kid}, ours, as_secret),
+        "other algorithm": jwt.encode(
+            {"alg": "RS512", "kid": kid}, claims, own, algorithms=["RS512"]
+        ),
+        "other key": jwt.encode(
+            {"alg": "RS256", "kid": kid}, {**claims, "aud": AUDIENCE}, RSAKey.generate_key(2048)
+        ),
+        "no kid": jwt.encode({"alg": "RS256"}, {**claims, "aud": AUDIENCE}, own),
+        "other account": signed(file, iss="else@p1.iam.gserviceaccount.com"),
+        "other subject": signed(file, sub="owner@trainshed.local"),
+        "issuer in a list": signed(file, iss=[EMAIL]),
+        "changed": f"{head}.{encoded({**claims, 'sub': 'owner@trainshed.local'})}.{signature}",
+        "for nobody": signed(file, aud=None),
+        "no token": f"{head}.{head}.{head}",
+        "embedded key": jwt.encode(
+            {"alg": "RS256", "kid": "mine", "jwk": own.as_dict(private=False)}, claims, own
+        ),
+    }
+    assert await may(house, real)
+    for name, token in forged.items():
+        answer = await house.call("GET", JOBS, token=token)
+        assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED"), name
+        assert (await exchange(house, token)).json["error"] == "invalid_grant", name
+
+
+async def test_who_may_speaks_for_an_account(house: House) -> None:
+    """`generateAccessToken`: for an hour at most, and no longer than the role lasts."""
+    path = f"/v1/projects/-/serviceAccounts/{EMAIL}:generateAccessToken"
+    creator = "roles/iam.serviceAccountTokenCreator"
+    ana = known(house.tokens, "ana@corp.example", creator, "p1")
+    answer = await house.call("POST", path, {"lifetime": "600s", "scope": ["x"]}, token=ana)
+    token = answer.json["accessToken"]
+    assert await may(house, token) and not await may(house, ana)
+    for wrong in ({"lifetime": "7200s"}, {"lifetime": "soon"}, {"delegates": ["x"]}):
+        assert (await house.call("POST", path, wrong, token=ana)).status == 400
+    body = {"role": creator, "member": "user:ana@corp.example", "project": "p1", "remove": True}
+    await house.call("POST", "/trainshed/v1/access:change", body)
+    assert not await may(house, token)
+
+
+@pytest.mark.parametrize(
+    "role", ["roles/editor", "roles/aiplatform.admin", "roles/iam.serviceAccountUser"]
+)
+async def test_nobody_else_gets_a_key_or_a_token(house: House, role: str) -> None:
+    """Nor is told whether there is an account in another project."""
+    bo = known(house.tokens, "bo@corp.example", role, "p1")
+    eve = known(house.tokens, "eve@corp.example", "roles/owner", "p2")
+    for token, project in ((bo, "p1"), (eve, "p1"), (eve, "-")):
+        path = f"/v1/projects/{project}/serviceAccounts"
+        answers = [
+            await house.call("POST", f"{path}/{name}{verb}", {}, token=token)
+            for verb in (":generateAccessToken", "/keys")
+            for name in (EMAIL, EMAIL.replace("trainer", "nobody"))
+        ]
+        assert {answer.status for answer in answers} == {403}
+        texts = [answer.error["message"].replace("nobody", "trainer") for answer in answers]
+        assert texts[0] == texts[1] and texts[2] == texts[3]
+
+
+async def test_what_was_done_is_in_the_audit(house: House) -> None:
+    file = await key_file(house)
+    audit = (await house.call("GET", "/trainshed/v1/audit?project=p1")).json["entries"]
+    assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
+    assert audit[0]["detail"] == {"key": file["private_key_id"]}
+    assert file["private_key"] not in json.dumps(audit)
