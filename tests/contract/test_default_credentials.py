@@ -119,7 +119,7 @@ def test_a_program_has_default_credentials_that_the_service_knows(replica: Repli
     project, email, token, identity = replica.program(ASKS)
     assert (project, email, identity) == ("p1", EMAIL, f"https://audience {EMAIL}")
     program = JobClaims(17, 1, "workerpool0-0", "p1", EMAIL)
-    known = Principal(EMAIL, Rights(projects={"p1": PROGRAM}), program)
+    known = Principal(EMAIL, Rights(projects={"p1": PROGRAM}), program=program)
     assert replica.authority.authenticate(f"Bearer {token}") == known
 
 

@@ -208,11 +208,11 @@ class House:
         )
 
     @asynccontextmanager
-    async def stream(self, path: str) -> AsyncGenerator["Lines"]:
+    async def stream(self, path: str, token: str = "") -> AsyncGenerator["Lines"]:
         """An open stream; leaving the context hangs up, as a client that goes away does."""
         lines = Lines()
         task = asyncio.create_task(
-            self.app(self._scope("GET", path, "", ()), lines.receive, lines.send)
+            self.app(self._scope("GET", path, token, ()), lines.receive, lines.send)
         )
         try:
             yield lines

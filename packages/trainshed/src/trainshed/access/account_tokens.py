@@ -13,11 +13,14 @@ from typing import Any, Final
 from msgspec import Struct
 
 from trainshed.access.book import AccessBook, AccountKey
+from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
 
 LIFETIME: Final = 3_600
 """Most seconds that a token is valid, as on the public service."""
 GRANT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+OWNER_EMAIL: Final = "owner@trainshed.local"
+"""Whoever has the token in `owner.token`, which only those can read who may read the data directory."""
 GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
 
 _ISSUER: Final = "https://trainshed.local"
@@ -33,16 +36,6 @@ class NewKey(Struct, frozen=True):
 
     public: str
     private: str
-
-
-class Bearer(Struct, frozen=True):
-    """For which account a token speaks, and who vouches for it."""
-
-    email: str
-    #: The id of the account's key that signed; "" = somebody else obtained the token for the account.
-    key: str = ""
-    #: The address of that somebody.
-    by: str = ""
 
 
 def is_json_web_token(token: str) -> bool:
@@ -78,32 +71,35 @@ def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
     """Return for whom a token speaks, which the service or a key of the account has signed. Raises
     Unauthenticated, which says why it is refused."""
     header = _header(token)
-    if header.get("alg") == "HS256":
-        claims = _claims(token, secret, "HS256")
-        if not claims:
-            raise Unauthenticated("The access token was not signed by this service: get a new one.")
-        _check_times(claims, now, 0)
-        bearer = Bearer(claims["sub"], claims["key"], claims["by"])
-        if bearer.key and bearer.key not in book.keys:
-            raise Unauthenticated(
-                f"The key of {bearer.email} by which this token was obtained was deleted."
-            )
-    else:
-        bearer = _self_signed(token, header, book, now)
-    account = book.accounts.get(bearer.email)
-    if account is None or account.disabled:
-        state = "was deleted" if account is None else "is disabled"
-        raise Unauthenticated(f"The service account {bearer.email} {state}.")
-    return bearer
+    if header.get("alg") != "HS256":
+        return _self_signed(token, header, book, now)
+    claims = _claims(token, secret, "HS256")
+    if not claims:
+        raise Unauthenticated("The access token was not signed by this service: get a new one.")
+    _check_times(claims, now, 0)
+    return Bearer(claims["sub"], claims["key"], claims["by"])
 
 
 def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
     """Return for which account an assertion of RFC 7523 speaks. Raises Unauthenticated."""
     bearer = _self_signed(assertion, _header(assertion), book, now)
+    check(bearer, book)
+    return bearer
+
+
+def check(bearer: Bearer, book: AccessBook) -> None:
+    """Raise Unauthenticated if the book does not hold any more what a token was made by."""
     account = book.accounts.get(bearer.email)
     if account is None or account.disabled:
-        raise Unauthenticated(f"The service account {bearer.email} is disabled.")
-    return bearer
+        state = "was deleted" if account is None else "is disabled"
+        raise Unauthenticated(f"The service account {bearer.email} {state}.")
+    if bearer.key and bearer.key not in book.keys:
+        raise Unauthenticated(
+            f"The key of {bearer.email} by which this token was obtained was deleted."
+        )
+    rights = book.policy.rights(bearer.by).within(account.project)
+    if bearer.by and bearer.by != OWNER_EMAIL and GET_ACCESS_TOKEN not in rights:
+        raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
 
 
 def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: int) -> Bearer:

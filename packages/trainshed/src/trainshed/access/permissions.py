@@ -23,6 +23,27 @@ _VERTEX_VIZIER = "google.cloud.aiplatform.v1.VizierService"
 _ML_VIZIER = "google.cloud.ml.v1.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
+_READS: Final = frozenset(
+    {
+        *(
+            "get",
+            "list",
+            "read",
+            "batchRead",
+            "test",
+            "explain",
+            "getConfig",
+            "getIamPolicy",
+            "readLogs",
+        ),
+        *("tensorboard", "queryContextLineageSubgraph", "queryExecutionInputsAndOutputs"),
+    }
+)
+"""The verbs of permissions to look at something."""
+_MEASURED: Final = ("aiplatform.tensorboard", "aiplatform.contexts.", "aiplatform.executions.")
+_MEASURES: Final = frozenset({"trials", "artifacts", "metadataStores", "logEntries"})
+"""What programs and their experiments write in great number is no matter of an audit."""
+
 PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_VERTEX_JOBS}.CreateCustomJob": "aiplatform.customJobs.create",
     f"{_VERTEX_JOBS}.GetCustomJob": "aiplatform.customJobs.get",
@@ -234,3 +255,10 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Jobs.Tensorboard": "trainshed.jobs.tensorboard",
     "trainshed.v1.Jobs.AutopsyFiles": "trainshed.jobs.shell",
 }
+
+
+def is_recorded(method: str) -> bool:
+    """Whether the audit tells of calls of this method."""
+    permission = PERMISSIONS[method]
+    _, resource, verb = permission.split(".")
+    return not (verb in _READS or resource in _MEASURES or permission.startswith(_MEASURED))

@@ -29,12 +29,24 @@ class Rights(Struct, frozen=True):
         )
 
 
+class Bearer(Struct, frozen=True):
+    """For which service account a token speaks, and who vouches for it."""
+
+    email: str
+    #: The id of the account's key that signed; "" = somebody else obtained the token for the account.
+    key: str = ""
+    #: The address of that somebody.
+    by: str = ""
+
+
 class Principal(Struct, frozen=True):
     """An identity that this service knows."""
 
     #: Its name in the audit record and in answers.
     email: str
     rights: Rights = Rights()
+    #: What it showed: the digest of its token, or what a token of a service account says; None = neither.
+    shown: str | Bearer | None = None
     #: The program of a job that it is; None = it is a person or a service account with a token of its own.
     program: JobClaims | None = None
 

@@ -11,20 +11,18 @@ from collections.abc import Callable
 from typing import Final
 
 from trainshed.access import account_tokens
-from trainshed.access.account_tokens import GET_ACCESS_TOKEN, Bearer
+from trainshed.access.account_tokens import OWNER_EMAIL
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
-from trainshed.access.principals import Principal, Rights
+from trainshed.access.principals import Bearer, Principal, Rights
 from trainshed.access.roles import OWNER, PROGRAM, ROLES
 from trainshed.core.errors import Unauthenticated
 
-OWNER_EMAIL: Final = "owner@trainshed.local"
-"""Whoever has the token in `owner.token`, which only those can read who may read the data directory."""
 _HOW: Final = (
     "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
     "CLOUDSDK_AUTH_ACCESS_TOKEN"
 )
-_OWNER: Final = Principal(OWNER_EMAIL, Rights(ROLES[OWNER]))
+_OWNER: Final = Rights(ROLES[OWNER])
 
 
 class TokenAuthority:
@@ -68,7 +66,8 @@ class TokenAuthority:
         if self._jobs is not None and is_job_token(token):
             return self._program(self._jobs, token)
         if self._jobs is not None and account_tokens.is_json_web_token(token):
-            return self._account(self._jobs.account_secret, token)
+            secret, seconds = self._jobs.account_secret, self._now() // 10**9
+            return self._account(account_tokens.read(token, secret, self.book, seconds))
         principal = self.holder(digest_of(token))
         if principal is None:
             raise Unauthenticated(f"The access token is not known here: {_HOW}.")
@@ -78,12 +77,26 @@ class TokenAuthority:
         """Returns for whom the token with this SHA-256 (hexadecimal digits) speaks; None if it is not known,
         or has expired."""
         if digest == self._owner:
-            return _OWNER
+            return Principal(OWNER_EMAIL, _OWNER, digest)
         token = self.book.tokens.get(digest)
         if token is None or (token.expires is not None and token.expires <= self._now()):
             return None
         self.used(digest)
-        return Principal(token.email, self.book.policy.rights(token.email))
+        return Principal(token.email, self.book.policy.rights(token.email), digest)
+
+    def vouches(self, principal: Principal) -> bool:
+        """Whether what somebody has shown is still good, for the same rights. What programs have shown is
+        not looked at."""
+        match principal.shown:
+            case None:
+                return True
+            case str(digest):
+                return self.holder(digest) == principal
+            case bearer:
+                try:
+                    return self._account(bearer) == principal
+                except Unauthenticated:
+                    return False
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         """Returns an access token of a service account that is valid for so many seconds."""
@@ -95,14 +108,9 @@ class TokenAuthority:
         """The SHA-256 of every token, in hexadecimal digits."""
         return [self._owner, *self.book.tokens]
 
-    def _account(self, secret: bytes, token: str) -> Principal:
-        bearer = account_tokens.read(token, secret, self.book, self._now() // 10**9)
-        project = self.book.accounts[bearer.email].project
-        if bearer.by not in ("", OWNER_EMAIL) and GET_ACCESS_TOKEN not in self.book.policy.rights(
-            bearer.by
-        ).within(project):
-            raise Unauthenticated(f"{bearer.by} may not speak for {bearer.email} any more.")
-        return Principal(bearer.email, self.book.policy.rights(bearer.email))
+    def _account(self, bearer: Bearer) -> Principal:
+        account_tokens.check(bearer, self.book)
+        return Principal(bearer.email, self.book.policy.rights(bearer.email), bearer)
 
     def _program(self, jobs: JobTokens, token: str) -> Principal:
         claims = jobs.read(token)
@@ -121,7 +129,7 @@ class TokenAuthority:
 
 def program(claims: JobClaims) -> Principal:
     """Returns the principal of a job's program."""
-    return Principal(claims.email, Rights(projects={claims.project: PROGRAM}), claims)
+    return Principal(claims.email, Rights(projects={claims.project: PROGRAM}), program=claims)
 
 
 def new_token() -> str:

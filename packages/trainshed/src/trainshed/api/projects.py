@@ -18,12 +18,12 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
+from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.names import project_number
-from trainshed.store.access import AuditRecord
 from trainshed.wire import pool
 
 _V3: Final = "google.cloud.resourcemanager.v3.Projects"
@@ -56,7 +56,6 @@ async def create_project(call: Call, request: Any) -> Message:
     """Make a project, and return an operation that is done."""
     project = request.project
     made = await create(
-        call.principal,
         call.services,
         project.project_id,
         project.display_name,
@@ -84,8 +83,9 @@ async def update_project(call: Call, request: Any) -> Message:
         else known.display_name,
         labels=dict(request.project.labels) if "labels" in paths else known.labels,
     )
-    record = AuditRecord(call.principal.email, call.method, f"projects/{name}")
-    await call.services.access.change(lambda book: book.with_project(changed), name, record)
+    await call.services.access.change(
+        lambda book: book.with_project(changed), name, f"projects/{name}"
+    )
     operation: Any = pool.message_class("google.longrunning.Operation")(
         name=f"operations/up.{project_number(name)}", done=True
     )
@@ -118,8 +118,7 @@ async def set_policy(call: Call, request: Any) -> Message:
         return book.with_grants(name, grants)
 
     detail: dict[str, object] = {}
-    record = AuditRecord(call.principal.email, call.method, f"projects/{name}", detail=detail)
-    await call.services.access.change(change, name, record)
+    await call.services.access.change(change, name, f"projects/{name}", detail)
     return policy_view(grants)
 
 
@@ -161,9 +160,9 @@ async def create_by_v1(
         labels = msgspec.convert(body.get("labels") or {}, dict[str, str])
     except msgspec.ValidationError as error:
         raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
-    return _creation(
-        services.access.book, await create(principal, services, texts[0], texts[1], labels)
-    )
+    async with audited(services, principal, _CREATE):
+        made = await create(services, texts[0], texts[1], labels)
+    return _creation(services.access.book, made)
 
 
 def creation(principal: Principal, services: Services, operation: str) -> dict[str, Any]:
@@ -189,7 +188,6 @@ def _creation(book: AccessBook, name: str) -> dict[str, Any]:
 
 
 async def create(
-    principal: Principal,
     services: Services,
     name: str,
     display_name: str,
@@ -204,8 +202,7 @@ async def create(
             raise AlreadyExists(f"The project {name} exists already; choose another id.")
         return book.with_project(project)
 
-    record = AuditRecord(principal.email, _CREATE, f"projects/{name}")
-    await services.access.change(add, name, record)
+    await services.access.change(add, name, f"projects/{name}")
     return name
 
 

@@ -62,6 +62,7 @@ from trainshed.httpd.messages import (
     sized,
 )
 from trainshed.httpd.routing import ANY, Router, Template
+from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import METHOD, Logged
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, routes
@@ -157,6 +158,7 @@ class ApiApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
+        SOURCE.set((scope.get("client") or ("",))[0])
         if scope["type"] == "http":
             async with Logged(scope, send, self._services.meters) as logged:
                 answered = keeps_credentials(scope, logged)

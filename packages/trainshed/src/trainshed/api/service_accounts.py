@@ -19,10 +19,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access import account_tokens
-from trainshed.access.account_tokens import GRANT, LIFETIME, Bearer
+from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
-from trainshed.access.principals import Principal
+from trainshed.access.principals import Bearer, Principal
+from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import (
@@ -34,7 +35,7 @@ from trainshed.core.errors import (
     Unauthenticated,
     Violation,
 )
-from trainshed.store.access import AuditRecord
+from trainshed.store.audit import concerns
 
 _IAM: Final = "google.iam.admin.v1.IAM"
 _ID: Final = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -57,10 +58,6 @@ class AccountCall(Struct, frozen=True):
     body: Mapping[str, Any]
     #: Scheme and authority by which the caller reached the service.
     root: str
-
-    def record(self, email: str, **detail: object) -> AuditRecord:
-        name = f"projects/{self.names['project']}/serviceAccounts/{email}"
-        return AuditRecord(self.principal.email, self.method, name, detail=detail)
 
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -92,7 +89,7 @@ async def create(call: AccountCall) -> dict[str, Any]:
             raise AlreadyExists(f"The service account {email} exists already; choose another id.")
         return book.with_account(account)
 
-    await call.services.access.change(add, project, call.record(email))
+    await call.services.access.change(add, project, _name(project, email))
     return _view(account)
 
 
@@ -206,7 +203,7 @@ async def generate_access_token(call: AccountCall) -> dict[str, Any]:
             f"The service account {account.email} is disabled: enable it first."
         )
     bearer = Bearer(account.email, by=call.principal.email)
-    await call.services.access.record(account.project, call.record(account.email))
+    concerns(account.project, _name(account.project, account.email))
     now = call.services.now() // 10**9
     return {
         "accessToken": call.services.access.mint(bearer, seconds),
@@ -271,15 +268,20 @@ async def answered(call: AccountCall, handler: Handler) -> dict[str, Any]:
                 "there is no such service account."
             ) from None
         raise
-    return await handler(replace(call, names={**call.names, "project": project}))
+    async with audited(call.services, call.principal, call.method, project):
+        return await handler(replace(call, names={**call.names, "project": project}))
 
 
 async def _change(
     call: AccountCall, to: Callable[[AccessBook], AccessBook], **detail: object
 ) -> None:
     account = _account(call)
-    record = call.record(account.email, **detail)
-    await call.services.access.change(to, account.project, record)
+    name = _name(account.project, account.email)
+    await call.services.access.change(to, account.project, name, detail)
+
+
+def _name(project: str, email: str) -> str:
+    return f"projects/{project}/serviceAccounts/{email}"
 
 
 def _account(call: AccountCall) -> ServiceAccount:
@@ -320,7 +322,7 @@ def _described(
 def _view(account: ServiceAccount) -> dict[str, Any]:
     texts = {"displayName": account.display_name, "description": account.description}
     return {
-        "name": f"projects/{account.project}/serviceAccounts/{account.email}",
+        "name": _name(account.project, account.email),
         "projectId": account.project,
         "uniqueId": _unique_id(account),
         "email": account.email,
@@ -332,7 +334,7 @@ def _view(account: ServiceAccount) -> dict[str, Any]:
 
 def _key_view(call: AccountCall, key: AccountKey) -> dict[str, Any]:
     return {
-        "name": f"projects/{call.names['project']}/serviceAccounts/{key.email}/keys/{key.id}",
+        "name": f"{_name(call.names['project'], key.email)}/keys/{key.id}",
         "keyAlgorithm": "KEY_ALG_RSA_2048",
         "keyOrigin": "GOOGLE_PROVIDED",
         "keyType": "USER_MANAGED",

@@ -209,11 +209,11 @@ def _verb(method: str) -> str:
     return method.removeprefix("trainshed.v1.").removeprefix("google.cloud.")
 
 
-def _detail(detail: Mapping[str, str | list[str]]) -> str:
+def _detail(detail: Mapping[str, str | float | list[str]]) -> str:
     return "; ".join(
         f"{key} {', '.join(value) if isinstance(value, list) else value}"
         for key, value in detail.items()
-        if value
+        if value not in ("", [])
     )
 
 
@@ -328,6 +328,7 @@ KINDS: Final = {
             (
                 Field("TIME", "time", _moment),
                 Field("WHO", "who"),
+                Field("AS", "actingAs"),
                 Field("METHOD", "method", _verb),
                 Field("RESOURCE", "resource"),
                 Field("WHAT", "detail", _detail, flexible=True),

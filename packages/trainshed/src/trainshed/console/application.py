@@ -193,11 +193,11 @@ class ConsoleApplication:
         visit = self._visit(inner, session, variables)
         more = ADDED.get(page)
         if more is None:
-            key = f"{session.principal} {path}?{call.raw_query}"
+            key = f"{session.principal.email} {path}?{call.raw_query}"
             parts = live.stream(page, visit, self._looks, key)
         else:
             # The query is for the added stream. The page's parts depend on its path alone.
-            parts = live.stream(page, visit, self._looks, f"{session.principal} {path}")
+            parts = live.stream(page, visit, self._looks, f"{session.principal.email} {path}")
             if visit.query("lines"):
                 parts = live.merged(parts, more(visit))
         return self._guarded(Streamed(parts, self._closing, _EVENTS))

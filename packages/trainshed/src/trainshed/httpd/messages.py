@@ -14,6 +14,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Mapping,
     MutableMapping,
     Sequence,
@@ -231,10 +232,18 @@ def sized(body: bytes, kind: bytes, status: int = 200, more: Headers = ()) -> Re
 class Streamed(Response):
     """A response whose parts are sent until they end, the caller goes away, or the server shuts down."""
 
-    def __init__(self, parts: AsyncGenerator[bytes], closing: asyncio.Event, kind: bytes) -> None:
+    def __init__(
+        self,
+        parts: AsyncGenerator[bytes],
+        closing: asyncio.Event,
+        kind: bytes,
+        lapse: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
+        """`lapse`: returns when the caller may have no more parts."""
         super().__init__(headers=[(b"content-type", kind), (b"cache-control", b"no-store")])
         self._parts = parts
         self._closing = closing
+        self._lapse = lapse
 
     async def send(self, receive: Receive, send: Send) -> None:
         await self.start(send)
@@ -250,7 +259,9 @@ class Streamed(Response):
                 pass
 
         pumping = joined(pump())
-        enders = (joined(gone()), joined(self._closing.wait()))
+        enders = [joined(gone()), joined(self._closing.wait())]
+        if self._lapse is not None:
+            enders.append(joined(self._lapse()))
         try:
             await asyncio.wait((pumping, *enders), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.access.account_tokens import Bearer
 from trainshed.access.book import FILE, AccessBook, AccessFile, documents
+from trainshed.access.principals import Bearer, Principal
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
-from trainshed.store.access import Access, AuditRecord, AuditRow
+from trainshed.store import audit
+from trainshed.store.access import Access
+from trainshed.store.audit import AuditRow
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class AccessKeeper:
         self._stored, uses = store.load()
         self._uses: dict[str, Nanos] = dict(uses)
         self._unwritten: dict[str, Nanos] = {}
+        self._changed = asyncio.Event()
         authority.used = self._note_use
 
     @property
@@ -55,16 +58,25 @@ class AccessKeeper:
         return self._uses
 
     async def change(
-        self, to: Callable[[AccessBook], AccessBook], project: str, record: AuditRecord
+        self,
+        to: Callable[[AccessBook], AccessBook],
+        project: str,
+        resource: str,
+        detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
         async with self._changing:
             book = to(self.book)
             after = documents(book)
             put = {key: text for key, text in after.items() if self._stored.get(key) != text}
             removed = [key for key in self._stored if key not in after]
-            await self._store.change(put, removed, at=self._now(), audit=[(project, record)])
+            audit.concerns(project, resource)
+            if detail and (call := audit.under_way()) is not None:
+                call.detail = detail
+            await self._store.change(put, removed)
             self._stored = after
             self._authority.replace(book)
+            self._changed.set()
+            self._changed = asyncio.Event()
             text = msgspec.json.encode(AccessFile.of(self._owner, after)).decode()
             try:
                 await asyncio.to_thread(durable.write, str(self._file), text)
@@ -75,6 +87,10 @@ class AccessKeeper:
                 ) from error
             return book
 
+    async def lapse(self, principal: Principal) -> None:
+        while self._authority.vouches(principal):
+            await self._changed.wait()
+
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         return self._authority.mint(bearer, lifetime)
 
@@ -83,8 +99,9 @@ class AccessKeeper:
     ) -> tuple[AuditRow, ...]:
         return await self._store.audited(project, before, limit)
 
-    async def record(self, project: str, record: AuditRecord) -> None:
-        await self._store.change({}, (), at=self._now(), audit=[(project, record)])
+    async def record(self) -> None:
+        if audit.under_way() is not None:
+            await self._store.change({}, ())
 
     async def write_uses(self) -> None:
         """Write from time to time when tokens were last shown. Runs until it is cancelled."""

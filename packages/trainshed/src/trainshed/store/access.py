@@ -1,49 +1,13 @@
 """The store's port for who is known here, and for the audit record of what people changed."""
 
-import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from msgspec import Struct, field
-
 from trainshed.core.units import Nanos
+from trainshed.store.audit import AuditRow
 
 Documents = Mapping[tuple[str, str], bytes]
 """The entries of the access book in JSON, by (kind, key)."""
-
-
-class AuditRecord(Struct, frozen=True, omit_defaults=True):
-    """One change, or one look at something secret."""
-
-    #: Who did it, by e-mail address.
-    who: str
-    #: The method's full name.
-    method: str
-    #: What it was done to: a resource's name.
-    resource: str = ""
-    #: The address that the request came from; "" = from within.
-    source: str = ""
-    #: What was changed and how; no secrets.
-    detail: Mapping[str, object] = field(default_factory=dict[str, object])
-
-
-class AuditRow(Struct, frozen=True):
-    """A record as it is stored."""
-
-    seq: int
-    at: Nanos
-    #: "" = it concerns the whole service.
-    project: str
-    record: AuditRecord
-    hash: bytes
-
-
-def chained(before: bytes, at: Nanos, project: str, content: bytes) -> bytes:
-    """Return the hash of a record: SHA-256 of the hash before it, and of what the record holds."""
-    digest = hashlib.sha256(before)
-    digest.update(b"%d\0%s\0" % (at, project.encode()))
-    digest.update(content)
-    return digest.digest()
 
 
 class Access(Protocol):
@@ -57,11 +21,8 @@ class Access(Protocol):
         self,
         put: Documents,
         removed: Collection[tuple[str, str]],
-        *,
-        at: Nanos,
-        audit: Sequence[tuple[str, AuditRecord]],
     ) -> None:
-        """Write and remove entries, and add the records of it, (project, record), in one transaction."""
+        """Write and remove entries, in one transaction."""
         ...
 
     async def note_uses(self, uses: Mapping[str, Nanos]) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
+from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
@@ -107,7 +108,9 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
             authorize(principal, method, projects_of(request))
         if method in _CREATING:
             refuse_more(principal, request)
-        return await handler(call, request)
+        project = next(projects_of(request), "")
+        async with audited(call.services, principal, method, project, _subject(request)):
+            return await handler(call, request)
 
     return within
 
@@ -235,6 +238,15 @@ def project_in(name: str) -> str:
             return project
         case _:
             return ""
+
+
+def _subject(request: Message) -> str:
+    """Return the name of what a request is about: its own, that of the resource in it, or their parent's."""
+    for name in ("name", "resource", "parent"):
+        if text := getattr(request, name, ""):
+            return str(text)
+    parts = (value for _, value in request.ListFields() if "name" in _texts(value))
+    return next((str(part.name) for part in parts), "")
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from trainshed.access.account_tokens import Bearer
 from trainshed.access.book import AccessBook
+from trainshed.access.principals import Bearer, Principal
 from trainshed.access.sealing import Sealer
 from trainshed.api.calls.progress import ProgressBook
 from trainshed.api.calls.tickets import Links, Tickets
@@ -24,7 +24,7 @@ from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
-from trainshed.store.access import AuditRecord, AuditRow
+from trainshed.store.audit import AuditRow
 from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.metadata import Metadata
@@ -282,19 +282,29 @@ class AccessKeeper(Protocol):
         ...
 
     async def change(
-        self, to: Callable[[AccessBook], AccessBook], project: str, record: AuditRecord
+        self,
+        to: Callable[[AccessBook], AccessBook],
+        project: str,
+        resource: str,
+        detail: Mapping[str, object] | None = None,
     ) -> AccessBook:
-        """Store what `to` makes of the book, with a record of it, and return it. It is in force when this
-        returns. `project`: the one that it concerns, "" = the whole service. What `to` raises is raised
-        here, and then nothing has happened. Raises Unavailable."""
+        """Store what `to` makes of the book, and return it. It is in force when this returns. For the record:
+        `project`, the one that it concerns, "" = the whole service; `resource`, the name of what is changed;
+        `detail`, how, which `to` may fill in. What `to` raises is raised here, and then nothing has
+        happened. Raises Unavailable."""
+        ...
+
+    async def lapse(self, principal: Principal) -> None:
+        """Return when somebody has other rights than before, or what they have shown is not good any more:
+        whatever goes on for them ends then."""
         ...
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         """Return an access token of a service account that is valid for so many seconds."""
         ...
 
-    async def record(self, project: str, record: AuditRecord) -> None:
-        """Store a record of something that changed nothing. Raises Unavailable."""
+    async def record(self) -> None:
+        """Store the record of the call under way, which has changed nothing. Raises Unavailable."""
         ...
 
     async def audited(

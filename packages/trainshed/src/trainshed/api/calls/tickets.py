@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trainshed.access.principals import Principal
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
@@ -34,6 +35,8 @@ class Ticket(Struct, frozen=True):
     who: str
     #: The attempt whose autopsy is meant; 0 = the replica that runs.
     autopsy: int = 0
+    #: Whose rights it needs; None = it came by a link.
+    principal: Principal | None = None
 
 
 class Tickets:

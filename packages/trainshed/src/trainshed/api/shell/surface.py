@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -62,6 +62,8 @@ _GUARDS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-cache"),
 )
+_STOPS: Final = "The service stops; the job runs on. Come back later."
+_LAPSED: Final = "Your rights here have changed: hung up. Open the shell again if you still may."
 _BY_LINK: Final = "somebody with the job's link"
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
@@ -161,11 +163,22 @@ class ShellSurface:
             return
         try:
             await say(send, {"title": shell.title})
-            idle, closing = shells.idle, self._services.closing
-            await bridge(receive, send, shell.terminal, idle, closing)
+            await bridge(receive, send, shell.terminal, shells.idle, self._end(ticket))
         finally:
             # Also if the client is gone, because the end belongs to the timeline.
             await asyncio.shield(shell.close())
+
+    async def _end(self, ticket: Ticket) -> str:
+        """Return why a shell ends that nobody has left, when it does."""
+        ends: dict[asyncio.Task[Any], str] = {joined(self._services.closing.wait()): _STOPS}
+        if ticket.principal is not None:
+            ends[joined(self._services.access.lapse(ticket.principal))] = _LAPSED
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return next(text for task, text in ends.items() if task.done())
+        finally:
+            for task in ends:
+                task.cancel()
 
     def _order(self, text: str) -> tuple[Ticket, TerminalRequest]:
         """Return the ticket and the terminal that the first message asks for. Raises PermissionDenied,
@@ -203,10 +216,14 @@ async def _refuse(send: Send, text: str) -> None:
 
 
 async def bridge(
-    receive: Receive, send: Send, terminal: Terminal, idle: float, closing: asyncio.Event
+    receive: Receive,
+    send: Send,
+    terminal: Terminal,
+    idle: float,
+    end: Coroutine[Any, Any, str],
 ) -> None:
     """Carry a shell's input and output over a WebSocket until either side ends. `idle`: seconds without a
-    byte either way after which it hangs up, 0 = never. `closing`: set when the service stops."""
+    byte either way after which it hangs up, 0 = never. `end`: returns when it has to end, and says why."""
     patience = asyncio.timeout(idle or None)
 
     def moved() -> None:
@@ -228,11 +245,8 @@ async def bridge(
             else:
                 await _obey(terminal, message.get("text") or "")
 
-    async def stop() -> None:
-        await closing.wait()
-
-    showing, typing, stopping = map(joined, (show(), type_(), stop()))
-    tasks = (showing, typing, stopping)
+    showing, typing, ending = joined(show()), joined(type_()), joined(end)
+    tasks = (showing, typing, ending)
     try:
         try:
             async with patience:
@@ -248,7 +262,7 @@ async def bridge(
             await say(send, {"exit": terminal.status})
             await hang_up(send, NORMAL)
         else:
-            await say(send, {"error": "The service stops; the job runs on. Come back later."})
+            await say(send, {"error": ending.result()})
             await hang_up(send, GOING_AWAY)
     finally:
         terminal.close()

@@ -9,7 +9,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.places import read_project
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.store.access import AuditRecord, AuditRow
+from trainshed.store.audit import AuditRow
 from trainshed.wire.trainshed_v1 import access as records
 from trainshed.wire.trainshed_v1.record import Nothing
 
@@ -18,8 +18,7 @@ _DAY: Final = 24 * 3600 * 10**9
 _LONGEST_NOTE: Final = 200
 _MOST_TOKENS: Final = 20
 """Most tokens of one person: a script that makes one each time is noticed."""
-_PAGE: Final = 100
-_LARGEST_PAGE: Final = 1000
+_PAGE: Final = 500
 
 
 async def who_am_i(call: JsonCall) -> records.Identity:
@@ -82,7 +81,7 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     detail: dict[str, object] = {"for": email, "token": stored.id}
     if grant is not None:
         detail["added"] = [f"{role} in {project or 'all projects'}"]
-    await call.services.access.change(add, "", _record(call, "Tokens.Create", email, detail))
+    await call.services.access.change(add, "", email, detail)
     view = _token_view(call, stored)
     return records.IssuedToken(
         id=view.id,
@@ -111,8 +110,7 @@ async def revoke_token(call: JsonCall) -> Nothing:
         return book.without_tokens(token.digest for token in gone)
 
     detail: dict[str, object] = {}
-    record = _record(call, "Tokens.Revoke", target, detail)
-    await call.services.access.change(remove, "", record)
+    await call.services.access.change(remove, "", target, detail)
     return Nothing()
 
 
@@ -155,24 +153,22 @@ async def change(call: JsonCall) -> records.Grant:
 
     detail: dict[str, object] = {"removed" if is_removed else "added": [f"{role} {member}"]}
     where = f"projects/{project}" if project else ""
-    await call.services.access.change(to, project, _record(call, "Access.Change", where, detail))
+    await call.services.access.change(to, project, where, detail)
     return _grant_view(grant)
 
 
 async def audit(call: JsonCall) -> records.AuditPage:
-    """`GET /trainshed/v1/audit[?project=P&before=SEQ&limit=N]`: return what was changed, newest first; `-` =
-    in all projects, and of the service itself."""
+    """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return what was changed, newest first; `-` = in all
+    projects, and of the service itself."""
     fields = Fields({"project": call.parameter("project") or None})
     project = _project(call, fields)
     fields.refuse()
-    limit = min(call.number("limit") or _PAGE, _LARGEST_PAGE)
-    rows = await call.services.access.audited(
-        project or None, call.number("before") or None, limit + 1
-    )
-    page = rows[:limit]
+    before = call.number("pageToken") or None
+    rows = await call.services.access.audited(project or None, before, _PAGE + 1)
+    page = rows[:_PAGE]
     return records.AuditPage(
         entries=tuple([_entry(row) for row in page]),
-        next=page[-1].seq if len(rows) > limit else 0,
+        next_page_token=str(page[-1].seq) if len(rows) > _PAGE else "",
     )
 
 
@@ -181,10 +177,6 @@ def _project(call: JsonCall, fields: Fields) -> str:
     if fields.raw("project") == _ALL_PROJECTS:
         return ""
     return read_project(call, fields, "roles")
-
-
-def _record(call: JsonCall, method: str, resource: str, detail: dict[str, object]) -> AuditRecord:
-    return AuditRecord(call.principal.email, f"trainshed.v1.{method}", resource, detail=detail)
 
 
 def _token_view(call: JsonCall, token: Token) -> records.Token:
@@ -209,6 +201,7 @@ def _entry(row: AuditRow) -> records.AuditEntry:
         seq=row.seq,
         time=text_micros(row.at),
         who=row.record.who,
+        acting_as=row.record.acting_as,
         method=row.record.method,
         project=row.project,
         resource=row.record.resource,

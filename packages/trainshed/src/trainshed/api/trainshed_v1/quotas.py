@@ -11,6 +11,7 @@ from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
 from trainshed.api.trainshed_v1.places import read_place
 from trainshed.core.capacity import QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
+from trainshed.store import audit
 from trainshed.wire.trainshed_v1 import capacity as records
 
 UNLIMITED: Final = "unlimited"
@@ -39,24 +40,32 @@ async def list_(call: JsonCall) -> records.QuotaList:
 async def set_(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:set`: set a quota. A job that was admitted under another limit keeps its
     capacity."""
-    services, fields = call.services, call.fields()
+    fields = call.fields()
     key = _key(call, fields)
     limit = _limit(fields)
     fields.refuse()
-    if limit is None:
-        await services.intake.clear_quota(key)
-    else:
-        await services.intake.set_quota(key, limit)
-    await services.capacity.capacity_changed()
-    return _view_of(call, key)
+    return await _change(call, key, limit)
 
 
 async def clear(call: JsonCall) -> records.PlacedQuota:
     """`POST /trainshed/v1/quotas:clear`: remove the limit. There need not be one."""
-    services, fields = call.services, call.fields()
+    fields = call.fields()
     key = _key(call, fields)
     fields.refuse()
-    await services.intake.clear_quota(key)
+    return await _change(call, key, None)
+
+
+async def _change(call: JsonCall, key: QuotaKey, limit: float | None) -> records.PlacedQuota:
+    """Set a limit, or clear it, and return the quota as it is then."""
+    services = call.services
+    if (record := audit.under_way()) is not None:
+        after = UNLIMITED if limit is None else limit
+        record.resource = f"quota of {key.metric} in {key.region}"
+        record.detail = {"before": _view_of(call, key).limit, "after": after}
+    if limit is None:
+        await services.intake.clear_quota(key)
+    else:
+        await services.intake.set_quota(key, limit)
     await services.capacity.capacity_changed()
     return _view_of(call, key)
 

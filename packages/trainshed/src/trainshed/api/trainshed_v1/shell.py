@@ -32,7 +32,9 @@ async def open_(call: JsonCall) -> records.ShellTicket:
     else:
         live_replica(job, replica or ReplicaId(0, 0), shells.autopsies(job.uid))
         attempt, replica = job.attempt, replica or ReplicaId(0, 0)
-    ticket = Ticket(job.uid, replica, call.principal.email, attempt if autopsy else 0)
+    ticket = Ticket(
+        job.uid, replica, call.principal.email, attempt if autopsy else 0, call.principal
+    )
     token, until = shells.tickets.issue(ticket)
     return records.ShellTicket(
         token=token,

@@ -5,6 +5,7 @@ A path is a collection (`nodes`), or one of its members (`nodes/node-1`), perhap
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
+from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.call import project_in
 from trainshed.api.calls.http import (
     MAX_BODY,
@@ -198,7 +200,9 @@ class TrainshedSurface:
         call = JsonCall(principal, self._services, target, request.values, body, method.body)
         call = await _authorized(call, method.name)
         if method.stream is not None:
-            return Streamed(await method.stream(call), self._services.closing, method.kind)
+            lapse = partial(self._services.access.lapse, principal)
+            parts = await method.stream(call)
+            return Streamed(parts, self._services.closing, method.kind, lapse)
         return json_answer(encode_text(plain(await _answer(method, call))))
 
     async def ask(
@@ -240,7 +244,12 @@ class TrainshedSurface:
 
 
 async def _answer(method: Method, call: JsonCall) -> Record:
-    return await method.answer(call) if method.answer is not None else Nothing()
+    if method.answer is None:
+        return Nothing()
+    project = next(iter(_projects(call, method.name)), "")
+    resource = call.target or str(call.body.get("name") or "")
+    async with audited(call.services, call.principal, method.name, project, resource):
+        return await method.answer(call)
 
 
 async def _authorized(call: JsonCall, method: str) -> JsonCall:

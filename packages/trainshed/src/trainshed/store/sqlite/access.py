@@ -1,16 +1,21 @@
 """Implements `store.access` on SQLite."""
 
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
 from trainshed.core.units import Nanos
-from trainshed.store.access import AuditRecord, AuditRow, Documents, chained
+from trainshed.store.access import Documents
+from trainshed.store.audit import AuditRecord, AuditRow, chained, under_way
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
 _SQL = load_statements("access.sql")
 _NEWEST = (1 << 63) - 1
+_KEPT: Final = 400 * 24 * 3600 * 10**9
+"""Nanoseconds that records are kept: a year, and a month to notice it."""
+T = TypeVar("T")
 
 
 class SqliteAccess:
@@ -30,9 +35,6 @@ class SqliteAccess:
         self,
         put: Documents,
         removed: Collection[tuple[str, str]],
-        *,
-        at: Nanos,
-        audit: Sequence[tuple[str, AuditRecord]],
     ) -> None:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany(_SQL["remove"], removed)
@@ -41,8 +43,6 @@ class SqliteAccess:
             )
             tokens = [(key,) for kind, key in removed if kind == "token"]
             connection.executemany(_SQL["forget_uses"], tokens)
-            for project, record in audit:
-                _add(connection, at, project, record)
 
         await self._writer.run("change_access", work)
 
@@ -68,9 +68,21 @@ class SqliteAccess:
         return await self._snapshots.aside(read)
 
 
-def _add(connection: sqlite3.Connection, at: Nanos, project: str, record: AuditRecord) -> None:
-    content = msgspec.json.encode(record)
-    row = connection.execute(_SQL["last_hash"]).fetchone()
-    chain = chained(row[0] if row else b"", at, project, content)
-    values = {"at": at, "project_id": project, "content": content, "hash": chain}
-    connection.execute(_SQL["add_audit"], values)
+def recorded(work: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
+    """Return `work`, which then also adds the record of the call under way. When it is committed, the caller
+    has to say so."""
+    call = under_way()
+    if call is None:
+        return work
+
+    def with_record(connection: sqlite3.Connection) -> T:
+        result = work(connection)
+        content = msgspec.json.encode(call.record())
+        row = connection.execute(_SQL["last_hash"]).fetchone()
+        chain = chained(row[0] if row else b"", call.at, call.project, content)
+        values = {"at": call.at, "project_id": call.project, "content": content, "hash": chain}
+        connection.execute(_SQL["add_audit"], values)
+        connection.execute(_SQL["forget_audit"], {"before": call.at - _KEPT})
+        return result
+
+    return with_record

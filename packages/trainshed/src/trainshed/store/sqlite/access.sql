@@ -24,6 +24,9 @@ SELECT hash FROM audit ORDER BY seq DESC LIMIT 1;
 -- name: add_audit
 INSERT INTO audit (at, project_id, content, hash) VALUES (:at, :project_id, :content, :hash);
 
+-- name: forget_audit
+DELETE FROM audit WHERE seq = (SELECT min(seq) FROM audit) AND at < :before;
+
 -- name: audit_page
 SELECT seq, at, project_id, content, hash FROM audit
 WHERE seq < :before AND (:project_id IS NULL OR project_id = :project_id)

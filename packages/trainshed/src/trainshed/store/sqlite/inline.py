@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
+from trainshed.store.audit import record_is_stored
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
-from trainshed.store.sqlite.access import SqliteAccess
+from trainshed.store.sqlite.access import SqliteAccess, recorded
 from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
@@ -73,7 +74,10 @@ class InlineStore:
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Implements `sqlite.connections.Writing`."""
-        return past_bad_records(lambda: self._run(what, work), self._set_aside)
+        carrying = recorded(work)
+        result = past_bad_records(lambda: self._run(what, carrying), self._set_aside)
+        record_is_stored()
+        return result
 
     def _run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         self._check_open()

@@ -17,6 +17,7 @@ from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
+from trainshed.store.audit import concerns
 from trainshed.store.codec import (
     decode_job,
     encode_cancel,
@@ -65,6 +66,8 @@ class SqliteIntake:
             for store in stores:
                 store(connection)
 
+        if made:
+            concerns(made[0].job.name.project_id, str(made[0].job.name))
         await self._writer.run("create_jobs", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
@@ -75,6 +78,7 @@ class SqliteIntake:
             connection.execute(_SQL["append_cancel"], {"uid": uid, "intent": intent})
             return uid
 
+        concerns(name.project_id, str(name))
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
@@ -85,6 +89,7 @@ class SqliteIntake:
             connection.execute(_SQL["append_drill"], {"uid": uid, "intent": intent})
             return uid
 
+        concerns(name.project_id, str(name))
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
@@ -117,6 +122,7 @@ class SqliteIntake:
             record, current, updated, kind = row
             return decode_job(record, current, updated, kind)
 
+        concerns(name.project_id, str(name))
         return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
@@ -137,6 +143,7 @@ class SqliteIntake:
             insert_operation(connection, operation)
             return uid
 
+        concerns(name.project_id, str(name))
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:

@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
+from trainshed.store.audit import record_is_stored
 from trainshed.store.codec import UnreadableRecord
+from trainshed.store.sqlite.access import recorded
 from trainshed.store.sqlite.presence import OpenFiles
 from trainshed.store.sqlite.setting_aside import SettingAside
 from trainshed.store.sqlite.snapshots import unreadable
@@ -59,10 +61,12 @@ class Writer:
 
         If the caller is cancelled meanwhile, the write may or may not be done.
         """
-        last: bytes | None = None
+        work, last = recorded(work), None
         while True:
             try:
-                return await self._run(what, work)
+                result = await self._run(what, work)
+                record_is_stored()
+                return result
             except UnreadableRecord as bad:
                 if bad.raw == last:
                     raise Unavailable(f"{bad}, and it cannot be set aside") from bad

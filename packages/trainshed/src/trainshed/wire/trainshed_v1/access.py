@@ -89,12 +89,14 @@ class AuditEntry(Record, frozen=True):
     seq: int = 0
     time: str = ""
     who: str = ""
+    #: The service account as which it was done; "" = none.
+    acting_as: str = ""
     #: The method's full name.
     method: str = ""
     #: "" = it concerns the whole service.
     project: str = ""
     resource: str = ""
-    #: The address that the request came from; "" = from within.
+    #: The address that the request came from; "" = it is not known.
     source: str = ""
     detail: Mapping[str, Any] = {}
     #: SHA-256 of the entry before and of this one, in hexadecimal digits.
@@ -105,5 +107,5 @@ class AuditPage(Record, frozen=True):
     """A page of the audit record, newest first."""
 
     entries: tuple[AuditEntry, ...] = ()
-    #: What to send as `before` for the next page; 0 = there is none.
-    next: int = 0
+    #: What to send as `pageToken` for the next page; "" = there is none.
+    next_page_token: str = ""

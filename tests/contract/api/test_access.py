@@ -1,0 +1,189 @@
+"""Tokens of people: made, shown once, in force at once, and gone at once, from whatever goes on by them; and
+the record of who did what."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import LOCATION, START, House
+from tests.contract.api.shelling import Shelled
+from tests.people import known
+from tests.unit.specs_requests import custom_job
+from trainshed.store.audit import chained
+
+pytestmark = pytest.mark.anyio
+
+OURS = "/trainshed/v1"
+JOBS = f"{LOCATION}/customJobs"
+ANA = "ana@corp.example"
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[Shelled]:
+    house = Shelled(tmp_path)
+    yield house
+    house.close()
+
+
+async def token_of(house: House, email: str = ANA, **fields: Any) -> dict[str, Any]:
+    body = {"email": email, "role": "roles/aiplatform.user", "project": "p1", **fields}
+    answer = await house.call("POST", f"{OURS}/tokens", body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def audit(house: House, query: str = "?project=-") -> list[dict[str, Any]]:
+    """From the oldest on."""
+    return (await house.call("GET", f"{OURS}/audit{query}")).json["entries"][::-1]
+
+
+async def test_a_token_is_shown_once_and_does_what_its_roles_allow(house: Shelled) -> None:
+    made = await token_of(house, note="laptop", days=1)
+    assert (await house.call("GET", JOBS, token=made["token"])).status == 200
+    assert (await house.call("GET", JOBS.replace("p1", "p2"), token=made["token"])).status == 403
+    [listed] = (await house.call("GET", f"{OURS}/tokens")).json["tokens"]
+    assert listed["note"] == "laptop" and "token" not in listed
+    assert made["token"] not in json.dumps(await audit(house))
+    house.clock += 24 * 3600 * 10**9
+    assert (await house.call("GET", JOBS, token=made["token"])).status == 401
+
+
+async def test_of_two_tokens_one_is_replaced_without_a_gap(house: Shelled) -> None:
+    old, new = await token_of(house), await token_of(house)
+    assert (await house.call("DELETE", f"{OURS}/tokens/{old['id']}")).status == 200
+    assert (await house.call("GET", JOBS, token=old["token"])).status == 401
+    assert (await house.call("GET", JOBS, token=new["token"])).status == 200
+    assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 200
+    assert (await house.call("GET", JOBS, token=new["token"])).status == 401
+    assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
+
+
+async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
+    body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
+    query = {"project": "p1"}
+    error = (await house.call("POST", f"{OURS}/tokens", body | query)).error
+    fields = {fault["field"] for fault in error["details"][0]["fieldViolations"]}
+    assert fields == set(body)
+
+
+@pytest.mark.parametrize("how", ["token", "role"])
+async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, how: str) -> None:
+    name = (await house.call("POST", JOBS, custom_job())).json["name"]
+    await house.run(name)
+    house.write_log(1000, "workerpool0-0", (START, "first"))
+    made = await token_of(house)
+    path = f"{OURS}/jobs/1000/logs?follow=true"
+    async with house.stream(path, made["token"]) as followed, house.stream(path) as others:
+        assert "first" in str(await followed.next()) and "first" in str(await others.next())
+        if how == "token":
+            await house.call("DELETE", f"{OURS}/tokens/{made['id']}")
+        else:
+            grant = {"role": "roles/aiplatform.user", "member": f"user:{ANA}", "project": "p1"}
+            await house.call("POST", f"{OURS}/access:change", {**grant, "remove": True})
+        assert await followed.next() is None
+        house.write_log(1000, "workerpool0-0", (START + 1, "second"))
+        assert "second" in str(await others.next())
+
+
+async def test_a_shell_ends_with_the_right_to_it(house: Shelled) -> None:
+    name = (await house.call("POST", JOBS, custom_job())).json["name"]
+    await house.run(name)
+    made = await token_of(house)
+    path = f"{OURS}/jobs/1000:shell"
+    ticket = (await house.call("POST", path, {}, token=made["token"])).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=ticket)
+        assert "title" in await socket.next()
+        await house.call("DELETE", f"{OURS}/tokens/{made['id']}")
+        assert "rights" in (await socket.next())["error"]
+        assert await socket.next() is None
+    assert house.shells.terminals[0].closed
+
+
+async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shelled) -> None:
+    """Jobs, quotas, secrets, shells and rights; looks at them are not told, nor what failed."""
+    made = await token_of(house)
+    name = (await house.call("POST", JOBS, custom_job(), token=made["token"])).json["name"]
+    await house.run(name)
+    await house.call("GET", f"/v1/{name}", token=made["token"])
+    await house.call("POST", JOBS, {}, token=made["token"])
+    await house.call("POST", f"{OURS}/jobs/1000:shell", {}, token=made["token"])
+    await house.call("POST", f"/v1/{name}:cancel", {}, token=made["token"])
+    quota = {"metric": "cpus_n1_e2", "limit": 8, "project": "p1"}
+    await house.call("POST", f"{OURS}/quotas:set", {**quota, "region": "us-central1"})
+    secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
+    await house.call("POST", f"{OURS}/secrets", secret)
+    told = [
+        (row["who"], row["method"].rpartition(".")[2], row["resource"])
+        for row in await audit(house)
+    ]
+    owner = "owner@trainshed.local"
+    assert told == [
+        (owner, "Create", ANA),
+        (ANA, "CreateCustomJob", name),
+        (ANA, "Shell", "1000"),
+        (ANA, "CancelCustomJob", name),
+        (owner, "Set", "quota of cpus_n1_e2 in us-central1"),
+        (owner, "Set", "key"),
+    ]
+    rows = await audit(house, "?project=p1")
+    assert [row["resource"] for row in rows][:1] == [name]
+    assert rows[-2]["detail"] == {"before": "unlimited", "after": 8.0}
+    assert "c2VjcmV0" not in json.dumps(rows)
+
+
+async def test_the_record_is_a_chain_that_a_changed_row_breaks(house: Shelled) -> None:
+    """Whoever keeps the last hash elsewhere can tell."""
+    for number in range(3):
+        await token_of(house, f"person{number}@corp.example")
+    rows = (await house.store.access.audited(None, None, 10))[::-1]
+    before = b""
+    for row in rows:
+        content = house_content(house, row.seq)
+        assert row.hash == chained(before, row.at, row.project, content)
+        assert row.hash != chained(
+            before, row.at, row.project, content.replace(b"person", b"people")
+        )
+        assert len(content) + len(row.hash) <= 400
+        before = row.hash
+
+
+def house_content(house: House, seq: int) -> bytes:
+    import sqlite3
+
+    [file] = (house.log_root.parent / "data").glob("*.db")
+    with sqlite3.connect(file) as connection:
+        return connection.execute("SELECT content FROM audit WHERE seq = ?", (seq,)).fetchone()[0]
+
+
+async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
+    """What is refused by the store is not told as done."""
+    body = {"project_id": "vision"}
+    assert (await house.call("POST", "/v3/projects", body)).status == 200
+    assert (await house.call("POST", "/v3/projects", body)).status == 409
+    told = [row["resource"] for row in await audit(house)]
+    assert told == ["projects/vision"]
+
+
+async def test_who_speaks_for_an_account_is_told_beside_it(house: Shelled) -> None:
+    await house.call("POST", "/v1/projects/p1/serviceAccounts", {"accountId": "trainer"})
+    email = "trainer@p1.iam.gserviceaccount.com"
+    known(house.tokens, email, "roles/aiplatform.user", "p1")
+    path = f"/v1/projects/-/serviceAccounts/{email}:generateAccessToken"
+    token = (await house.call("POST", path, {})).json["accessToken"]
+    await house.call("POST", JOBS, custom_job(), token=token)
+    *_, made, job = await audit(house, "?project=p1")
+    assert (made["who"], made["resource"].rpartition("/")[2]) == ("owner@trainshed.local", email)
+    assert (job["who"], job["actingAs"]) == ("owner@trainshed.local", email)
+
+
+async def test_a_long_record_comes_in_pages(house: Shelled) -> None:
+    for number in range(3):
+        await token_of(house, f"person{number}@corp.example")
+    first = await audit(house)
+    token = first[-1]["seq"]
+    rows = await audit(house, f"?project=-&pageToken={token}")
+    assert [row["seq"] for row in rows] == [row["seq"] for row in first[:-1]]
