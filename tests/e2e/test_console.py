@@ -228,6 +228,8 @@ def pages(service: Service) -> dict[str, str]:
         "dataset": f"/datasets/{dataset}{here}",
         "model": f"/models/{model}{here}",
         "settings": "/settings",
+        "team": "/team",
+        "audit": "/team/audit",
         "buckets": "/buckets",
         "bucket": f"/buckets/{service.extra['bucket']}",
         "outputs": f"/jobs/{whole}/outputs",

@@ -7,17 +7,17 @@ asked again once the projects are known that the request names.
 from collections.abc import Iterable
 from typing import Final
 
-from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.permissions import OF_THE_SERVICE, PERMISSIONS
 from trainshed.access.policy import member_of
 from trainshed.access.principals import Principal
 from trainshed.access.roles import ROLES
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 
+_FOR_EVERYBODY: Final = frozenset({"trainshed.v1.Service.GetStatus", "trainshed.v1.Service.WhoAmI"})
+"""Whoever is known may ask, without any role."""
 _OF_NO_PROJECT: Final = frozenset(
     {
-        "trainshed.v1.Service.GetStatus",
-        "trainshed.v1.Service.WhoAmI",
         "google.cloud.resourcemanager.v3.Projects.ListProjects",
         "google.cloud.resourcemanager.v3.Projects.SearchProjects",
     }
@@ -37,8 +37,13 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
             f"{principal.email} may not call {method}: no permission is defined for it"
         )
     rights = principal.rights
-    if permission in rights.everywhere:
+    if permission in rights.everywhere or method in _FOR_EVERYBODY:
         return
+    if permission.startswith(OF_THE_SERVICE):
+        raise PermissionDenied(
+            f"{principal.email} may not call {method}: it concerns the whole service, and needs the permission "
+            f"{permission} there. {_advice(principal, permission, '')}"
+        )
     if not rights.anywhere(permission):
         raise PermissionDenied(
             f"{principal.email} may not call {method}: it needs the permission {permission}, which "
@@ -56,8 +61,8 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
     foreign = [project for project in unique if project not in own]
     if foreign or not unique:
         mine = ", ".join(project for project in rights.projects if project in own)
+        where = foreign[0] if foreign and foreign[0] != "-" else "PROJECT"
         what = f"names {', '.join(foreign)}" if foreign else "names no project"
-        where = foreign[0] if foreign else "PROJECT"
         advice = (
             f"name what lies in {mine}"
             if principal.program is not None
@@ -70,14 +75,19 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
 
 
 def _advice(principal: Principal, permission: str, project: str) -> str:
-    """Return who can give the permission, and how."""
+    """Return who can give the permission, and how. `project`: "" = it concerns the whole service."""
     if principal.program is not None:
         return "Have a person do that."
     roles = [role for role, held in ROLES.items() if permission in held]
     if not roles:
         return "Nobody can be given that."
+    least = min(roles, key=lambda role: len(ROLES[role]))
+    if not project:
+        return (
+            "An owner of the service can give it: trainshed iam "
+            f"{member_of(principal.email)} {least} --project -"
+        )
     return (
         f"An owner can give it: gcloud projects add-iam-policy-binding {project} "
-        f"--member={member_of(principal.email)} --role={roles[0]}"
-        + (f" (also in {', '.join(roles[1:])})" if roles[1:] else "")
+        f"--member={member_of(principal.email)} --role={least}"
     )

@@ -23,6 +23,11 @@ _VERTEX_VIZIER = "google.cloud.aiplatform.v1.VizierService"
 _ML_VIZIER = "google.cloud.ml.v1.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
+OF_THE_SERVICE: Final = (
+    *("trainshed.nodes.", "trainshed.settings.", "trainshed.tokens.", "trainshed.logs.collect"),
+    *("trainshed.secrets.rotateKey", "resourcemanager.projects.create"),
+)
+"""How permissions begin that concern no project: who has them in some projects only cannot use them."""
 _READS: Final = frozenset(
     {
         *(

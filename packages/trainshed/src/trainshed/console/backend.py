@@ -14,7 +14,17 @@ from trainshed.wire.trainshed_v1.record import Record
 FIRST_SEGMENTS: Final = frozenset(
     {
         *("", "assets", "buckets", "datasets", "events", "experiments", "jobs", "login", "logout"),
-        *("models", "nodes", "queue", "quotas", "settings", "signed-in", "studies", "submit"),
+        *(
+            "models",
+            "nodes",
+            "queue",
+            "quotas",
+            "settings",
+            "signed-in",
+            "studies",
+            "submit",
+            "team",
+        ),
     }
 )
 """First segments of the paths that belong to the console."""

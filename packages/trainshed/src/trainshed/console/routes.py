@@ -15,6 +15,7 @@ from trainshed.console.pages import (
     settings,
     studies,
     submit,
+    team,
 )
 from trainshed.console.visits import Action, Page, Visit
 from trainshed.httpd.messages import Response
@@ -40,6 +41,8 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/datasets/{dataset}"): collections.dataset,
     ("GET", "/studies"): studies.studies,
     ("GET", "/studies/{study}"): studies.study,
+    ("GET", "/team"): team.page,
+    ("GET", "/team/audit"): team.audit,
     ("GET", "/settings"): settings.page,
     ("GET", "/buckets"): buckets.buckets,
     ("GET", "/buckets/{bucket}"): buckets.bucket,
@@ -56,6 +59,10 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/submit/json/check"): submit.check_json,
     ("POST", "/nodes/{node}/drain"): capacity.drain,
     ("POST", "/nodes/{node}/undrain"): capacity.undrain,
+    ("POST", "/team/roles"): team.give,
+    ("POST", "/team/roles/remove"): team.take,
+    ("POST", "/team/tokens"): team.create_token,
+    ("POST", "/team/tokens/{token}/delete"): team.delete_token,
     ("POST", "/quotas"): capacity.set_quota,
     ("POST", "/quotas/clear"): capacity.clear_quota,
 }

@@ -7,12 +7,14 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
 from trainshed.access.sessions import Session
 from trainshed.console.backend import Backend, Buckets, Facts
 from trainshed.console.feeds import Feeds
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Request, Response
+from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.record import Record
 
 R = TypeVar("R", bound=Record)
@@ -87,6 +89,28 @@ class Visit(Struct, frozen=True):
         answer = await self.backend.ask(self.principal, "GET", path, parameters)
         assert isinstance(answer, record), f"{path} answers {type(answer).__name__}"
         return answer
+
+    async def get_if_allowed(self, record: type[R], path: str, **query: str) -> R | None:
+        """As `get`; None if the visitor may not see it. Raises Refused."""
+        try:
+            return await self.get(record, path, **query)
+        except Refused as refused:
+            if refused.code is not StatusCode.PERMISSION_DENIED:
+                raise
+            return None
+
+    def may(self, method: str, project: str = "") -> bool:
+        """Whether the visitor may call a method in a project; without one, in the page's, or in some if that
+        shows all."""
+        permission = PERMISSIONS[method]
+        project = project or self.project
+        if project == _ANY_PROJECT:
+            return self.principal.rights.anywhere(permission)
+        return self.principal.may(permission, project)
+
+    def may_everywhere(self, method: str) -> bool:
+        """Whether the visitor may call a method on what belongs to no project."""
+        return PERMISSIONS[method] in self.principal.rights.everywhere
 
     async def do(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Record:
         """Call a method of `/trainshed/v1` that changes something. Raises Refused."""

@@ -61,7 +61,8 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     role = fields.text("role")
     if role and (fault := role_fault(role)):
         fields.fault("role", fault)
-    project = _project(call, fields)
+    # Without a role it means nothing.
+    project = _project(call, fields) if role else str(fields.raw("project") or "")
     fields.refuse()
     token, now = new_token(), call.services.now()
     stored = Token(digest_of(token), email, now, int(now + days * _DAY) if days else None, note)

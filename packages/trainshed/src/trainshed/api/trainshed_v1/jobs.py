@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
 
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
@@ -51,22 +52,27 @@ _LARGEST_PAGE: Final = 500
 
 async def status(call: JsonCall) -> records.Status:
     """`GET /trainshed/v1/status[?project=P]`: return the service's state, and the defaults for clients.
-    `bucket` is the default bucket of the project, else of the service's own; it may have to be made first."""
-    own = call.services.settings
+    `bucket` is the default bucket of the project, else of the caller's; it may have to be made first."""
+    own, principal = call.services.settings, call.principal
+    # Somebody who has rights in one project only means that one.
+    usual = (
+        own.project if principal.rights.within(own.project) else principal.project or own.project
+    )
     name = call.parameter("project")
-    project = _project(name) if name else own.project
+    project = _project(name) if name else usual
+    is_operator = PERMISSIONS["trainshed.v1.Service.ListSettings"] in principal.rights.everywhere
     return records.Status(
         version=own.version,
         start_time=text_micros(call.services.started),
         principal=call.principal.email,
         apis=("aiplatform.v1", "ml.v1", "logging.v2"),
-        project=own.project,
+        project=usual,
         region=own.region,
         bucket=default_bucket(own.bucket, own.project, project),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
-        retention=_retention(call.services.retention()),
-        notifications=await _outbox(call.services),
+        retention=_retention(call.services.retention()) if is_operator else UNSET,
+        notifications=await _outbox(call.services) if is_operator else UNSET,
     )
 
 

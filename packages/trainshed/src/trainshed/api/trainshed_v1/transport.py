@@ -84,6 +84,7 @@ _IN_PROJECTS: Final = frozenset(
     }
 )
 """Methods that are about one project, which their query or body names."""
+_ALL_PROJECTS: Final = ("-",)
 _SECRET: Final = 4 << 20
 """Most bytes of such a body. It exceeds every valid secret, so that too large ones are refused with their own
 limit."""
@@ -254,7 +255,7 @@ async def _answer(method: Method, call: JsonCall) -> Record:
 
 async def _authorized(call: JsonCall, method: str) -> JsonCall:
     """Return the call if its principal may make it in the project that it is about. Somebody with the
-    permission in one project means that one if none is named. Raises PermissionDenied."""
+    permission in one project means that one if none is named, or all are. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
     if permission in principal.rights.everywhere:
         return call
@@ -262,7 +263,7 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
         await _authorize_id(call, method)
         return call
     projects = _projects(call, method)
-    if not projects and method in _IN_PROJECTS:
+    if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS:
         own = [name for name, held in principal.rights.projects.items() if permission in held]
         if len(own) == 1:
             projects = (own[0],)

@@ -42,9 +42,9 @@ async def queue(visit: Visit) -> View:
         glance="true",
         limit=str(_RUNNING),
     )
-    nodes = await visit.get(NodeList, "nodes")
+    nodes = await visit.get_if_allowed(NodeList, "nodes")
     held: dict[str, int] = {}
-    for node in nodes.nodes:
+    for node in nodes.nodes if nodes else ():
         for replica in node.replicas or ():
             held[replica.job] = held.get(replica.job, 0) + 1
     quotas = await _quotas(visit)
@@ -59,7 +59,15 @@ async def queue(visit: Visit) -> View:
             "running": Part(
                 "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
             ),
-            "quotas": Part("_queue_quotas.html", {"quotas": quotas, "metrics": metrics()}),
+            "quotas": Part(
+                "_queue_quotas.html",
+                {
+                    "quotas": quotas,
+                    "metrics": metrics(),
+                    "may_set": bool(quotas.project)
+                    and visit.may("trainshed.v1.Quotas.Set", quotas.project),
+                },
+            ),
         },
         lives=True,
         place="queue",

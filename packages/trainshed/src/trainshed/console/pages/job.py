@@ -28,6 +28,11 @@ _LAST_LINES: Final = 12
 """Last lines of the log that are shown."""
 FINAL: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 """States of jobs that are over."""
+_CREATING: Final = {
+    "vertex": "google.cloud.aiplatform.v1.JobService.CreateCustomJob",
+    "ml": "google.cloud.ml.v1.JobService.CreateJob",
+}
+"""What creates a copy of a job, by the job's API."""
 _WAITING: Final = frozenset({"QUEUED", "PREPARING", "PAUSED"})
 _GIVEN: Final = (
     *("displayName", "labels", "jobSpec", "trialJobSpec", "studySpec", "maxTrialCount"),
@@ -43,6 +48,7 @@ async def describe(visit: Visit, job: str = "") -> JobDescription:
 
 def head(visit: Visit, job: JobDescription, tab: str) -> Part:
     """Return the part at the top of each page of a job: its name, state, actions and tabs."""
+    project = job.name.split("/")[1]
     return Part(
         "_job_head.html",
         {
@@ -50,7 +56,9 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
             "tab": tab,
             "title": job.display_name or job.job_id,
             "is_over": job.state in FINAL,
-            "may_retry": job.state in FINAL - {"SUCCEEDED"},
+            "project": project,
+            "may_retry": job.state in FINAL - {"SUCCEEDED"}
+            and visit.may(_CREATING[job.api], project),
             "has_replicas": job.replicas is not UNSET,
             "is_tuning": job.tuning is not UNSET,
             "began": epoch(job.create_time),

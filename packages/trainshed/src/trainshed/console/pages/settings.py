@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final
 
 from trainshed.console.visits import View, Visit
-from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Status
-from trainshed.wire.trainshed_v1.record import Record
 from trainshed.wire.trainshed_v1.secrets import SecretList
 from trainshed.wire.trainshed_v1.settings import Setting, SettingList
 
-R = TypeVar("R", bound=Record)
 SOURCES: Final = (("", "All"), ("changed", "Changed"), ("default", "Default"))
 
 
@@ -19,8 +16,10 @@ async def page(visit: Visit) -> View:
     """`/settings[?show=changed|default][&search=TEXT]`: the service, and the settings that match."""
     status = await visit.get(Status, "status")
     project, _ = visit.place
-    secrets = await _if_allowed(visit, SecretList, "secrets", project) if project else None
-    listed = await _if_allowed(visit, SettingList, "settings")
+    secrets = (
+        await visit.get_if_allowed(SecretList, "secrets", project=project) if project else None
+    )
+    listed = await visit.get_if_allowed(SettingList, "settings")
     return View(
         "Settings",
         "settings.html",
@@ -35,16 +34,6 @@ async def page(visit: Visit) -> View:
         },
         place="settings",
     )
-
-
-async def _if_allowed(visit: Visit, record: type[R], path: str, project: str = "") -> R | None:
-    """Return what a method answers; None if the visitor may not see it."""
-    try:
-        return await visit.get(record, path, project=project)
-    except Refused as refused:
-        if refused.code is not StatusCode.PERMISSION_DENIED:
-            raise
-        return None
 
 
 def grouped(

@@ -246,6 +246,7 @@ class SqliteLedger:
                 )
             store(connection)
 
+        concerns(made.job.name.project_id, str(made.job.name))
         await self._writer.run("create", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:

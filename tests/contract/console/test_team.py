@@ -1,0 +1,89 @@
+"""The console for a team: roles and tokens by its forms, who did what, and no more than what one may."""
+
+import re
+
+import pytest
+
+from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.test_pages import submit
+from tests.people import known
+from trainshed.console.routes import PAGES
+
+pytestmark = pytest.mark.anyio
+
+ANA = "ana@corp.example"
+OF_OTHERS = ("/nodes", "/team/audit", "/jobs/{job}/trials", "/buckets")
+"""Pages of operators, of owners, of tuning jobs, and of the process of buckets, which is not here."""
+
+
+async def visitor(house: ConsoleHouse, role: str, project: str = "p1") -> Browser:
+    person = Browser(house)
+    await person.sign_in(token=known(house.tokens, ANA, role, project))
+    return person
+
+
+async def test_a_role_is_given_and_taken_away(house: ConsoleHouse, browser: Browser) -> None:
+    form = {"member": ANA, "role": "roles/aiplatform.viewer", "project": "p1"}
+    assert (await browser.post("/team/roles", **form)).status == 303
+    page = text_of(await browser.get("/team?project=p1"))
+    assert f"user:{ANA} roles/aiplatform.viewer p1" in page
+    assert (await browser.post("/team/roles/remove", **form)).status == 303
+    assert ANA not in text_of(await browser.get("/team?project=p1"))
+    form["role"] = "roles/king"
+    assert "roles/king" in text_of(await browser.post("/team/roles", **form))
+
+
+async def test_a_token_is_shown_once_and_ends_what_it_opened(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    page = (await browser.post("/team/tokens", email=ANA, days="7")).body.decode()
+    [token] = re.findall(r"<code>([A-Za-z0-9_-]{43})</code>", page)
+    assert token not in (await browser.get("/team")).body.decode()
+    ana = Browser(house)
+    await ana.sign_in(token=token)
+    assert "You have no role yet" in text_of(await ana.get("/team"))
+    [stored] = house.services.access.book.tokens.values()
+    assert (await browser.post(f"/team/tokens/{stored.id}/delete")).status == 303
+    assert (await ana.get("/team")).status != 200
+
+
+async def test_the_audit_tells_who_did_what(house: ConsoleHouse, browser: Browser) -> None:
+    await browser.post("/team/roles", member=ANA, role="roles/viewer", project="p1")
+    page = text_of(await browser.get("/team/audit?project=p1"))
+    assert "owner@trainshed.local" in page and f"added roles/viewer user:{ANA}" in page
+
+
+async def test_a_viewer_has_no_buttons_and_other_projects_do_not_show(house: ConsoleHouse) -> None:
+    uid = await submit(house)
+    viewer = await visitor(house, "roles/aiplatform.viewer")
+    page = (await viewer.get(f"/jobs/{uid}")).body.decode()
+    assert "Queued" in page
+    for action in ("Cancel the job", ">Shell<", ">Drill<", ">Retry<", 'href="/submit"', "/nodes"):
+        assert action not in page, action
+    assert "Set a quota" not in text_of(await viewer.get("/queue"))
+    team = text_of(await viewer.get("/team"))
+    for action in ("Give a role", "Make a token", "Audit", "audit"):
+        assert action not in team, action
+    answer = await viewer.post("/team/tokens", email=ANA)
+    assert answer.status == 403 and "trainshed.tokens.create" in text_of(answer)
+
+
+@pytest.mark.parametrize("role", ["roles/aiplatform.user", "roles/editor", "roles/owner"])
+async def test_the_pages_of_one_project_are_whole(house: ConsoleHouse, role: str) -> None:
+    """For somebody who knows no other; an owner of the project gives its roles."""
+    uid = await submit(house)
+    person = await visitor(house, role)
+    for _, path in PAGES:
+        if "{" in path.replace("{job}", "") or path in OF_OTHERS:
+            continue
+        answer = await person.get(path.replace("{job}", uid))
+        assert answer.status == 200, (path, text_of(answer))
+    assert "Cancel" in text_of(await person.get(f"/jobs/{uid}"))
+    gives = "Give a role" in text_of(await person.get("/team"))
+    assert gives == (role == "roles/owner")
+
+
+async def test_who_has_no_role_is_told_how_to_get_one(house: ConsoleHouse) -> None:
+    nobody = await visitor(house, "roles/logging.viewer", "p2")
+    answer = await nobody.get("/team?project=p1")
+    assert answer.status == 200 and "Roles in" not in text_of(answer)
