@@ -104,11 +104,12 @@ ROWS: tuple[Row, ...] = (
 
 
 def shown() -> str:
-    """What the page says: the attempts by what becomes of them."""
+    """What the page says: the attempts that are not held everywhere, by what becomes of them."""
     lines: list[str] = []
-    for says in dict.fromkeys(row.says for row in ROWS):
+    for says in dict.fromkeys(row.says for row in ROWS if row.says != _EVERYWHERE):
         attempts = "; ".join(row.what for row in ROWS if row.says == says)
         lines.append(f"- **{_in_words(says)}**: {attempts}.")
+    lines.append(f"- **{_in_words(_EVERYWHERE)}**: all else that is tried.")
     return f"{BEGIN}\n" + "\n".join(lines) + f"\n{END}\n"
 
 
