@@ -111,7 +111,12 @@ def test_a_directory_shows_what_all_programs_of_the_project_may_write() -> None:
 def test_a_job_is_refused_only_where_no_program_of_its_project_could_read() -> None:
     assert readable("p", OWN)
     assert not readable("p", OTHER)
-    assert readable("p", granted("roles/storage.objectViewer", "serviceAccount:any@where"))
+    # An account of its owner is none of the job's.
+    theirs = "serviceAccount:any@q.iam.gserviceaccount.com"
+    assert not readable("p", granted("roles/storage.objectViewer", theirs))
+    assert readable(
+        "p", granted("roles/storage.objectViewer", "serviceAccount:any@p.iam.gserviceaccount.com")
+    )
 
 
 @pytest.mark.parametrize("project", ["p", "Example.com:Lab", "p" * 60, "code"])

@@ -303,6 +303,16 @@ def test_spot_preemption_restarts_the_job_six_times() -> None:
     assert failed(life.see(Preempted("projects/p/jobs/other")).up()) == (8, STOCK_OUT)
 
 
+def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
+    """On the timeline, in the verdict and in the job's error."""
+    names = {"its own": f"{job(1).name}0", "theirs": "projects/speech/jobs/secret"}
+    told = {
+        whose: str(Life(job(1)).up().see(Preempted(name)).told) for whose, name in names.items()
+    }
+    assert names["its own"] in told["its own"]
+    assert "speech" not in told["theirs"] and "a job of another project" in told["theirs"]
+
+
 def test_a_preempted_job_gives_its_room_back() -> None:
     """spec/failures#preemption: the room is another's."""
     life = Life(job(1)).up().see(Preempted("x"))

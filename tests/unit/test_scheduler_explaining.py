@@ -210,6 +210,22 @@ def test_many_blockers_are_counted_and_five_are_named() -> None:
     assert len(found.blockers) == 5
 
 
+def test_jobs_of_other_projects_are_not_named() -> None:
+    """Who may see this job need not see those; how much they have is told."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 3, project="speech"), "a")
+    world.run(gang(2, 1), "a")
+    world.wait(gang(3, 8), gang(4, 1, project="speech"))
+    assert said(world, 3).message == (
+        "needs 8 CPUs, 4 of 8 are used by job 2 and jobs of other projects"
+    )
+    assert said(world, 3).blockers == (gang(2).name,)
+    found = preflight(world.snapshot.copy(), gang(9, 8, project="hearing"), NOW)
+    assert found.waiting is not None
+    assert found.waiting.message == "needs 8 CPUs, 4 of 8 are used by jobs of other projects"
+    assert found.waiting.blockers == ()
+
+
 # Pre-flight
 
 

@@ -124,7 +124,7 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
     assert told == [
         (owner, "Create", ANA),
         (ANA, "CreateCustomJob", name),
-        (ANA, "Shell", "1000"),
+        (ANA, "Shell", name),
         (ANA, "CancelCustomJob", name),
         (owner, "Set", "quota of cpus_n1_e2 in us-central1"),
         (owner, "Set", "key"),

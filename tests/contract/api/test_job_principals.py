@@ -321,7 +321,9 @@ async def test_the_services_own_methods_keep_to_the_project_as_well(house: House
         )
     for query in ("project=p1", "", "project=-"):
         listed = (await asked(house, "GET", f"/trainshed/v1/jobs?{query}")).json["jobs"]
-        assert own in [job_["name"] for job_ in listed], "its only project is meant by none and by all"
+        assert own in [job_["name"] for job_ in listed], (
+            "its only project is meant by none and by all"
+        )
         assert all(job_["name"].startswith("projects/p1/") for job_ in listed)
     for query in ("project=p2", f"project=p1&parent={quote(foreign, safe='')}"):
         denied(await asked(house, "GET", f"/trainshed/v1/jobs?{query}"), "project p1 only")

@@ -41,8 +41,8 @@ def authorize(principal: Principal, method: str, projects: Iterable[str] | None 
         return
     if permission.startswith(OF_THE_SERVICE):
         raise PermissionDenied(
-            f"{principal.email} may not call {method}: it concerns the whole service, and needs the permission "
-            f"{permission} there. {_advice(principal, permission, '')}"
+            f"{principal.email} may not call {method}: it concerns the whole service, and needs the "
+            f"permission {permission} there. {_advice(principal, permission, '')}"
         )
     if not rights.anywhere(permission):
         raise PermissionDenied(

@@ -72,6 +72,16 @@ def member_of(email: str) -> str:
     return (SERVICE_ACCOUNT if email.endswith(_ACCOUNTS) else USER) + email
 
 
+def home_of(account: str) -> str:
+    """Return the project, by id or number, to which a service account belongs by its address; "" if that does
+    not say it."""
+    name, _, domain = account.partition("@")
+    if domain == "developer.gserviceaccount.com":
+        return name.removesuffix("-compute")
+    home = domain.removesuffix(".iam.gserviceaccount.com")
+    return home if home != domain else ""
+
+
 def member_fault(member: str) -> str:
     """Return what is wrong with a member of a policy; "" if nothing is."""
     kind, _, email = member.partition(":")

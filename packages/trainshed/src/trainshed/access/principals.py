@@ -28,6 +28,12 @@ class Rights(Struct, frozen=True):
             permission in held for held in self.projects.values()
         )
 
+    def where(self, permission: str) -> tuple[str, ...]:
+        """The single projects in which the permission is held; () = in all projects, or in none."""
+        if permission in self.everywhere:
+            return ()
+        return tuple(name for name, held in self.projects.items() if permission in held)
+
 
 class Bearer(Struct, frozen=True):
     """For which service account a token speaks, and who vouches for it."""

@@ -12,14 +12,14 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
-from trainshed.access.policy import member_of
+from trainshed.access.policy import home_of, member_of
 from trainshed.access.roles import ADMIN_BUCKETS, USE_OBJECTS, VIEW_OBJECTS
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.errors import Forbidden, Unauthenticated
 from trainshed.buckets.reach import PERMISSIONS, Reach
 from trainshed.buckets.routes import Endpoint, Target
 from trainshed.buckets.setup import BucketRules
-from trainshed.core.names import default_bucket
+from trainshed.core.names import default_bucket, project_number
 
 _GET, _LIST = "storage.objects.get", "storage.objects.list"
 _CREATE, _UPDATE, _DELETE = (
@@ -175,12 +175,14 @@ def shown(project: str, holding: Holding) -> bool:
 
 
 def readable(project: str, holding: Holding) -> bool:
-    """Whether programs of a project may read objects of a bucket under at least one service account."""
+    """Whether programs of a project may read objects of a bucket under at least one of its service
+    accounts."""
+    own = (project, str(project_number(project)))
     accounts = {
         member.removeprefix("serviceAccount:")
         for binding in holding.bindings
         for member in _members(binding)
-        if member.startswith("serviceAccount:")
+        if member.startswith("serviceAccount:") and home_of(member.partition(":")[2]) in own
     }
     callers = (Caller(Kind.REPLICA, account, project=project) for account in ("", *accounts))
     return any(allowed(caller, _GET, holding) for caller in callers)

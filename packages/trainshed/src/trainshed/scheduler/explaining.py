@@ -1,7 +1,7 @@
 """Why a job waits and what would let it start, in sentences with exact counts; nodes and quotas as people see
 them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from msgspec.structs import replace
@@ -81,8 +81,9 @@ def preflight(snapshot: Snapshot, gang: Gang, now: Nanos) -> Preflight:
     waiting = _waiting(snapshot, snapshot.entries[gang.uid], now)
     yielding = [d.uid for d in made if isinstance(d, Preempt) and d.by == gang.name]
     if yielding:
-        offer = f"would start as soon as {_jobs(snapshot, yielding)} had left: spot work gives way to it"
-        waiting = replace(waiting, hint=offer, blockers=_names(snapshot, yielding))
+        leaving = _jobs(snapshot, gang, yielding)
+        offer = f"would start as soon as {leaving} had left: spot work gives way to it"
+        waiting = replace(waiting, hint=offer, blockers=_names(snapshot, gang, yielding))
     return Preflight((), waiting, at, missing)
 
 
@@ -110,7 +111,8 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
     if snapshot.policy.strict and not fits(snapshot.free, entry.shape.kinds):
         message, held = _capacity(snapshot, entry)
         message += _used_by_others(snapshot, entry.shape.kinds)
-        return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), _names(snapshot, held))
+        names = _names(snapshot, entry.gang, held)
+        return Waiting(WaitReason.CAPACITY, message, hint(snapshot, entry), names)
     return _not_its_turn(snapshot, entry)
 
 
@@ -130,7 +132,9 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
     needs = f" and needs {described(kinds[0][0])} on another node" if snapshot.policy.strict else ""
     others = _used_by_others(snapshot, kinds) if snapshot.policy.strict else ""
     held = _in_the_way(snapshot, entry, kinds[0][0])
-    return Waiting(WaitReason.CAPACITY, lost + needs + others, "", _names(snapshot, held))
+    return Waiting(
+        WaitReason.CAPACITY, lost + needs + others, "", _names(snapshot, entry.gang, held)
+    )
 
 
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
@@ -190,7 +194,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
         if amount > limit:
             what += f", and the project's quota is {limit / 1000:g}"
         else:
-            what += f", {used} are used by {_jobs(snapshot, holders)}"
+            what += f", {used} are used by {_jobs(snapshot, entry.gang, holders)}"
     fewer = hint(snapshot, entry)
     if not fewer and not meter.alone:
         key, enough = meter.key, (meter.used + amount) / 1000
@@ -198,7 +202,7 @@ def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiti
             f"it is let through by: trainshed quotas set {key.metric} {enough:g} "
             f"--project {key.project_id} --region {key.region}"
         )
-    return Waiting(reason, what, fewer, _names(snapshot, holders))
+    return Waiting(reason, what, fewer, _names(snapshot, entry.gang, holders))
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
@@ -253,7 +257,7 @@ def _on_the_one_node(snapshot: Snapshot, entry: Entry, name: str) -> str:
     node = snapshot.nodes[name]
     vectors = [(kind.vector(node.layout), count) for kind, count in entry.shape.kinds]
     has, free = snapshot.ready.vector(name), snapshot.free.vector(name)
-    users = _jobs(snapshot, sorted(node.holders))
+    users = _jobs(snapshot, entry.gang, sorted(node.holders))
     for at, what in enumerate((*node.layout.types, "CPUs", "GiB of memory")):
         wanted = sum(vector[at] * count for vector, count in vectors)
         if wanted > free[at]:
@@ -313,11 +317,10 @@ def _in_the_way(snapshot: Snapshot, entry: Entry, kind: Kind) -> list[JobUid]:
 
 def _not_its_turn(snapshot: Snapshot, entry: Entry) -> Waiting:
     others = [r.uid for r in snapshot.reservations if r.uid != entry.gang.uid]
-    waiting = [snapshot.entries[uid] for uid in others if uid in snapshot.entries]
+    waiting = [uid for uid in others if uid in snapshot.entries]
     if waiting:
-        names = tuple(other.gang.name for other in waiting[:_NAMED])
-        jobs = _jobs(snapshot, [other.gang.uid for other in waiting])
-        return Waiting(WaitReason.POLICY, f"the room is kept for {jobs}", "", names)
+        message = f"the room is kept for {_jobs(snapshot, entry.gang, waiting)}"
+        return Waiting(WaitReason.POLICY, message, "", _names(snapshot, entry.gang, waiting))
     ahead = position(snapshot, entry.gang.uid) - 1
     message = f"{ahead} job{'s stand' if ahead != 1 else ' stands'} before it"
     return Waiting(WaitReason.POLICY, message if ahead else "starts with the next decision")
@@ -333,20 +336,29 @@ def _missing(snapshot: Snapshot, gang: Gang) -> tuple[str, ...]:
     return tuple(sorted(wanted - there))
 
 
-def _names(snapshot: Snapshot, uids: Sequence[JobUid]) -> tuple[str, ...]:
-    return tuple(snapshot.entries[uid].gang.name for uid in uids[:_NAMED])
+def _own(snapshot: Snapshot, gang: Gang, uids: Iterable[JobUid]) -> list[str]:
+    """Return the names of those of its own project: whoever may see a job need not see those of others."""
+    gangs = (snapshot.entries[uid].gang for uid in uids)
+    return [other.name for other in gangs if other.project_id == gang.project_id]
 
 
-def _jobs(snapshot: Snapshot, uids: Sequence[JobUid]) -> str:
-    """`job 17`, `jobs 17 and 18`, `jobs 1, 2, 3, 4, 5 and 7 more`: the last part of each name."""
-    ids = [snapshot.entries[uid].gang.name.rsplit("/", 1)[-1] for uid in uids[:_NAMED]]
-    if not ids:
+def _names(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> tuple[str, ...]:
+    return tuple(_own(snapshot, gang, uids)[:_NAMED])
+
+
+def _jobs(snapshot: Snapshot, gang: Gang, uids: Sequence[JobUid]) -> str:
+    """`job 17`, `jobs 17 and 18`, `jobs 1, 2, 3, 4, 5 and 7 more`: the last part of each name; `job 17 and
+    jobs of other projects`."""
+    if not uids:
         return "nobody"
-    if len(uids) > _NAMED:
-        return f"jobs {', '.join(ids)} and {len(uids) - _NAMED} more"
-    if len(ids) == 1:
-        return f"job {ids[0]}"
-    return f"jobs {', '.join(ids[:-1])} and {ids[-1]}"
+    own = _own(snapshot, gang, uids)
+    ids = [name.rsplit("/", 1)[-1] for name in own[:_NAMED]]
+    if len(own) > _NAMED:
+        ids.append(f"{len(own) - _NAMED} more")
+    others = "jobs of other projects" if len(own) < len(uids) else ""
+    known = " and ".join(filter(None, (", ".join(ids[:-1]), *ids[-1:])))
+    mine = f"job{'s' if len(ids) > 1 else ''} {known}" if ids else ""
+    return " and ".join(filter(None, (mine, others)))
 
 
 def hint(snapshot: Snapshot, entry: Entry) -> str:

@@ -262,8 +262,9 @@ class Reader(Protocol):
         are stored."""
         ...
 
-    async def find(self, job_id: str) -> tuple[Work, str]:
-        """Return the newest job with this job_id in any project and API, and its etag. Raises NotFound."""
+    async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
+        """Return the newest job with this job_id in these projects (none are given: in any) and any API, and
+        its etag. Raises NotFound."""
         ...
 
     async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:

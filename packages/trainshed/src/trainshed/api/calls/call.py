@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.policy import home_of
 from trainshed.access.principals import Principal
 from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.services import Services
@@ -47,6 +48,7 @@ _NAMES: Final = frozenset(
         "parent",
         "parent_model",
         "resource",
+        "source_model",
         "tensorboard",
         "tensorboard_experiment",
         "tensorboard_run",
@@ -174,7 +176,8 @@ def refuse_more(principal: Principal, request: Message) -> None:
     """Refuse a job with more rights than whoever creates it.
 
     A job runs as the account that its request names: a person needs the permission to act as one
-    (`iam.serviceAccounts.actAs`); a program must not gain another account by creating a job, nor secrets.
+    (`iam.serviceAccounts.actAs`) in the account's own project; a program must not gain another account by
+    creating a job, nor secrets.
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
@@ -186,13 +189,16 @@ def refuse_more(principal: Principal, request: Message) -> None:
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
             )
         return
-    accounts = [name for name in beyond if name.startswith(_AS)]
-    projects = [project for project in projects_of(request) if project]
-    if accounts and not all(principal.may(_ACT_AS, project) for project in projects):
+    numbers = {str(project_number(project)): project for project in principal.rights.projects}
+    homes = {name: home_of(name.removeprefix(_AS)) for name in beyond if name.startswith(_AS)}
+    accounts = [
+        name for name, home in homes.items() if not principal.may(_ACT_AS, numbers.get(home, home))
+    ]
+    if accounts:
         raise PermissionDenied(
             f"{principal.email} may not run jobs as {', '.join(accounts)}: that needs the permission "
-            f"{_ACT_AS}, which the role roles/iam.serviceAccountUser has. Leave serviceAccount out, or ask "
-            "an owner of the project for the role"
+            f"{_ACT_AS} in the project of the account, which the role roles/iam.serviceAccountUser has. "
+            "Leave serviceAccount out, or ask an owner of that project for the role"
         )
 
 

@@ -27,13 +27,14 @@ async def link(call: JsonCall) -> ViewLink:
     if len(others) >= MOST_JOBS:
         fields.fault("others", f"At most {MOST_JOBS} jobs can be looked at together.")
     works = [(await find_work(call.services.reader, call.target))[0]]
+    mine = call.principal.rights.where(PERMISSIONS[METHOD])
     for index, target in enumerate(others[: MOST_JOBS - 1]):
         try:
-            work, _ = await find_work(call.services.reader, target)
+            work, _ = await find_work(call.services.reader, target, mine)
             authorize(call.principal, METHOD, (work.name.project_id,))
             works.append(work)
-        except (NotFound, PermissionDenied):
-            # The same for both, because whether another project has such a job must not be told.
+        except (NotFound, PermissionDenied, FailedPrecondition):
+            # The same for all, because whether another project has such a job must not be told.
             text = f"There is no job {target[:200]!r} that you may look at."
             fields.fault(f"others[{index}]", text)
     fields.refuse()

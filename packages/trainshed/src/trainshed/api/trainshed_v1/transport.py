@@ -50,7 +50,7 @@ from trainshed.api.trainshed_v1 import (
     usage,
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
-from trainshed.core.errors import NotFound, PermissionDenied
+from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.telemetry.lines import METHOD
@@ -260,11 +260,10 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     if permission in principal.rights.everywhere:
         return call
     if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
-        await _authorize_id(call, method)
-        return call
+        return await _with_full_name(call, method)
     projects = _projects(call, method)
     if projects in ((), _ALL_PROJECTS) and method in _IN_PROJECTS:
-        own = [name for name, held in principal.rights.projects.items() if permission in held]
+        own = principal.rights.where(permission)
         if len(own) == 1:
             projects = (own[0],)
             call = _with_project(call, own[0])
@@ -272,15 +271,17 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     return call
 
 
-async def _authorize_id(call: JsonCall, method: str) -> None:
-    """Let a principal call a method on a job that it names by its id, which names no project. Whether another
-    project has such a job must not be told. Raises PermissionDenied."""
+async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
+    """Return a call on a job that the principal names by its id, which names no project, with the full name
+    of the job that may be meant. Whether another project has such a job must not be told. Raises
+    PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
+    own = principal.rights.where(permission)
     try:
-        work, _ = await find_work(call.services.reader, call.target)
+        work, _ = await find_work(call.services.reader, call.target, own)
         authorize(principal, method, (work.name.project_id,))
-    except (NotFound, PermissionDenied):
-        own = [name for name, held in principal.rights.projects.items() if permission in held]
+        return replace(call, target=str(work.name))
+    except (NotFound, PermissionDenied, FailedPrecondition):
         mine = ", ".join(own)
         raise PermissionDenied(
             f"{principal.email} has the permission {permission} in the project {mine} only, and "

@@ -64,10 +64,11 @@ class SqliteReader:
 
         return self._snapshots.here(read)
 
-    async def find(self, job_id: str) -> tuple[Work, str]:
+    async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
         what = f"a job with the id {job_id!r}"
+        parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
         return self._one_job(
-            "find", {"job_id": job_id}, what, lambda bad: bad.label.partition("/")[2] == job_id
+            "find", parameters, what, lambda bad: bad.label.partition("/")[2] == job_id
         )
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:

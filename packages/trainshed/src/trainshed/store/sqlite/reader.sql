@@ -26,6 +26,7 @@ FROM (
     SELECT uid FROM works WHERE uid = CAST(:job_id AS INTEGER)
 ) AS found CROSS JOIN jobs ON jobs.uid = found.uid CROSS JOIN works ON works.uid = found.uid
 WHERE jobs.job_id = :job_id
+  AND (:projects = '[]' OR jobs.project_id IN (SELECT value FROM json_each(:projects)))
 ORDER BY found.uid DESC LIMIT 1;
 
 -- name: children

@@ -1,0 +1,252 @@
+"""Walls between projects: whoever may see one of them learns nothing of another, not even that something is
+there. Ana owns `vision` and knows every name, id and uid of `speech`."""
+
+import json
+import re
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.contract.api import test_datasets
+from tests.contract.api.house import Answer, House
+from tests.contract.api.studying import OWN, SPEC, house_over
+from tests.people import known
+from tests.unit.specs_requests import custom_job, ml_job
+from tests.unit.test_specs_pipeline import inputs, pipeline
+from tests.unit.test_specs_tuning import tuning_job
+from trainshed.api.registry import handlers
+from trainshed.api.service_accounts import METHODS as ACCOUNTS
+from trainshed.api.trainshed_v1.transport import METHODS, PREFIX
+from trainshed.core.names import project_number
+from trainshed.wire import routes
+
+pytestmark = pytest.mark.anyio
+
+ANA = "ana@corp.example"
+SECRET = "zebra"
+"""Stands in all that speech has and that is no name."""
+MISSING = "4711"
+SPEECH = "/v1/projects/speech/locations/us-central1"
+
+
+async def furnish(house: House) -> dict[str, str]:
+    """Fill speech, and return the ids by their collections."""
+    there: dict[str, str] = {"projects": "speech", "locations": "us-central1"}
+
+    async def make(collection: str, path: str, body: Any, id_: str = "") -> str:
+        answer = await house.call("POST", path, body)
+        assert answer.status == 200, (path, answer.body)
+        view = answer.json.get("response", answer.json)
+        name = str(view.get("name") or view.get("model") or view.get("jobId") or "")
+        there[collection] = id_ or name.rpartition("/")[2]
+        if "/operations/" in str(answer.json.get("name")):
+            there["operations"] = answer.json["name"].rpartition("/")[2]
+        return name
+
+    named = {"displayName": SECRET, "labels": {"animal": SECRET}}
+    await make("customJobs", f"{SPEECH}/customJobs", custom_job() | named)
+    await make(
+        "hyperparameterTuningJobs", f"{SPEECH}/hyperparameterTuningJobs", tuning_job() | named
+    )
+    made = pipeline(trainingTaskInputs=inputs())
+    await make("trainingPipelines", f"{SPEECH}/trainingPipelines", made | named)
+    await make("jobs", "/v1/projects/speech/jobs", ml_job() | {"jobId": "night"}, "night")
+    model = {"model": named, "modelId": "ear"}
+    await make("models", f"{SPEECH}/models:upload", model, "ear")
+    evaluation = {"modelEvaluation": {"displayName": SECRET}}
+    await make("evaluations", f"{SPEECH}/models/ear/evaluations:import", evaluation)
+    dataset = {"displayName": SECRET, "metadataSchemaUri": test_datasets.schema("text")}
+    await make("datasets", f"{SPEECH}/datasets", dataset)
+    study = await make("studies", f"{SPEECH}/studies", {"displayName": SECRET, "studySpec": SPEC})
+    await make("trials", f"/v1/{study}/trials", OWN)
+    await make("metadataStores", f"{SPEECH}/metadataStores?metadataStoreId=default", {}, "default")
+    for kind in ("contexts", "artifacts", "executions"):
+        path = f"{SPEECH}/metadataStores/default/{kind}?{kind[:-1]}Id=k{kind[0]}"
+        await make(kind, path, {"displayName": SECRET})
+    board = await make("tensorboards", f"{SPEECH}/tensorboards", {"displayName": SECRET})
+    path = f"/v1/{board}/experiments"
+    await make("experiments", f"{path}?tensorboardExperimentId=ee", {"displayName": SECRET})
+    await make("runs", f"{path}/ee/runs?tensorboardRunId=rr", {"displayName": SECRET})
+    series = {"displayName": SECRET, "valueType": "SCALAR"}
+    await make("timeSeries", f"{path}/ee/runs/rr/timeSeries", series)
+    await make("serviceAccounts", "/v1/projects/speech/serviceAccounts", {"accountId": "listener"})
+    secret = {"name": "ears", "value": SECRET, "project": "speech"}
+    assert (await house.call("POST", f"{PREFIX}secrets", secret)).status == 200
+    there["secrets"] = "ears"
+    return there
+
+
+@pytest.fixture(params=["REST", "gRPC"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[House]:
+    async with house_over(request.param, tmp_path) as opened:
+        yield opened
+
+
+def paths(project: str, there: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(verb, path of what is there, path of what is not) of every method about a part of a project."""
+    served = handlers()
+    found = [
+        (route.verb, route.template.segments, route.template.custom)
+        for route in routes.route_table().routes
+        if f"{route.service}.{route.method}" in served
+    ]
+    found += [
+        (verb, tuple(re.sub(r"\{[a-z]+\}", "*", path)[1:].split("/")), "")
+        for verb, path in ACCOUNTS
+        if ":" not in path
+    ]
+    for verb, segments, custom in found:
+        if "projects" not in segments or "*" not in segments:
+            continue
+        full: list[str] = []
+        last = [at for at, segment in enumerate(segments) if segment == "*"][-1]
+        for at, segment in enumerate(segments):
+            if segment != "*":
+                full.append(segment)
+            elif segments[at - 1] == "projects":
+                full.append(project)
+            else:
+                full.append(there.get(segments[at - 1], "1"))
+        empty = [*full[:last], MISSING, *full[last + 1 :]]
+        is_of_project = segments[last - 1] in ("projects", "locations")
+        end = f":{custom}" if custom else ""
+        wanted, other = (
+            "/" + "/".join(path) + end for path in (full, full if is_of_project else empty)
+        )
+        yield verb, wanted, other
+
+
+def plain(answer: Answer, there: dict[str, str]) -> tuple[int, str]:
+    """The answer without the names that the request has."""
+    text = answer.body.decode()
+    for id_ in sorted({*there.values()}, key=len, reverse=True):
+        text = re.sub(rf"\b{re.escape(id_)}\b", MISSING, text)
+    return answer.status, text
+
+
+async def test_no_method_tells_whether_another_project_has_something(house: House) -> None:
+    """Of every method: by its name there, by its number, and by its id below one's own project."""
+    there = await furnish(house)
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    leaks: list[object] = []
+    for project in ("speech", str(project_number("speech")), "vision"):
+        for verb, path, empty in paths(project, there):
+            body: Any = {} if verb in ("POST", "PATCH", "PUT") else None
+            # What is one's own is made by each call.
+            asks = (path, empty) if path != empty or project != "vision" else (path,)
+            answers = [
+                plain(await house.call(verb, asked, body, token=ana), there) for asked in asks
+            ]
+            refused = project == "vision" or answers[0][0] in (400, 403)
+            if len({*answers}) > 1 or SECRET in str(answers) or not refused:
+                leaks.append((verb, path, answers))
+    assert leaks == []
+
+
+async def test_the_services_own_methods_tell_nothing_either(house: House) -> None:
+    """By name, by uid and by id; with the project in the query, in the body, or not named at all."""
+    there = await furnish(house)
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    name = quote(f"{SPEECH[4:]}/customJobs/{there['customJobs']}", safe="")
+    targets = {
+        "{job}": (("night", MISSING), (there["customJobs"], MISSING), (name, name + MISSING)),
+        "{model}": (("ear", MISSING),),
+        "{name}": (("ears", MISSING),),
+    }
+    leaks: list[object] = []
+    for verb, path in METHODS:
+        [variable] = re.findall(r"\{[a-z]+\}", path) or [""]
+        for wanted, empty in targets.get(variable, (("x", "x"),)):
+            for project in ("speech", str(project_number("speech")), "vision", "-", ""):
+                answers: list[tuple[int, str]] = []
+                for target in (wanted, empty):
+                    body: Any = {"project": project} if verb in ("POST", "PATCH", "PUT") else None
+                    parents = "&parent=" + name if path == "jobs" and project == "vision" else ""
+                    asked = path.replace(variable, target) if variable else path
+                    query = f"?project={project}{parents}" if body is None else ""
+                    answer = await house.call(verb, f"{PREFIX}{asked}{query}", body, token=ana)
+                    text = answer.body.decode()
+                    for part in (target, quote(target), target.replace("%2F", "/")):
+                        text = text.replace(part, MISSING)
+                    answers.append((answer.status, text))
+                if len({*answers}) > 1 or SECRET in str(answers) or "ears" in str(answers):
+                    leaks.append((verb, path, project, answers))
+    assert leaks == []
+
+
+async def test_an_id_means_the_job_of_a_project_that_one_may_see(house: House) -> None:
+    """Whatever another project calls by that id, before or after."""
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    for project in ("vision", "speech"):
+        job = ml_job() | {"jobId": "night"}
+        assert (await house.call("POST", f"/v1/projects/{project}/jobs", job)).status == 200
+    for below in ("", "/timeline", "/usage"):
+        answer = await house.call("GET", f"{PREFIX}jobs/night{below}", token=ana)
+        assert answer.status == 200, answer.body
+        assert "speech" not in answer.body.decode()
+    assert (await house.call("POST", f"{PREFIX}jobs/night:cancel", {}, token=ana)).status == 200
+
+
+async def test_a_copy_of_a_model_tells_nothing_of_its_source(house: House) -> None:
+    there = await furnish(house)
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    path = f"{SPEECH.replace('speech', 'vision')}/models:copy"
+    answers = [
+        plain(
+            await house.call(
+                "POST", path, {"sourceModel": f"{SPEECH[4:]}/models/{id_}"}, token=ana
+            ),
+            there,
+        )
+        for id_ in ("ear", MISSING)
+    ]
+    assert answers[0] == answers[1] and answers[0][0] == 403
+
+
+async def test_nobody_runs_a_job_as_an_account_of_another_project(house: House) -> None:
+    """Which a bucket of that project may have let in."""
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    number = project_number("speech")
+    path = f"{SPEECH.replace('speech', 'vision')}/customJobs"
+    for account, status in (
+        ("trainer@vision.iam.gserviceaccount.com", 200),
+        (f"{project_number('vision')}-compute@developer.gserviceaccount.com", 200),
+        ("trainer@speech.iam.gserviceaccount.com", 403),
+        (f"{number}-compute@developer.gserviceaccount.com", 403),
+        ("somebody@corp.example", 403),
+    ):
+        job = custom_job()
+        job["jobSpec"]["serviceAccount"] = account
+        assert (await house.call("POST", path, job, token=ana)).status == status, account
+
+
+@pytest.mark.parametrize("role", ["roles/editor", "roles/aiplatform.admin", "roles/viewer"])
+async def test_nobody_but_an_owner_gives_roles_and_no_owner_of_a_project_beyond_it(
+    house: House, role: str
+) -> None:
+    bo = known(house.tokens, "bo@corp.example", role, "vision")
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    binding = {"role": "roles/owner", "members": ["user:bo@corp.example"]}
+    policy = {"policy": {"bindings": [binding]}}
+    grant = {"role": "roles/owner", "member": "user:bo@corp.example"}
+    new = {"email": "owner@trainshed.local"}
+    for token, projects in ((bo, ("vision", "speech", "-", "")), (ana, ("speech", "-"))):
+        for project in projects:
+            tries = [
+                ("/v3/projects/" + (project or "-") + ":setIamPolicy", policy),
+                ("/v1/projects/" + (project or "-") + ":setIamPolicy", policy),
+                (f"{PREFIX}access:change", grant | {"project": project}),
+                (f"{PREFIX}tokens", new | {"project": project, "role": "roles/owner"}),
+            ]
+            for path, body in tries:
+                if token == ana and project == "-" and path.endswith("access:change"):
+                    continue  # Somebody with rights in one project means that one by all.
+                answer = await house.call("POST", path, body, token=token)
+                assert answer.status == 403, (path, body, answer.body)
+    for project in ("speech", ""):
+        assert "bo@corp.example" not in json.dumps(
+            [grant.member for grant in house.tokens.book.policy.of_project(project)]
+        )
