@@ -4,10 +4,12 @@ import re
 
 import pytest
 
+from tests.contract.api.house import START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import submit
 from tests.people import known
 from trainshed.console.routes import PAGES
+from trainshed.core.lifecycle.events import JobAdmitted
 
 pytestmark = pytest.mark.anyio
 
@@ -87,3 +89,36 @@ async def test_who_has_no_role_is_told_how_to_get_one(house: ConsoleHouse) -> No
     nobody = await visitor(house, "roles/logging.viewer", "p2")
     answer = await nobody.get("/team?project=p1")
     assert answer.status == 200 and "Roles in" not in text_of(answer)
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/{job}", "/jobs/{job}/logs?lines=true"])
+async def test_an_open_page_ends_with_the_role_that_showed_it(
+    house: ConsoleHouse, path: str
+) -> None:
+    """As one that is signed out does; a log has no further line."""
+    uid = await submit(house)
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    house.write_log(int(uid), "workerpool0-0", (START, "first"))
+    viewer = await visitor(house, "roles/aiplatform.viewer")
+    path = f"/events{path.replace('{job}', uid)}"
+    async with house.events(path, viewer.credentials) as events:
+        await events.next("lines" if "lines" in path else "parts")
+        grant = {"role": "roles/aiplatform.viewer", "member": f"user:{ANA}", "project": "p1"}
+        change = {**grant, "remove": True}
+        assert (await house.call("POST", "/trainshed/v1/access:change", change)).status == 200
+        house.write_log(int(uid), "workerpool0-0", (START + 1, "second"))
+        assert "roles have changed" in (await events.next("gone"))["message"]
+        assert b"second" not in events.seen
+
+
+async def test_a_browser_is_refused_once_its_token_is_deleted(house: ConsoleHouse) -> None:
+    """On every page and every stream, at once."""
+    uid = await submit(house)
+    viewer = await visitor(house, "roles/viewer")
+    assert (await viewer.get("/jobs")).status == 200
+    assert (await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")).status == 200
+    for _, path in PAGES:
+        for prefix in ("", "/events"):
+            answer = await viewer.get(prefix + re.sub(r"\{[a-z]+\}", uid, path))
+            assert answer.status in (303, 401), (prefix, path)
+            assert uid not in answer.body.decode()

@@ -217,7 +217,7 @@ class ConsoleApplication:
             self._facts,
             self._closing,
             self._now,
-            lambda: self._session(call) is not None,
+            lambda: (now := self._session(call)) is not None and now.principal == session.principal,
             variables,
             self._feeds,
             form or {},

@@ -105,8 +105,8 @@ async def stream(
     page: Callable[[Visit], Awaitable[View]], visit: Visit, looks: Looks, key: str
 ) -> AsyncGenerator[bytes]:
     """Yield server-sent events: `parts` with what changed, and at the end `gone`, when the visitor is signed
-    out or the page is refused, for example because its job was deleted. `key`: equal for streams that may
-    share looks."""
+    out, has other roles, or the page is refused, for example because its job was deleted. `key`: equal for
+    streams that may share looks."""
     loop, news = asyncio.get_running_loop(), visit.backend.notices
     sent: Mapping[str, bytes] = {}
     lists: Mapping[str, Sequence[str]] = {}
@@ -114,7 +114,8 @@ async def stream(
     yield b"retry: 2000\n\n"
     while True:
         if not visit.is_valid():
-            yield event("gone", {"message": "You are signed out.", "signedOut": True})
+            message = "You are signed out, or your roles have changed."
+            yield event("gone", {"message": message, "signedOut": True})
             return
         try:
             look = await looks.take(key, loop.time() - _PAUSE / 2, lambda: look_at(page, visit))

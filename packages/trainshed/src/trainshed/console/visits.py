@@ -33,7 +33,7 @@ class Visit(Struct, frozen=True):
     closing: asyncio.Event
     #: The clock: nanoseconds since the epoch.
     clock: Callable[[], int]
-    #: Whether the session is still valid. Event streams ask repeatedly.
+    #: Whether the session is still valid, with the same rights. Event streams ask repeatedly.
     is_valid: Callable[[], bool]
     #: Variables of the page's path, by name.
     variables: Mapping[str, str]
