@@ -250,3 +250,63 @@ async def test_nobody_but_an_owner_gives_roles_and_no_owner_of_a_project_beyond_
         assert "bo@corp.example" not in json.dumps(
             [grant.member for grant in house.tokens.book.policy.of_project(project)]
         )
+
+
+async def test_what_stands_within_a_request_tells_nothing_either(house: House) -> None:
+    """Names of speech's things in bodies and filters of requests about vision."""
+    there = await furnish(house)
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    vision, theirs = SPEECH.replace("speech", "vision"), SPEECH[4:]
+    board = f"{theirs}/tensorboards/"
+    context = f"{theirs}/metadataStores/default/contexts/"
+
+    def job(**fields: Any) -> dict[str, Any]:
+        made = custom_job()
+        return {**made, "jobSpec": {**made["jobSpec"], **fields}}
+
+    def piped(**fields: Any) -> dict[str, Any]:
+        return pipeline(trainingTaskInputs=inputs(), modelToUpload={"displayName": "m"}, **fields)
+
+    def asks(id_: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
+        yield "POST", f"{vision}/customJobs", job(tensorboard=board + id_["tensorboards"])
+        yield "POST", f"{vision}/customJobs", job(experiment=context + id_["contexts"])
+        yield "POST", f"{vision}/customJobs", job(persistentResourceId=id_["customJobs"])
+        copied = {"labels": {"trainshed-copy-of": id_["customJobs"]}}
+        yield "POST", f"{vision}/customJobs", custom_job() | copied
+        model = f"{theirs}/models/{id_['models']}"
+        yield "POST", f"{vision}/trainingPipelines", piped(parentModel=model)
+        data = {"datasetId": id_["datasets"], "fractionSplit": {"trainingFraction": 1}}
+        yield "POST", f"{vision}/trainingPipelines", piped(inputDataConfig=data)
+        yield "POST", f"{vision}/models:upload", {"model": {}, "parentModel": model}
+        for key, value in (("labels", id_["customJobs"]), ("resource.labels", id_["jobs"])):
+            entries = {"resourceNames": ["projects/vision"], "filter": f'{key}.job_id="{value}"'}
+            yield "POST", "/v2/entries:list", entries
+        children = quote(f'parent_contexts:"{context}{id_["contexts"]}"')
+        yield "GET", f"{vision}/metadataStores/default/contexts?filter={children}", None
+        others = {"others": [id_["customJobs"]]}
+        yield "POST", f"{PREFIX}jobs/mine:tensorboard", others
+
+    stores = f"{vision}/metadataStores?metadataStoreId=default"
+    assert (await house.call("POST", stores, {}, token=ana)).status == 200
+    mine = ml_job() | {"jobId": "mine"}
+    assert (await house.call("POST", "/v1/projects/vision/jobs", mine, token=ana)).status == 200
+    empty = dict.fromkeys(there, MISSING)
+    leaks: list[object] = []
+    for wanted, other in zip(asks(there), asks(empty), strict=True):
+        answers = [plain(await house.call(*ask, token=ana), there) for ask in (wanted, other)]
+        answers = [(status, re.sub(r"\d{4,}", MISSING, text)) for status, text in answers]
+        if answers[0] != answers[1] or SECRET in str(answers):
+            leaks.append((wanted, answers))
+    assert leaks == []
+
+
+async def test_the_project_of_the_path_is_the_one_that_counts(house: House) -> None:
+    """Whatever the body names beside it."""
+    known(house.tokens, "bo@corp.example", "roles/viewer", "speech")
+    ana = known(house.tokens, ANA, "roles/owner", "vision")
+    before = house.tokens.book.policy.of_project("speech")
+    binding = {"role": "roles/owner", "members": [f"user:{ANA}"]}
+    body = {"resource": "projects/speech", "policy": {"bindings": [binding]}}
+    for version in ("v1", "v3"):
+        await house.call("POST", f"/{version}/projects/vision:setIamPolicy", body, token=ana)
+    assert house.tokens.book.policy.of_project("speech") == before
