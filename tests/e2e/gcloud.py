@@ -25,6 +25,10 @@ needs_gcloud = pytest.mark.skipif(
 """Beside `@pytest.mark.gcloud`: skips, and says so."""
 
 
+_APIS = (
+    *("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER"),
+    *("IAM", "IAMCREDENTIALS", "SERVICEUSAGE"),
+)
 _LOADED = (
     "googlecloudsdk.gcloud_main",
     *("googlecloudsdk.command_lib.crash_handling", "googlecloudsdk.command_lib.logs.stream"),
@@ -73,8 +77,10 @@ def _run(
     arguments: Sequence[str], environ: Mapping[str, str], timeout: float, cwd: Path | None
 ) -> subprocess.CompletedProcess[bytes]:
     assert BINARY is not None
-    # Those of storage have processes of their own, which begin as their parent did.
-    if arguments[0] == "storage" or not (loaded := _loaded()):
+    # Those of storage have processes of their own, which begin as their parent did. What has loaded gcloud
+    # knows no accounts.
+    is_apart = arguments[0] == "storage" or "CLOUDSDK_AUTH_ACCESS_TOKEN" not in environ
+    if is_apart or not (loaded := _loaded()):
         return subprocess.run(
             [BINARY, *arguments],
             env=environ,
@@ -122,10 +128,7 @@ class Gcloud:
             "CLOUDSDK_CORE_PROJECT": PROJECT,
             "CLOUDSDK_AI_REGION": REGION,
             "CLOUDSDK_COMPUTE_REGION": REGION,
-            **{
-                f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/"
-                for api in ("AIPLATFORM", "ML", "LOGGING", "CLOUDRESOURCEMANAGER")
-            },
+            **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{rest}/" for api in _APIS},
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{self.storage}/storage/v1/",
             "CLOUDSDK_ML_ENGINE_POLLING_INTERVAL": "1",
             # Nothing that would leave the machine or wait for a person.

@@ -1,0 +1,164 @@
+"""The walk of docs/team.md: an admin and people with tokens, keys and roles, by unmodified clients."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import REGION, Service, container_job, given_by_env, seen_by, trainshed
+
+PROJECT = "walk-vision"
+JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
+ROBOT = f"nightly@{PROJECT}.iam.gserviceaccount.com"
+TALKS = "import time\nprint('talks', flush=True)\ntime.sleep(600)"
+
+_SDK = """
+import json, os
+from google.cloud import aiplatform, storage
+
+aiplatform.init(
+    project="walk-vision",
+    location="us-central1",
+    api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
+    api_transport="grpc",
+)
+seen = {"jobs": [job.display_name for job in aiplatform.CustomJob.list()]}
+try:
+    aiplatform.CustomJob.list(project="walk-speech")
+except Exception as error:
+    seen["elsewhere"] = type(error).__name__
+client = storage.Client(
+    project="walk-vision", client_options={"api_endpoint": os.environ["TRAINSHED_ENDPOINT"]}
+)
+client.create_bucket("walk-vision-data").blob("x").upload_from_string("hello")
+seen["objects"] = [blob.name for blob in client.list_blobs("walk-vision-data")]
+print("SEEN " + json.dumps(seen))
+"""
+
+
+class ByKey(Gcloud):
+    """As the account that was activated, in place of the service's owner."""
+
+    def environment(self) -> dict[str, str]:
+        variables = super().environment()
+        del variables["CLOUDSDK_AUTH_ACCESS_TOKEN"]
+        return variables
+
+
+@pytest.fixture(scope="module")
+def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
+    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
+
+
+@pytest.fixture(scope="module")
+def vision(gcloud: Gcloud) -> str:
+    """A project, by gcloud."""
+    gcloud.run("projects", "create", PROJECT, "--name=Vision")
+    return PROJECT
+
+
+@pytest.fixture(scope="module")
+def key(gcloud: Gcloud, vision: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The key file of a service account that may use Vertex in the project."""
+    file = tmp_path_factory.mktemp("key") / "key.json"
+    accounts = ("iam", "service-accounts")
+    gcloud.run(*accounts, "create", "nightly", f"--project={vision}")
+    member, role = f"serviceAccount:{ROBOT}", "roles/aiplatform.user"
+    bind = ("projects", "add-iam-policy-binding", vision)
+    gcloud.run(*bind, f"--member={member}", f"--role={role}")
+    made = ("keys", "create", str(file), f"--iam-account={ROBOT}", f"--project={vision}")
+    gcloud.run(*accounts, *made)
+    return file
+
+
+def token_of(service: Service, email: str, role: str, project: str = PROJECT) -> dict[str, str]:
+    words = ("tokens", "create", email, "--role", role, "--project", project, "--format", "json")
+    [made] = json.loads(trainshed(*words, data=service.data).stdout)
+    return made["record"]
+
+
+def ask(service: Service, token: str, path: str, verb: str = "GET", body: Any = None) -> int:
+    """The status of an answer."""
+    request = urllib.request.Request(
+        service.rest + path,
+        method=verb,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+@pytest.fixture
+def job(service: Service) -> Iterator[str]:
+    """One that runs in the project, which Ana has submitted."""
+    ana = token_of(service, "ana@corp.example", "roles/aiplatform.user")
+    mine = Service(service.data, service.process, service.rest, ana["token"], service.pid)
+    name = mine.call("POST", JOBS, container_job(TALKS))["name"]
+    yield name.rpartition("/")[2]
+    service.call("POST", f"/v1/{name}:cancel")
+
+
+@pytest.mark.gcloud
+@needs_gcloud
+def test_a_key_file_opens_the_project_to_gcloud_and_the_sdk(
+    service: Service, key: Path, vision: str, tmp_path: Path
+) -> None:
+    """And nothing else; deleting the key ends it."""
+    robot = ByKey(service, tmp_path / "configuration")
+    robot.run("auth", "activate-service-account", f"--key-file={key}")
+    robot.run("ai", "custom-jobs", "list", f"--project={vision}")
+    refused = robot.run("ai", "custom-jobs", "list", "--project=walk-speech", fails=True)
+    assert "add-iam-policy-binding walk-speech" in refused.stderr
+    program = tmp_path / "program.py"
+    program.write_text(_SDK)
+    variables = {
+        name: value
+        for name, value in given_by_env(service).items()
+        if "STORAGE_EMULATOR" not in name and name != "TRAINSHED_TOKEN"
+    }
+    variables["GOOGLE_APPLICATION_CREDENTIALS"] = str(key)
+    seen = seen_by(program, variables=variables)
+    assert seen == {"jobs": [], "elsewhere": "PermissionDenied", "objects": ["x"]}
+    owner = Gcloud(service, tmp_path / "owner")
+    as_robot = ("ai", "custom-jobs", "list", f"--project={vision}", "--format=json")
+    assert owner.run(*as_robot, f"--impersonate-service-account={ROBOT}").stdout.strip() == "[]"
+    id_ = json.loads(key.read_text())["private_key_id"]
+    delete = ("iam", "service-accounts", "keys", "delete", id_, f"--iam-account={ROBOT}")
+    owner.run(*delete, f"--project={vision}")
+    robot.run("ai", "custom-jobs", "list", f"--project={vision}", fails=True)
+
+
+def test_people_see_what_their_roles_allow_and_are_told_of(service: Service, job: str) -> None:
+    bo = token_of(service, "bo@corp.example", "roles/aiplatform.viewer")["token"]
+    eve = token_of(service, "eve@corp.example", "roles/owner", "walk-speech")["token"]
+    for path in (f"{JOBS}/{job}", f"/trainshed/v1/jobs/{job}"):
+        assert ask(service, bo, path) == 200
+        assert ask(service, eve, path) == 403
+    assert ask(service, bo, f"{JOBS}/{job}:cancel", "POST", {}) == 403
+    assert ask(service, bo, JOBS, "POST", container_job("pass")) == 403
+    rows = service.call("GET", f"/trainshed/v1/audit?project={PROJECT}")["entries"]
+    [row] = [row for row in rows if row["resource"].endswith(f"/{job}")]
+    assert (row["who"], row["method"].rpartition(".")[2]) == ("ana@corp.example", "CreateCustomJob")
+
+
+def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, job: str) -> None:
+    """A log that is followed, REST, and the buckets, which are another process."""
+    bo = token_of(service, "bo@corp.example", "roles/viewer")
+    his = Service(service.data, service.process, service.rest, bo["token"], service.pid)
+    storage = f"/storage/v1/b?project={PROJECT}"
+    assert ask(service, bo["token"], storage) == 200
+    log = his.follow(job)
+    assert next(log) == "talks"
+    trainshed("tokens", "delete", bo["id"], data=service.data)
+    assert list(log) == []
+    assert ask(service, bo["token"], JOBS) == 401
+    assert ask(service, bo["token"], storage) == 401
