@@ -36,13 +36,13 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 850,
-    "modules that one machine needs": 715,
+    "modules": 849,
+    "modules that one machine needs": 714,
     "lines": 143_500,
     "lines that one machine needs": 119_500,
     "lines of code": 101_700,
     "lines of code on the way of a start": 11_900,
-    "lines of tests": 121_600,
+    "lines of tests": 117_500,
     "settings of the service": 50,
     "settings of Slurm": 20,
     "settings of Kubernetes": 24,
@@ -50,8 +50,8 @@ CEILINGS: Final = {
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_700,
-    "words of documents": 87_000,
+    "words of decision records": 14_650,
+    "words of documents": 82_000,
 }
 
 
