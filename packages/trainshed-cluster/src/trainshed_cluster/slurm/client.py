@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -14,10 +15,11 @@ from trainshed.eventloop.children import Child, spawn
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 from trainshed_cluster.remote.messages import TAKEN
 from trainshed_cluster.slurm import commands
-from trainshed_cluster.slurm.queries import Queries
-from trainshed_cluster.slurm.records import NodeLine
+from trainshed_cluster.slurm.queries import Query
 from trainshed_cluster.slurm.settings import SlurmSettings
 from trainshed_cluster.slurm.users import UnixUser, setpriv
+
+T = TypeVar("T")
 
 _ANSWER_SECONDS = 30.0
 """Seconds that a command may take. Slurm's own limit for a message is 10, and a busy controller is asked
@@ -78,11 +80,17 @@ class SlurmClient:
             raise ClusterUnavailable(f"{command[0]}: {complaint}")
         return output.out
 
-    async def nodes(self, queries: Queries, partitions: str) -> tuple[NodeLine, ...]:
-        """Return the nodes of some partitions. Raises ClusterUnavailable, ValueError (the answer is not
-        understood)."""
-        answers = [await self.answer(command) for command in queries.nodes(partitions)]
-        return tuple(queries.read_nodes(answers, partitions))
+    async def ask(self, query: Query[T]) -> T:
+        """Return the answer to a query. Raises ClusterUnavailable."""
+        answer = await self.answer(query.argv)
+        try:
+            # Of thousands of nodes there is much to read.
+            return await asyncio.to_thread(query.read, answer)
+        except ValueError as e:
+            raise ClusterUnavailable(
+                f"Slurm's answer is not understood: {e}; use Slurm 22.05 or newer, and commands of the "
+                "controller's version"
+            ) from e
 
     async def request(self, command: Sequence[str], user: UnixUser | None = None) -> "Request":
         """Start a command that waits for Slurm. `user`: as whom it runs; None = the service's user. Raises

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,11 +25,11 @@ from trainshed_cluster.remote.cluster import (
     NodeNeed,
     Owner,
 )
-from trainshed_cluster.slurm import commands, queries, reasons
+from trainshed_cluster.slurm import commands, reasons
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.field_queries import list_pending
 from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
+from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_pending, list_steps
 from trainshed_cluster.slurm.records import Gres, Job
 from trainshed_cluster.slurm.routes import Routes, SlurmRoute
 from trainshed_cluster.slurm.settings import SlurmSettings
@@ -86,7 +86,6 @@ class SlurmCluster:
         self._service = service
         self._client = SlurmClient(settings, self._step_left)
         self._users = Users(settings)
-        self._queries = queries.FIELDS
         self._tasks = Crew()
         self._started = 0.0
         self._is_detached = False
@@ -113,7 +112,7 @@ class SlurmCluster:
         self._started = time.monotonic()
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
-        await self._look_first()
+        await self._look_now()
         self._tasks.keep(self._look_on, "slurm: looks")
 
     async def close(self) -> None:
@@ -187,11 +186,7 @@ class SlurmCluster:
             raise ClusterUnavailable(f"{e} (what it complained of is in {errors} there)") from None
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        ask = self._queries.jobs([await self._user(name)], str(name), ended=True)
-        try:
-            jobs = list(self._queries.read_jobs(await self._client.answer(ask)))
-        except ValueError as e:
-            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        jobs = await self._client.ask(list_jobs([await self._user(name)], str(name), ended=True))
         over = [job for job in jobs if not job.held and not job.pending]
         if not over:
             return None
@@ -370,7 +365,7 @@ class SlurmCluster:
         wanted = self._wanted[name]
         if job.waits_in_vain:
             raise ClusterRefused(
-                f"Slurm would never start this ({job.description or job.reason}): the partition, account or "
+                f"Slurm would never start this ({job.reason}): the partition, account or "
                 "QOS does not let it, or not one job so large; others are chosen in [engines.slurm]"
             )
         away = [
@@ -405,19 +400,15 @@ class SlurmCluster:
     async def _held(self, name: HoldName, number: str = "") -> Job | None:
         """Return the job of that name that has its nodes, if Slurm knows one. `number`: the job's id; "" =
         any. Queries this name alone, which is cheaper than a look."""
-        user = await self._user(name)
-        kind = self._queries
-        answer = await self._client.answer(kind.jobs([user], str(name)))
-        try:
-            jobs = self._own(kind, answer)
-        except ValueError as e:
-            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        jobs = await self._own([await self._user(name)], str(name))
         held = (job for job_name, job in jobs if job_name == name and job.held)
         return next((job for job in held if number in ("", str(job.id))), None)
 
-    def _own(self, kind: queries.Queries, answer: str) -> tuple[tuple[HoldName, Job], ...]:
-        """Return this service's jobs in an answer of squeue. Raises ValueError."""
-        return own_jobs(kind, answer, self._service, self._users.name_of)
+    async def _own(self, users: Iterable[int], name: str = "") -> tuple[tuple[HoldName, Job], ...]:
+        """Return this service's jobs of those users. `name`: of the jobs; "" = all. Raises
+        ClusterUnavailable."""
+        jobs = await self._client.ask(list_jobs(users, name))
+        return own_jobs(jobs, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: HoldName) -> None:
         """Cancel a hold's jobs; if Slurm does not answer now, a later look that finds them does it."""
@@ -473,51 +464,29 @@ class SlurmCluster:
                     self._failed = (begun, str(e))
                     self._looked.notify_all()
 
-    async def _look_first(self) -> None:
-        """Make the first look, which also finds out how Slurm is to be queried."""
-        self._queries = queries.fitting(await self._client.answer(queries.ASK_RELEASE))
-        try:
-            await self._look_now()
-        except ClusterUnavailable as e:
-            if self._queries is queries.FIELDS:
-                raise
-            self._queries = queries.FIELDS
-            await self._look_now()
-            log.warning("slurm: cannot be asked for JSON, and is asked for fields: %s", e)
-        if len(self.report().nodes) > queries.MOST_NODES_AS_JSON:
-            self._queries = queries.FIELDS
-
     async def _look_now(self) -> None:
         begun = time.monotonic()
-        ask, kind = self._client.answer, self._queries
-        try:
-            users = self._users.uids
-            earlier = mine = self._own(kind, await ask(kind.jobs(users)))
-            nodes = [await ask(command) for command in kind.nodes(self._routes.partitions)]
-            if mine or self._wanted or self._seen:
-                # Queried again: jobs that are the same before and after the query of the nodes were so during
-                # it.
-                mine = self._own(kind, await ask(kind.jobs(users)))
-            steps = await ask(kind.steps(users)) if mine else ""
-            waits = any(job.pending for _, job in mine)
-            pending = await ask(list_pending()) if waits else None
-            known = {name: seen.job for name, seen in self._seen.items()}
-            look = await asyncio.to_thread(
-                compile_look,
-                kind,
-                begun,
-                now=time.time(),
-                jobs=mine,
-                earlier=earlier,
-                before=self._look.report if self._look else None,
-                pending=pending,
-                steps=steps,
-                nodes=nodes,
-                routes=self._routes,
-                known=known,
-            )
-        except ValueError as e:
-            raise ClusterUnavailable(f"Slurm's answer is not understood: {e}") from e
+        ask, users = self._client.ask, self._users.uids
+        earlier = mine = await self._own(users)
+        nodes = await ask(list_nodes(self._routes.partitions))
+        if mine or self._wanted or self._seen:
+            # Queried again: jobs that are the same before and after the query of the nodes were so during
+            # it.
+            mine = await self._own(users)
+        waits = any(job.pending for _, job in mine)
+        look = await asyncio.to_thread(
+            compile_look,
+            begun,
+            now=time.time(),
+            jobs=mine,
+            earlier=earlier,
+            before=self._look.report if self._look else None,
+            pending=await ask(list_pending()) if waits else (),
+            steps=await ask(list_steps(users)) if mine else (),
+            nodes=nodes,
+            routes=self._routes,
+            known={name: seen.job for name, seen in self._seen.items()},
+        )
         if self._failed[1]:
             log.info("slurm: answers again")
         before = self._look

@@ -23,16 +23,14 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed_cluster.remote.lease import longest_silence
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
-from trainshed_cluster.slurm.field_queries import (
+from trainshed_cluster.slurm.node_doctor import examine_nodes
+from trainshed_cluster.slurm.queries import (
+    SHOW_CONFIG,
     list_groups,
     list_limits,
+    list_nodes,
     parse_config,
-    parse_groups,
-    parse_limits,
-    show_config,
 )
-from trainshed_cluster.slurm.node_doctor import examine_nodes
-from trainshed_cluster.slurm.queries import ASK_RELEASE, JSON, fitting
 from trainshed_cluster.slurm.records import NodeLine, node_state
 from trainshed_cluster.slurm.routes import Routes
 from trainshed_cluster.slurm.settings import SlurmSettings, parse
@@ -57,7 +55,6 @@ _LET = (
     "docs/slurm.md says what each user needs: the same on all nodes, allowed in partition and account, "
     "and let to what programs run in."
 )
-_VERSIONS = "Use Slurm 22.05 or newer, the same version of the commands here as of the controller."
 
 
 def examine_slurm(
@@ -109,10 +106,8 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
     client, routes = SlurmClient(settings), Routes(settings)
     try:
         partitions = (await client.answer(["sinfo", "--noheader", "--format=%R"])).split()
-        release = (await client.answer(ASK_RELEASE)).strip()
-        kind = fitting(release)
-        form = "JSON" if kind is JSON else "fields"
-        findings = [good("Slurm controller", f"answers ({release}, asked for {form}).")]
+        release = (await client.answer(["sinfo", "--version"])).strip()
+        findings = [good("Slurm controller", f"answers ({release}).")]
         wanted = [name for name in routes.named_partitions if name]
         unknown = [name for name in wanted if name not in partitions]
         if unknown:
@@ -122,14 +117,11 @@ async def _cluster(settings: SlurmSettings) -> list[Finding]:
             )
             cause = "sinfo lists no such one to this user."
             return [*findings, bad("Slurm partition", text, cause=cause, remedy=advice)]
-        lines = await client.nodes(kind, routes.partitions)
+        lines = await client.ask(list_nodes(routes.partitions))
     except ClusterUnavailable as failure:
         return [
             bad("Slurm controller", "cannot be asked.", cause=f"{failure}.", remedy=_CONTROLLER)
         ]
-    except ValueError as failure:
-        cause = f"Its answer is not understood: {failure}."
-        return [bad("Slurm controller", "cannot be asked.", cause=cause, remedy=_VERSIONS)]
     text = ", ".join(name or "the cluster's default one" for name in routes.named_partitions)
     findings += [good("Slurm partition", f"{text}."), _nodes(lines, routes)]
     return [*findings, *await _what_holds(client, settings, routes, has_gpus=_have_gpus(lines))]
@@ -140,15 +132,12 @@ async def _what_holds(
 ) -> list[Finding]:
     """Check what jobs may rely on on nodes, as far as the cluster's configuration says it."""
     try:
-        config = parse_config(await client.answer(show_config()))
-        limits = parse_limits(await client.answer(list_limits()))
+        config = parse_config(await client.answer(SHOW_CONFIG))
+        limits = await client.ask(list_limits())
     except FileNotFoundError as failure:
         return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_COMMANDS)]
     except ClusterUnavailable as failure:
         return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_CONTROLLER)]
-    except ValueError as failure:
-        cause = f"scontrol's answer is not understood: {failure}."
-        return [less("on nodes", _UNKNOWN, cause=cause, remedy=_VERSIONS)]
     arguments = [
         *settings.extra,
         *(option for route in settings.machines for option in route.extra or ()),
@@ -172,8 +161,8 @@ async def _users(settings: SlurmSettings, cache: Path | None) -> list[Finding]:
     open_to = dict[str, frozenset[str]]()
     seen: set[Owner] = set()
     partitions = Routes(settings).named_partitions
-    with contextlib.suppress(ClusterUnavailable, ValueError):
-        open_to = parse_groups(await client.answer(list_groups()))
+    with contextlib.suppress(ClusterUnavailable):
+        open_to = await client.ask(list_groups())
     for project in settings.users:
         try:
             owner = await users.owner(project)
@@ -239,7 +228,7 @@ def _have_gpus(lines: Sequence[NodeLine]) -> bool:
 def on_nodes(
     config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
 ) -> Iterator[Finding]:
-    """Yield what holds on nodes. `config`: as `field_queries.parse_config` returns it. Pure."""
+    """Yield what holds on nodes. `config`: as `queries.parse_config` returns it. Pure."""
     as_root = os.geteuid() == 0 and not has_users
     yield good(
         "isolation on nodes",
@@ -306,7 +295,7 @@ def lost_nodes(lease: float) -> Finding:
 
 
 def time_limit(limits: Mapping[str, str]) -> Finding:
-    """Return whether jobs have a time limit. `limits`: as `field_queries.parse_limits` returns them. Pure."""
+    """Return whether jobs have a time limit. `limits`: as the answer to `queries.list_limits`. Pure."""
     bounded = [
         f"{name or 'the default partition'} after {limit}"
         for name, limit in sorted(limits.items())

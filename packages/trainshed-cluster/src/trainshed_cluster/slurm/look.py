@@ -1,4 +1,4 @@
-"""Compiles what one look at the cluster found from the answers of several commands. Pure."""
+"""Compiles what one look at the cluster found. Pure."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -11,9 +11,15 @@ from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node
 from trainshed_cluster.remote.cluster import ClusterReport, HoldName, NodeReport
 from trainshed_cluster.slurm import reasons
-from trainshed_cluster.slurm.field_queries import parse_pending
-from trainshed_cluster.slurm.queries import Queries
-from trainshed_cluster.slurm.records import Gres, Job, NodeLine, is_awaited, node_state
+from trainshed_cluster.slurm.records import (
+    Gres,
+    Job,
+    NodeLine,
+    Pending,
+    Step,
+    is_awaited,
+    node_state,
+)
 from trainshed_cluster.slurm.routes import Routes
 
 
@@ -33,12 +39,12 @@ class Look(Struct, frozen=True):
 
 
 def own_jobs(
-    queries: Queries, answer: str, service: str, name_of: Callable[[int], str | None]
+    jobs: Iterable[Job], service: str, name_of: Callable[[int], str | None]
 ) -> tuple[tuple[HoldName, Job], ...]:
     """Return this service's jobs that wait or have nodes. `name_of`: maps a user id to the user name in hold
-    names; None = a user who has no jobs of this service. Raises ValueError if this is no answer of squeue."""
+    names; None = a user who has no jobs of this service."""
     own: list[tuple[HoldName, Job]] = []
-    for job in queries.read_jobs(answer):
+    for job in jobs:
         # Any user may give a job such a name, so that its user has to match.
         name, user = _name(job.name, service), name_of(job.user)
         if name and user is not None and (job.held or job.pending):
@@ -47,24 +53,23 @@ def own_jobs(
 
 
 def compile_look(
-    queries: Queries,
     looked: float,
     *,
     now: float,
     jobs: Sequence[tuple[HoldName, Job]],
     earlier: Sequence[tuple[HoldName, Job]],
     before: ClusterReport | None,
-    pending: str | None,
-    steps: str,
-    nodes: Sequence[str],
+    pending: Sequence[Pending],
+    steps: Iterable[Step],
+    nodes: Sequence[NodeLine],
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """Compile a look. `queries`: parses the answers. `now`: seconds since the epoch. `earlier` and `jobs`:
+    """Compile a look. `now`: seconds since the epoch. `earlier` and `jobs`:
     this service's jobs as of before and after the query of the nodes. Where those differ on a node, what
-    others have there cannot be told, and the report `before` counts. `pending`: answer about all waiting
-    jobs; None = not queried. `known`: ids of the jobs that the service knows to be its holds, which are the
-    right ones of two with one name. Raises ValueError if these are no answers of squeue and sinfo."""
+    others have there cannot be told, and the report `before` counts. `pending`: all waiting jobs; () =
+    not queried. `known`: ids of the jobs that the service knows to be its holds, which are the right ones of
+    two with one name."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -76,16 +81,14 @@ def compile_look(
             first[name] = job
     held = {name: job for name, job in first.items() if job.held}
     agents: dict[HoldName, set[str]] = {name: set() for name in held}
-    if held:
-        by_id = {job.id: name for name, job in held.items()}
-        for step in queries.read_steps(steps):
-            name = by_id.get(step.job)
-            if name and step.name == str(name):
-                agents[name].update(step.nodes)
-    lines = tuple(queries.read_nodes(nodes, routes.partitions))
+    by_id = {job.id: name for name, job in held.items()}
+    for step in steps:
+        name = by_id.get(step.job)
+        if name and step.name == str(name):
+            agents[name].update(step.nodes)
     mine, once = _shares(jobs), _shares(earlier)
     moved = {node for node in mine.keys() | once.keys() if _ids(mine, node) != _ids(once, node)}
-    reports = _nodes(lines, mine, routes)
+    reports = _nodes(nodes, mine, routes)
     if before:
         reports = tuple(_as_before(reports, before, moved))
     return Look(
@@ -100,10 +103,11 @@ def compile_look(
     )
 
 
-def _delays(jobs: Mapping[HoldName, Job], pending: str | None, now: float) -> dict[HoldName, Delay]:
-    queue = tuple(parse_pending(pending)) if pending is not None else ()
+def _delays(
+    jobs: Mapping[HoldName, Job], pending: Sequence[Pending], now: float
+) -> dict[HoldName, Delay]:
     delays = {
-        name: reasons.delay(job, reasons.count_before(job, queue), now)
+        name: reasons.delay(job, reasons.count_before(job, pending), now)
         for name, job in jobs.items()
         if job.pending
     }

@@ -23,7 +23,7 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed_cluster.remote.node_directory import make_ours
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
-from trainshed_cluster.slurm.queries import FIELDS
+from trainshed_cluster.slurm.queries import list_nodes
 from trainshed_cluster.slurm.records import node_state
 from trainshed_cluster.slurm.routes import Routes
 from trainshed_cluster.slurm.settings import SlurmSettings
@@ -113,9 +113,9 @@ def _listening(settings: SlurmSettings) -> Generator[int]:
 async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Finding:
     client, routes = SlurmClient(settings), Routes(settings)
     try:
-        lines = await client.nodes(FIELDS, routes.partitions)
+        lines = await client.ask(list_nodes(routes.partitions))
         wishes = await _wishes(settings)
-    except (ClusterUnavailable, ValueError) as failure:
+    except ClusterUnavailable as failure:
         return bad(_ABOUT, "cannot be looked at.", cause=f"{failure}.", remedy=_LATER)
     has_default = any(line.in_default for line in lines)
     nodes = [

@@ -1,56 +1,248 @@
-"""Chooses how a cluster is queried for its jobs, steps and nodes: in JSON where its release supports that,
-else by fields."""
+"""Makes the queries of Slurm's commands, for fields, which all releases support in the same form, and reads
+their answers. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
 
-from trainshed_cluster.slurm.field_queries import FieldQueries
-from trainshed_cluster.slurm.json_queries import JsonQueries
-from trainshed_cluster.slurm.records import Job, NodeLine, Step
+from msgspec import Struct, field
 
-MOST_NODES_AS_JSON: Final = 5_000
-"""A thousand nodes are 2 to 3 MB of JSON, and to decode them holds up everything else for 5 ms; of fields
-they are some 80 KB for each partition."""
-_JSON_SINCE = (23, 11)
-"""In 22.05 all filters are ignored with --json; since 23.11 they hold, and numbers have the same form up to
-26.05."""
+from trainshed_cluster.slurm.records import (
+    Job,
+    NodeLine,
+    Pending,
+    Step,
+    expand_hosts,
+    parse_gres,
+    parse_memory,
+    parse_states,
+)
 
+_MOST_ROWS = 200_000
+"""Of an answer; what comes after is not read."""
+_MIB = 1 << 20
 
-class Queries(Protocol):
-    """Makes the arguments of queries and parses their answers. The parsers raise ValueError if a text is no
-    answer to the query."""
-
-    def jobs(self, users: Sequence[int], name: str = "", *, ended: bool = False) -> list[str]:
-        """Return the query of jobs. `users`: their ids. `name`: of the jobs; "" = all jobs of those users.
-        `ended`: include jobs that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
-        ...
-
-    def read_jobs(self, answer: str) -> Iterable[Job]: ...
-
-    def steps(self, users: Sequence[int]) -> list[str]: ...
-
-    def read_steps(self, answer: str) -> Iterable[Step]:
-        """Yield the running steps."""
-        ...
-
-    def nodes(self, partitions: str) -> tuple[list[str], ...]:
-        """Return the arguments of one or more commands. `partitions`: separated by commas; "" = all."""
-        ...
-
-    def read_nodes(self, answers: Sequence[str], partitions: str) -> Iterable[NodeLine]:
-        """Yield each node once. `answers`: one per command. `partitions`: as they were queried."""
-        ...
+T = TypeVar("T")
+Rows = Iterable[Mapping[str, str]]
+"""Values by the names of their fields."""
 
 
-FIELDS: Final[Queries] = FieldQueries()
-JSON: Final[Queries] = JsonQueries()
-
-ASK_RELEASE: Final = ("sinfo", "--version")
+def _new_separator() -> str:
+    return f"\x1f{secrets.token_hex(8)}\x1f"
 
 
-def fitting(release: str) -> Queries:
-    """Return the queries to use. `release`: the answer to `ASK_RELEASE`, such as "slurm-wlm 24.11.5" or
-    "slurm 23.11.4"."""
-    match = re.search(r"\b(\d{1,4})\.(\d{1,4})", release)
-    return JSON if match and (int(match[1]), int(match[2])) >= _JSON_SINCE else FIELDS
+class Query(Struct, Generic[T], frozen=True):
+    """A command that prints rows of fields, each field followed by a separator. Users can put anything into
+    the names of their jobs, line breaks included, but not a separator that is made anew for each query."""
+
+    command: tuple[str, ...]
+    fields: tuple[str, ...]
+    #: Reads the rows of an answer. Raises ValueError if it is none.
+    parse: Callable[[Rows], T]
+    separator: str = field(default_factory=_new_separator)
+
+    @property
+    def argv(self) -> list[str]:
+        return [*self.command, "-O", ",".join(f"{name}:{self.separator}" for name in self.fields)]
+
+    def read(self, answer: str) -> T:
+        """Read an answer. Raises ValueError if it is none."""
+        return self.parse(self._rows(answer))
+
+    def _rows(self, answer: str) -> Iterator[Mapping[str, str]]:
+        width = len(self.fields)
+        *values, rest = answer.split(self.separator, width * _MOST_ROWS)
+        if len(values) % width or (rest.strip() and not values):
+            raise ValueError(f"{answer[:200]!r} is not of rows of {width} fields")
+        for at in range(0, len(values), width):
+            row = (value.strip() for value in values[at : at + width])
+            yield dict(zip(self.fields, row, strict=True))
+
+
+_JOB_FIELDS = (
+    "JobID",
+    "Name",
+    "State",
+    "SubmitTime",
+    "NumNodes",
+    "NumCPUs",
+    "MinMemory",
+    "tres-per-node",
+    "NodeList",
+    "StartTime",
+    "UserID",
+    "Reason",
+)
+_PENDING_FIELDS = ("JobID", "PriorityLong", "Partition")
+_LIMIT_FIELDS = ("Time", "DefaultTime", "Partition")
+_GROUP_FIELDS = ("Partition", "Groups")
+_STEP_FIELDS = ("StepID", "StepName", "StepState", "Nodes")
+_NODE_FIELDS = (
+    "NodeList",
+    "StateComplete",
+    "CPUsState",
+    "Memory",
+    "AllocMem",
+    "Gres",
+    "GresUsed",
+    "NodeAddr",
+    "Partition",
+    "Features",
+    "Reason",
+)
+
+
+def list_jobs(
+    users: Iterable[int], name: str = "", *, ended: bool = False
+) -> Query[tuple[Job, ...]]:
+    """Return the query of jobs. `users`: their ids. `name`: of the jobs; "" = all jobs of those users.
+    `ended`: include jobs that are over, for as long as Slurm remembers them (MinJobAge, 5 minutes)."""
+    which = [_of_users(users), *([f"--name={name}"] if name else [])]
+    which += ["--states=all"] if ended else []
+    return Query(("squeue", "--noheader", "--noconvert", *which), _JOB_FIELDS, _jobs)
+
+
+def _jobs(rows: Rows) -> tuple[Job, ...]:
+    return tuple(
+        Job(
+            id=int(row["JobID"].partition("_")[0]),
+            name=row["Name"],
+            state=row["State"],
+            submitted=_moment(row["SubmitTime"]),
+            node_count=_count(row["NumNodes"]),
+            cpus=_count(row["NumCPUs"]),
+            memory_bytes=parse_memory(row["MinMemory"]),
+            gres=parse_gres(row["tres-per-node"]),
+            nodes=expand_hosts(row["NodeList"]),
+            starts=_moment(row["StartTime"]),
+            user=int(row["UserID"]),
+            reason=row["Reason"],
+        )
+        for row in rows
+    )
+
+
+def list_steps(users: Iterable[int]) -> Query[tuple[Step, ...]]:
+    """Return the query of the running steps of all jobs of those users."""
+    return Query(("squeue", "--steps", "--noheader", _of_users(users)), _STEP_FIELDS, _steps)
+
+
+def _steps(rows: Rows) -> tuple[Step, ...]:
+    running: list[Step] = []
+    for row in rows:
+        job, _, number = row["StepID"].partition(".")
+        if job.isdecimal() and number.isdecimal() and row["StepState"] == "RUNNING":
+            running.append(Step(int(job), row["StepName"], expand_hosts(row["Nodes"])))
+    return tuple(running)
+
+
+def list_nodes(partitions: str) -> Query[tuple[NodeLine, ...]]:
+    """Return the query of nodes, each of which is told once. `partitions`: separated by commas; "" = all."""
+    where = [f"--partition={partitions}"] if partitions else []
+    return Query(("sinfo", "--Node", "--noheader", *where), _NODE_FIELDS, _nodes)
+
+
+def _nodes(rows: Rows) -> tuple[NodeLine, ...]:
+    # sinfo prints a node once for each partition.
+    first: dict[str, Mapping[str, str]] = {}
+    inside: dict[str, set[str]] = {}
+    for row in rows:
+        first.setdefault(row["NodeList"], row)
+        inside.setdefault(row["NodeList"], set()).add(row["Partition"])
+    return tuple(_node(row, inside[name]) for name, row in first.items())
+
+
+def _node(row: Mapping[str, str], partitions: Iterable[str]) -> NodeLine:
+    allocated, _, _, total = map(int, row["CPUsState"].split("/"))
+    reason = row["Reason"]
+    return NodeLine(
+        name=row["NodeList"],
+        states=parse_states(row["StateComplete"]),
+        cpus=total,
+        cpus_allocated=allocated,
+        memory_bytes=_count(row["Memory"]) * _MIB,
+        memory_allocated=_count(row["AllocMem"]) * _MIB,
+        gres=parse_gres(row["Gres"]),
+        gres_used=parse_gres(row["GresUsed"]),
+        address=row["NodeAddr"],
+        reason="" if reason == "none" else reason,
+        partitions=frozenset(partition.rstrip("*") for partition in partitions),
+        in_default=any(partition.endswith("*") for partition in partitions),
+        features=frozenset(row["Features"].split(",")) - {"(null)", ""},
+    )
+
+
+def list_pending() -> Query[tuple[Pending, ...]]:
+    """Return the query of all users' waiting jobs."""
+    return Query(("squeue", "--noheader", "--states=PENDING"), _PENDING_FIELDS, _pending)
+
+
+def _pending(rows: Rows) -> tuple[Pending, ...]:
+    return tuple(
+        Pending(
+            int(row["JobID"].partition("_")[0]),
+            _count(row["PriorityLong"]),
+            tuple(row["Partition"].split(",")),
+        )
+        for row in rows
+    )
+
+
+def list_groups() -> Query[dict[str, frozenset[str]]]:
+    """Return the query of the Unix groups whose members may use each partition, "" being the default one.
+    Partitions that everybody may use are left out."""
+    return Query(("sinfo", "--noheader"), _GROUP_FIELDS, _groups)
+
+
+def _groups(rows: Rows) -> dict[str, frozenset[str]]:
+    groups: dict[str, frozenset[str]] = {}
+    for row in rows:
+        if row["Groups"].lower() not in ("all", "n/a", "(null)", ""):
+            for called in _called(row["Partition"]):
+                groups[called] = frozenset(row["Groups"].split(","))
+    return groups
+
+
+SHOW_CONFIG = ("scontrol", "show", "config")
+
+
+def parse_config(answer: str) -> dict[str, str]:
+    """Parse a cluster's configuration, by its option names in lower case."""
+    pairs = (line.partition("=") for line in answer.splitlines())
+    return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
+
+
+def list_limits() -> Query[dict[str, str]]:
+    """Return the query of the time limit, by partition, of a job that sets none. The key "" is the default
+    partition, the value "" means no limit."""
+    return Query(("sinfo", "--noheader"), _LIMIT_FIELDS, _limits)
+
+
+def _limits(rows: Rows) -> dict[str, str]:
+    limits: dict[str, str] = {}
+    for row in rows:
+        most, usual = row["Time"], row["DefaultTime"]
+        limit = most if usual in ("n/a", "NONE", "") else usual
+        for called in _called(row["Partition"]):
+            limits[called] = "" if limit == "infinite" else limit
+    return limits
+
+
+def _called(partition: str) -> tuple[str, ...]:
+    """Return the keys of a partition: its name, and "" for the default one, which sinfo marks."""
+    return (partition.removesuffix("*"), *([""] if partition.endswith("*") else []))
+
+
+def _of_users(users: Iterable[int]) -> str:
+    return f"--user={','.join(map(str, users))}"
+
+
+def _count(text: str) -> int:
+    """Parse "12", or "12-16" where the upper bound is not known yet."""
+    match = re.match(r"\d{1,15}", text)
+    return int(match[0]) if match else 0
+
+
+def _moment(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

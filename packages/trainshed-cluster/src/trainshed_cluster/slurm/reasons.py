@@ -82,22 +82,20 @@ _PER = {
 }
 
 
-def in_words(reason: str, description: str = "") -> str:
-    """Describe a reason of squeue. `description`: Slurm's own sentence for it, if any. Returns "" if Slurm
-    has no reason yet."""
+def in_words(reason: str) -> str:
+    """Describe a reason of squeue. Returns "" if Slurm has no reason yet."""
     if reason in _NOT_LOOKED_AT:
         return ""
-    for text in (description, reason):
-        if text in _WORDS:
-            return _WORDS[text]
-        # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
-        first, _, rest = (part.strip() for part in text.partition(","))
-        if first in _WORDS:
-            nodes = rest.removeprefix("UnavailableNodes:")
-            return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
-        if match := _LIMIT.fullmatch(text):
-            return _limit(match)
-    return description or "for a reason of its own"
+    if reason in _WORDS:
+        return _WORDS[reason]
+    # "ReqNodeNotAvail, UnavailableNodes:node[1-3]", "ReqNodeNotAvail, Reserved for maintenance"
+    first, _, rest = (part.strip() for part in reason.partition(","))
+    if first in _WORDS:
+        nodes = rest.removeprefix("UnavailableNodes:")
+        return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
+    if match := _LIMIT.fullmatch(reason):
+        return _limit(match)
+    return "for a reason of its own"
 
 
 def end(job: Job) -> HoldEnd | None:
@@ -109,7 +107,7 @@ def end(job: Job) -> HoldEnd | None:
 def delay(job: Job, before: int | None, now: float) -> Delay | None:
     """Return the delay to report of a waiting allocation; None = Slurm has not said why yet. `before`: how
     many jobs wait before it; None = not known. `now`: seconds since the epoch."""
-    words = in_words(job.reason, job.description)
+    words = in_words(job.reason)
     if not words:
         return None
     nodes = "its node" if job.node_count == 1 else f"its {job.node_count} nodes"

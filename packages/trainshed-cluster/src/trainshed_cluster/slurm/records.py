@@ -1,8 +1,6 @@
-"""The records of jobs, steps and nodes that Slurm's commands tell, in whichever format, and the parsers of
-their parts. Pure."""
+"""The records of jobs, steps and nodes that Slurm's commands tell, and the parsers of their parts. Pure."""
 
 import re
-from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -26,7 +24,7 @@ _NEVER = frozenset(
 )
 """Reasons to wait that waiting does not end. Besides them, all limits on what a single job may have."""
 _NEVER_LET = ("not in group permitted", "can't use this partition", "not permitted to use")
-"""In descriptions, behind which those reasons are hidden where fields are asked for."""
+"""In descriptions, behind which those reasons are hidden."""
 _DEAD = frozenset({"down", "error", "future", "unknown"})
 _UNREACHABLE = frozenset({"not_responding", "reboot_issued", "invalid_reg", "inval"})
 _LEAVING = frozenset({"drain", "draining", "drained", "fail", "failing", "blocked"})
@@ -63,10 +61,8 @@ class Job(Struct, frozen=True):
     starts: int
     #: Id of its user.
     user: int
-    #: Why it waits, as a word of Slurm's; if it was queried by fields, for some reasons the description.
+    #: Why it waits: a word of Slurm's, for some reasons its description in place of that.
     reason: str
-    #: The same as a sentence of Slurm's; "" = there is none, or it is not known.
-    description: str = ""
 
     @property
     def held(self) -> bool:
@@ -81,7 +77,7 @@ class Job(Struct, frozen=True):
     def waits_in_vain(self) -> bool:
         return (
             self.reason in _NEVER
-            or any(words in f"{self.reason} {self.description}" for words in _NEVER_LET)
+            or any(words in self.reason for words in _NEVER_LET)
             or (
                 self.reason.startswith(("QOS", "Assoc"))
                 and ("PerJob" in self.reason or "PerNode" in self.reason)
@@ -132,17 +128,13 @@ class NodeLine(Struct, frozen=True):
 
 
 def parse_states(text: str) -> tuple[str, ...]:
-    """Parse a node's states as sinfo and scontrol write them: "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
+    """Parse a node's state and its flags, by the names that `node_state` knows, from what sinfo writes:
+    "mixed+drain", "IDLE*", "DOWN*+DRAIN"."""
     parts = text.strip().lower().split("+")
-    silent = any(part.endswith("*") for part in parts)
     names = [part.rstrip("*~#!%$@^-").strip() for part in parts]
-    return node_flags([*names, *(["not_responding"] if silent else [])])
-
-
-def node_flags(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a node's state and its flags, by the names that `node_state` knows."""
-    lowered = (name.lower() for name in names)
-    return tuple(dict.fromkeys(_SHORT.get(name, name) for name in lowered if name))
+    if any(part.endswith("*") for part in parts):
+        names.append("not_responding")
+    return tuple(dict.fromkeys(_SHORT.get(name, name) for name in names if name))
 
 
 def node_state(line: NodeLine, *, reservation: bool = False) -> tuple[NodeState, str]:
@@ -228,7 +220,3 @@ def _expand(text: str, limit: int) -> list[str]:
             begun = f"{text[:opening]}{number:0{len(first)}d}"
             names += [begun + end for end in rest]
     return names
-
-
-def joined(numbers: Iterable[int]) -> str:
-    return ",".join(map(str, numbers))

@@ -2,10 +2,13 @@
 a real 22.05 gave."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.slurm.unit.test_queries import RECORDED
+from tests.slurm.unit.test_queries import recorded as read
 from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
@@ -13,10 +16,9 @@ from trainshed.engines.port import NodeState
 from trainshed_cluster.remote.cluster import ClusterReport, HoldName
 from trainshed_cluster.slurm import commands, records
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.field_queries import SEPARATOR
 from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
-from trainshed_cluster.slurm.queries import FIELDS
-from trainshed_cluster.slurm.records import Gres, NodeLine
+from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_steps
+from trainshed_cluster.slurm.records import Gres, Job, NodeLine
 from trainshed_cluster.slurm.routes import Routes, has_features
 from trainshed_cluster.slurm.settings import MachineRoute, SlurmSettings
 
@@ -35,6 +37,12 @@ def recorded(name: str) -> str:
     return (GOLDEN / f"{name}.txt").read_text()
 
 
+def own(
+    squeue: str, service: str = "lab", name_of: Callable[[int], str | None] = of_root
+) -> tuple[tuple[HoldName, Job], ...]:
+    return own_jobs(read(list_jobs([0]), squeue), service, name_of)
+
+
 def look(
     squeue: str = "",
     steps: str = "",
@@ -44,17 +52,16 @@ def look(
     earlier: str | None = None,
     before: ClusterReport | None = None,
 ) -> Look:
-    jobs = own_jobs(FIELDS, squeue or recorded("squeue"), service, of_root)
+    jobs = own(squeue or recorded("squeue"), service)
     return compile_look(
-        FIELDS,
         0.0,
         now=1_795_304_650,
-        pending=None,
+        pending=(),
         jobs=jobs,
-        earlier=jobs if earlier is None else own_jobs(FIELDS, earlier, service, of_root),
+        earlier=jobs if earlier is None else own(earlier, service),
         before=before,
-        steps=steps or recorded("squeue_steps"),
-        nodes=[sinfo or recorded("sinfo")],
+        steps=read(list_steps([0]), steps or recorded("squeue_steps")),
+        nodes=read(list_nodes(""), sinfo or recorded("sinfo")),
         routes=Routes(settings),
         known={},
     )
@@ -102,19 +109,18 @@ def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() ->
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
-    jobs = own_jobs(FIELDS, twice, "lab", of_root)
+    jobs = own(twice)
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
         found = compile_look(
-            FIELDS,
             0.0,
             now=0.0,
-            pending=None,
+            pending=(),
             jobs=jobs,
             earlier=jobs,
             before=None,
-            steps="",
-            nodes=[""],
+            steps=(),
+            nodes=(),
             routes=routes,
             known=known,
         )
@@ -125,11 +131,11 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
 def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
     """Of the users as whom jobs run each has holds of his own."""
     line = recorded("squeue").splitlines()[1]
-    parts = line.split(SEPARATOR)
+    parts = line.split(RECORDED)
     parts[0], parts[-3] = "31", "1001"
-    both = f"{line}\n{SEPARATOR.join(parts)}\n"
-    assert [job.id for _, job in own_jobs(FIELDS, both, "lab", of_root)] == [25]
-    found = own_jobs(FIELDS, both, "lab", {0: "", 1001: "vision"}.get)
+    both = f"{line}\n{RECORDED.join(parts)}\n"
+    assert [job.id for _, job in own(both)] == [25]
+    found = own(both, name_of={0: "", 1001: "vision"}.get)
     assert found[0][0] == HELD
     assert found[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
     assert str(found[1][0]) == str(HELD)
@@ -240,11 +246,6 @@ def test_lists_of_nodes(text: str, found: list[str]) -> None:
 def test_what_is_no_list_of_nodes(text: str) -> None:
     with pytest.raises(ValueError, match=r"list of nodes|too many nodes"):
         records.expand_hosts(text)
-
-
-def test_an_answer_of_another_kind_is_not_read() -> None:
-    with pytest.raises(ValueError, match="has 1 fields, not 12"):
-        own_jobs(FIELDS, "slurm_load_jobs error", "lab", of_root)
 
 
 def test_what_is_asked_for() -> None:

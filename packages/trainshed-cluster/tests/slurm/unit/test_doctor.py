@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainshed_cluster.slurm.doctor import lost_nodes, on_nodes, time_limit
-from trainshed_cluster.slurm.field_queries import parse_config, parse_limits
+from trainshed_cluster.slurm.queries import list_limits, parse_config
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "slurm" / "scontrol_config.txt"
 
@@ -63,8 +63,8 @@ def test_how_long_jobs_may_run_is_told() -> None:
         ("10:00", "n/a", "short"),
         ("infinite", "1:00:00", "day"),
     ]
-    answer = "".join("\x1f".join((*line, "\n")) for line in lines)
-    limits = parse_limits(answer)
+    query = list_limits()
+    limits = query.read("".join(query.separator.join((*line, "\n")) for line in lines))
     assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
     assert time_limit({"main": ""}).verdict == "good"
     found = time_limit(limits)

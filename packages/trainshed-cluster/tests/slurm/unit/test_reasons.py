@@ -4,7 +4,7 @@ import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
-from trainshed_cluster.slurm.field_queries import list_pending, parse_pending
+from trainshed_cluster.slurm.queries import list_pending
 from trainshed_cluster.slurm.reasons import count_before, delay, end, in_words
 from trainshed_cluster.slurm.records import Job, Pending
 
@@ -70,12 +70,11 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
         ("6", "900", "other"),
         ("3", "0", "main"),
     ]
-    answer = "".join("\x1f".join((*line, "\n")) for line in fields)
-    pending = tuple(parse_pending(answer))
+    query = list_pending()
+    pending = query.read("".join(query.separator.join((*line, "\n")) for line in fields))
     assert pending[3] == Pending(9, 200, ("hi", "main"))
     assert count_before(job(), pending) == 2
     assert count_before(job(), ()) is None
-    assert "--states=PENDING" in list_pending()
 
 
 @pytest.mark.parametrize(
