@@ -52,7 +52,6 @@ TOGETHER = {
         "slurm/test_doctor.py",
         "slurm/test_hostile.py",
         "slurm/test_lab.py",
-        "slurm/test_leaving.py",
         "slurm/test_same_job.py",
         "slurm/test_service_faults.py",
         "slurm/test_service_losses.py",

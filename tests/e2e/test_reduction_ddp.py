@@ -10,8 +10,7 @@ import pytest
 from tests import torch_runtime
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import packed, upload
-from tests.e2e.running import Service, command, environment, submit
-from trainshed.core import reduction
+from tests.e2e.running import Service, command, environment
 
 _SECONDS = 240.0
 _STEPS = 12
@@ -87,35 +86,3 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     for count in moved.values():
         assert 0.5 * _STEPS * each_step < count < 1.1 * _STEPS * each_step, moved
     assert set(moved) == {"workerpool2-0", "workerpool2-1"}
-
-
-@pytest.mark.soak
-def test_workers_reduce_over_tls_beside_a_reducer_that_is_too_small(
-    service: Service, tmp_path: Path
-) -> None:
-    """spec/reduction#security (hybrid, security): by the job's label alone, with certificates that the
-    service made. Each for itself: test_reduction.py (TLS), tests.reduction.test_hybrid."""
-    torch_runtime.service_python()
-    package = upload(service, "wide-0.1.tar.gz", packed("pytorch_wide", tmp_path).read_bytes())
-    train = {
-        "executorImageUri": torch_runtime.IMAGE,
-        "packageUris": [package],
-        "pythonModule": "trainer.task",
-        "args": ["--steps=3"],
-    }
-    pools = [{**_pool("n1-standard-4", count), "pythonPackageSpec": train} for count in (1, 2)] + [
-        {**_pool("n1-standard-4", 1), "containerSpec": {"imageUri": _REDUCER}}
-    ]
-    job = {"displayName": "hybrid", "jobSpec": {"workerPoolSpecs": pools}}
-    uid = submit(service, {**job, "labels": {reduction.TLS_LABEL: "on"}})
-    state = service.finish(uid, _SECONDS)["state"]
-    assert state == "SUCCEEDED", service.lines(uid) + service.lines(uid, "service")
-    lines = service.lines(uid, "workerpool0-0")
-    (mode,) = [line for line in lines if line.startswith("trainshed reduction: ")]
-    assert "1 reducer" in mode and "hybrid: " in mode and " over TLS" in mode
-    assert len(_losses(lines)) == 3
-    assert _losses(lines) == _losses(service.lines(uid, "workerpool1-1"))
-
-
-def _pool(machine: str, count: int) -> dict[str, object]:
-    return {"machineSpec": {"machineType": machine}, "replicaCount": str(count)}

@@ -13,7 +13,7 @@ from tests.soaks import SOAKS
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.conformance.suite import Conformance
-from trainshed.engines.port import Engine, NodesChosen
+from trainshed.engines.port import NodesChosen
 
 
 class OutsideLab(SlurmEngineLab):
@@ -31,29 +31,6 @@ class TestSlurm(Conformance):
     def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
         yield OutsideLab(slurm_lab, tmp_path)
         slurm_lab.clear()
-
-
-@pytest.mark.soak
-class TestOneOfSeveralClusters(Conformance):
-    """Nodes have the names of their cluster before their own. A soak: the engine is the same; what is its own
-    is proved by test_joined_clusters.py."""
-
-    @pytest.fixture
-    def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
-        clusters: dict[str, object] = {
-            "all": {},
-            "short": {"partition": "short", "regions": ["us-east1"]},
-        }
-        yield _JoinedLab(slurm_lab, tmp_path, clusters=clusters)
-        slurm_lab.clear()
-
-
-class _JoinedLab(OutsideLab):
-    async def cut_off(self, engine: Engine, node: str) -> None:
-        await super().cut_off(engine, node.partition(".")[2])
-
-    async def reconnect(self, engine: Engine, node: str) -> None:
-        await super().reconnect(engine, node.partition(".")[2])
 
 
 def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(

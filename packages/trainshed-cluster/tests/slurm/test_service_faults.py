@@ -1,11 +1,9 @@
-"""What befalls a cluster while a whole service has jobs on it: nodes, networks, Slurm's own processes, the
-service itself. In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
+"""What befalls a cluster while a whole service has jobs on it: nodes, networks and Slurm's own processes.
+In the end each job has succeeded, from its checkpoint, and nothing was run twice."""
 
 import contextlib
-import os
-import select
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,11 @@ from tests.e2e.stories import (
     Story,
     at,
     pools,
-    process_of,
     story,
     until,
 )
 from tests.slurm.lab import SlurmLab
-from tests.slurm.nodes import until as asked_until
-from tests.slurm.whole import AGENTS, configure, service_on, start_again
+from tests.slurm.whole import AGENTS, configure, service_on
 
 __all__ = ["commons", "gate"]
 
@@ -38,20 +34,11 @@ WHOLE_NODE = "n4-highcpu-2"
 
 
 class Site:
-    """A lab and the service on it, which may be killed and started again."""
+    """A lab and the service on it."""
 
-    def __init__(self, lab: SlurmLab, directory: Path, service: Service) -> None:
+    def __init__(self, lab: SlurmLab, service: Service) -> None:
         self.lab = lab
         self.service = service
-        self._directory = directory
-        #: What the programs of the last job carry.
-        self.mark = ""
-
-    def kill_service(self) -> None:
-        self.service.kill()
-
-    def start_service(self) -> None:
-        self.service = start_again(self.service, self._directory)
 
     def node_of(self, job_id: str, replica: str) -> str:
         """Where it runs now."""
@@ -64,18 +51,12 @@ class Site:
         view = next(each for each in views if each["name"] == node)
         return f"{view['condition']} {view.get('cause', '')}"
 
-    def allocations(self) -> list[str]:
-        return self.lab.slurm("squeue", "-h", "-o", "%j %T").splitlines()
-
 
 @pytest.fixture(scope="module")
 def opened(slurm_lab: SlurmLab) -> Iterator[Site]:
     directory = configure(slurm_lab, "faults", f"grace = {GRACE}", "preflight = true")
     with service_on(slurm_lab, directory) as service:
-        site = Site(slurm_lab, directory, service)
-        yield site
-        if site.service is not service and site.service.process.poll() is None:
-            site.service.terminate()
+        yield Site(slurm_lab, service)
 
 
 @pytest.fixture
@@ -127,8 +108,8 @@ def spread(*scripts: str, mark: str = "") -> dict[str, Any]:
 
 
 def training(site: Site, gate: Path) -> str:
-    """A job whose worker has trained for a while; its id. What both programs carry is `site.mark`."""
-    mark = site.mark = new_mark()
+    """A job whose worker has trained for a while; its id."""
+    mark = new_mark()
     worker = TRAINS.format(key=mark, gate=str(gate))
     primary = FINDS.format(gate=str(gate))
     job_id = submit(site.service, spread(primary, worker, mark=mark))
@@ -233,39 +214,6 @@ def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -
     assert not told.verdicts
 
 
-@pytest.mark.soak  # unit/test_joined_clusters.py has the parts of it.
-def test_a_service_that_starts_while_slurm_does_not_answer_loses_nothing_and_takes_jobs(
-    site: Site, gate: Path
-) -> None:
-    """What runs is adopted and ends as it would; what is submitted waits with the reason, and begins when
-    Slurm answers."""
-    job_id = training(site, gate)
-    site.kill_service()
-    site.lab.stop_controller()
-    try:
-        site.start_service()
-        [silent] = site.service.call("GET", "/trainshed/v1/nodes")["nodes"]
-        assert (silent["name"], silent["condition"]) == ("slurm", "GONE")
-        reason = "cluster slurm does not answer: squeue: "
-        assert silent["cause"].startswith(reason)
-        waiting = submit(site.service, spread("pass"))
-        for view in site.service.watch(waiting):
-            if told := view.get("waiting"):
-                assert told["message"].startswith(reason)
-                break
-        gate.write_text("")
-        told = story(site.service, job_id)
-        assert told.state == "SUCCEEDED"
-        assert told.begun == {PRIMARY: 1, WORKER: 1} and not told.verdicts
-        assert site.service.lines(job_id, PRIMARY)[-1].startswith("finds ")
-    finally:
-        site.lab.start_controller()
-    assert story(site.service, waiting).state == "SUCCEEDED"
-    for _ in asked_until("the end of all allocations"):
-        if not site.allocations():
-            break
-
-
 def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
     site: Site, gate: Path
 ) -> None:
@@ -291,98 +239,6 @@ def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
     assert told.begun == {PRIMARY: 1, WORKER: 1}
     site.service.call("POST", "/trainshed/v1/nodes/node2:undrain", {})
     assert site.condition("node2") == "READY "
-
-
-@pytest.mark.soak  # packages/trainshed-cluster/tests/slurm/test_cluster.py has the engine's part of it.
-def test_a_controller_that_is_killed_right_after_a_submit_gives_nothing_twice(
-    site: Site, gate: Path
-) -> None:
-    site.lab.await_saved()
-    before = set(site.allocations())
-    job_id = submit(site.service, spread(at(gate)))
-    for _ in asked_until("the request"):
-        if set(site.allocations()) - before:
-            break
-    site.lab.stop_controller(signal.SIGKILL)
-    site.lab.start_controller()
-    gate.write_text("")
-    told = story(site.service, job_id)
-    assert told.state == "SUCCEEDED"
-    # Slurm forgets the allocation, and ends what has begun in it by then.
-    lost = told.verdicts
-    assert [verdict.effect for verdict in lost] in ([], ["replica_restarts"])
-    assert 1 <= told.begun[PRIMARY] <= 1 + len(lost)
-    lives = [entry["details"]["incarnation"] for entry in told.of_kind("replica_started")]
-    assert len(lives) == len(set(lives))
-    for _ in asked_until("the end of all allocations"):
-        if set(site.allocations()) <= before:
-            break
-
-
-@pytest.mark.soak  # Conformance has the engine's part of it.
-@pytest.mark.parametrize("from_whom", ["service", "controller"])
-def test_a_node_that_is_cut_off_never_runs_what_runs_elsewhere(
-    site: Site, gate: Path, from_whom: str
-) -> None:
-    """Cut off from the service its agent ends its programs before they count as lost, and nothing more is
-    started there for a while, though Slurm says that it is up; cut off from Slurm's controller the node is
-    asked to let go."""
-    job_id = training(site, gate)
-    node = site.node_of(job_id, WORKER)
-    first = os.pidfd_open(process_of(site.mark, WORKER))
-    site.lab.cut(node, from_whom)
-    try:
-        for view in site.service.watch(job_id, 90):
-            if view["replicas"][1]["incarnation"] == 2:
-                break
-        # Readable: it has ended.
-        assert select.select([first], [], [], 0)[0]
-        told = moved_on(site, job_id)
-        if from_whom == "service":
-            assert "nothing was heard from there for 20 s" in site.condition(node)
-            site.service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
-    finally:
-        site.lab.heal(node, from_whom)
-        os.close(first)
-    one, other = nodes(told, WORKER)
-    assert one == node != other
-
-
-MOMENTS: dict[str, Callable[[Site, str, set[str]], bool]] = {
-    "told": lambda site, job_id, before: True,
-    "asked": lambda site, job_id, before: bool(set(site.allocations()) - before),
-    "held": lambda site, job_id, before: any(
-        line.endswith(" RUNNING") for line in set(site.allocations()) - before
-    ),
-    "stepped": lambda site, job_id, before: bool(site.lab.slurm("squeue", "-h", "-s")),
-}
-"""Of a start: until when it has gone."""
-
-
-@pytest.mark.soak  # Conformance kills an engine at each of its system calls.
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_service_killed_at_a_step_of_a_start_goes_on_with_it(
-    site: Site, gate: Path, moment: str
-) -> None:
-    before = set(site.allocations())
-    job_id = submit(site.service, spread(at(gate), WAITS))
-    for _ in asked_until(moment):
-        if MOMENTS[moment](site, job_id, before):
-            break
-    site.kill_service()
-    site.start_service()
-    for view in site.service.watch(job_id):
-        if view["state"] == "RUNNING":
-            break
-    until(site.service.follow(job_id, WORKER), BEGUN)
-    gate.write_text("")
-    told = story(site.service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
-    assert not told.verdicts
-    for _ in asked_until("the end of its allocations"):
-        if not site.allocations():
-            break
 
 
 @contextlib.contextmanager

@@ -86,26 +86,3 @@ def test_the_end_of_slurms_time_limit_is_the_end_of_one_life_of_many(
     assert told.verdicts == [Verdict("allocation_expired", "replica_restarts", budget="1/20")]
     [lost] = told.of_kind("replica_lost")
     assert "Slurm's time limit for its allocation is over" in lost["message"]
-
-
-@pytest.mark.soak  # Three looks of five seconds; one such loss: test_service_faults.py.
-def test_who_cancels_an_allocation_again_and_again_means_the_job(
-    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
-) -> None:
-    job_id, log = begun(slurm_service, gate)
-    for restart in range(3):
-        if restart:
-            until(log, BEGUN)
-        number, _ = allocation(slurm_lab, job_id)
-        slurm_lab.slurm("scancel", number)
-        for _ in asked_until("the end of the allocation"):
-            if number not in slurm_lab.slurm("squeue", "-h", "-o", "%i").split():
-                break
-    told = story(slurm_service, job_id)
-    assert (told.state, told.code) == ("FAILED", 3)
-    assert told.verdicts == [
-        Verdict("allocation_revoked", "replica_restarts", budget="1/2"),
-        Verdict("allocation_revoked", "replica_restarts", budget="2/2"),
-        Verdict("allocation_revoked", "job_fails"),
-    ]
-    assert "its allocation was cancelled in Slurm" in told.message

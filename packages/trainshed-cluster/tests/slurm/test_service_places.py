@@ -86,29 +86,3 @@ def test_a_job_that_fits_in_no_partition_of_its_cluster_goes_on_to_the_next_regi
     (fell,) = moved.of_kind("fallback")
     assert "in us-east1 now, choice 2 of 2: has waited" in fell["message"]
     assert "west.node2 is drained" in fell["message"]
-
-
-@pytest.mark.soak  # unit/test_joined_clusters.py and test_scheduler_routes.py have the parts of it.
-def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_does(
-    slurm_lab: SlurmLab,
-) -> None:
-    """Its job waits with the reason, and the other cluster's runs."""
-    conf = slurm_lab.directory / "away.conf"
-    real = (slurm_lab.directory / "etc" / "slurm.conf").read_text()
-    conf.write_text(f"{real}\nSlurmctldPort=9\n")
-    clusters = _CLUSTERS.replace('partition = "tiny"\n', f'partition = "tiny"\nconf = "{conf}"\n')
-    directory = configure(slurm_lab, "away", "grace = 1", clusters)
-    with service_on(slurm_lab, directory) as service:
-        east, *_ = service.call("GET", "/trainshed/v1/nodes")["nodes"]
-        assert (east["name"], east["condition"]) == ("east", "GONE")
-        assert east["cause"].startswith("cluster east does not answer: s")
-        there = CUSTOM_JOBS.replace("us-central1", "us-east1")
-        waiting = service.call("POST", there, a_job())["name"].rpartition("/")[2]
-        assert service.finish(submit(service, a_job()))["state"] == "SUCCEEDED"
-        for view in service.watch(waiting):
-            if told := view.get("waiting"):
-                assert told["message"].startswith("cluster east does not answer: s")
-                break
-        conf.write_text(real)
-        assert service.finish(waiting)["state"] == "SUCCEEDED"
-        assert node_of(service, waiting) == "east.node1"

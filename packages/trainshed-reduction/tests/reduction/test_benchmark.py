@@ -2,15 +2,13 @@
 link."""
 
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.reduction import environments, faults, network, tables
+from bench.reduction import environments, network
 from bench.reduction.cases import MIB, Case, Task
 from bench.reduction.figures import theory
 from bench.reduction.network import CannotRun, Network
@@ -86,19 +84,6 @@ def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
         assert ledger.retained == (len(result) if on else 0)
     finally:
         retention.keep(True)
-
-
-@pytest.mark.soak  # Measured as above; what the row says: test_bench_reduction.py.
-@pytest.mark.usefixtures("able")
-def test_what_being_ready_for_faults_costs_is_a_row_of_the_table(tmp_path: Path) -> None:
-    """spec/reduction#exactness: both clients' operations, right in every bit, in one run."""
-    environments.package(tmp_path, Path(sys.executable))
-    case = replace(CASE, tasks=(replace(CASE.tasks[0], count=1),))
-    (found,) = faults.steady(Bench(Path(sys.executable), tmp_path), ARRAYS, 2, [case])
-    assert len(found.figures["costs"]) == 2
-    assert len(found.figures["ready"]) == len(found.figures["bare"]) == 2
-    assert found.held is (statistics.median(found.figures["costs"]) < faults.COST)
-    assert found.what in tables.faults([found])
 
 
 @pytest.mark.usefixtures("able")
