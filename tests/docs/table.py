@@ -45,7 +45,6 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/console.md#The web console": Runs(says="/login?code="),
     "docs/troubleshooting.md#My job waits": Runs(says="Would start now"),
     "docs/troubleshooting.md#My job fails": Runs(job="failed", says="no data today"),
-    "docs/operate.md#How long jobs are kept": Runs(says="would be deleted"),
     "docs/operate.md#Start with the machine": Runs(),
     "docs/secrets.md#Secrets": Runs(says="tls-key"),
     "docs/shell.md#A shell in a running replica": Runs(job="going", says="in the replica"),

@@ -16,8 +16,6 @@ from tests.contract.cli.fake_service import JOBS, FakeService, job, listed
 from tests.contract.cli.test_buckets import stored
 from tests.contract.cli.test_nodes import NODES, node
 
-OLD: dict[str, Any] = {"endTime": "2026-11-18T06:00:00.000000Z"}
-
 
 def done(kind: str, name: str, outcome: str, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "id": name, "outcome": outcome} | more
@@ -29,8 +27,6 @@ def answering(service: FakeService) -> FakeService:
     service.on("GET", f"{JOBS}/7", job())
     service.on("POST", f"{JOBS}/7:cancel", {})
     service.on("DELETE", f"{JOBS}/7", {})
-    service.on("GET", JOBS, listed(job("2", "FAILED", **OLD)))
-    service.on("DELETE", f"{JOBS}/2", {})
     service.on("POST", "/trainshed/v1/quotas:set", QUOTA)
     service.on("POST", "/trainshed/v1/quotas:clear", QUOTA)
     service.on("POST", f"{NODES}/node-1:drain", node())
@@ -57,8 +53,6 @@ DRILL = {"number": 1, "kind": "kill", "task": "workerpool0-0"}
     [
         ("jobs cancel 7", done("job", "7", "cancelling", record=job())),
         ("jobs delete 7", done("job", "7", "deleted")),
-        ("gc --older-than 1d", done("job", "2", "deleted", record=job("2", "FAILED", **OLD))),
-        ("gc --older-than 1d --dry-run", done("job", "2", "due", record=job("2", "FAILED", **OLD))),
         ("quotas set cpus 2", done("quota", "cpus", "set", record=QUOTA)),
         ("nodes drain node-1", done("node", "node-1", "drained", record=node())),
         ("nodes drain node-1 --wait", done("node", "node-1", "free", record=node())),

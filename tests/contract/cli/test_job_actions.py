@@ -1,4 +1,4 @@
-"""`trainshed jobs cancel`, `wait`, `delete` and `retry`, and `trainshed gc`: what is done to jobs."""
+"""`trainshed jobs cancel`, `wait`, `delete` and `retry`: what is done to jobs."""
 
 import json
 import threading
@@ -104,59 +104,3 @@ def test_a_retry_of_an_ml_job_has_an_id_of_its_own(trainshed: Invoke, service: F
     sent = json.loads(service.bodies("POST", "/v1/projects/p/jobs")[-1])
     assert sent["trainingInput"] == training
     assert sent["jobId"].startswith("one_copy")
-
-
-def test_what_has_been_over_for_long_is_deleted(trainshed: Invoke, service: FakeService) -> None:
-    """Nothing that lives, nothing young; of a tuning job first what it has made."""
-    old: dict[str, Any] = {"endTime": "2026-11-18T06:00:00.000000Z"}
-    tuning: dict[str, Any] = old | {
-        "kind": "tuning",
-        "name": "projects/p/locations/r/hyperparameterTuningJobs/3",
-    }
-    jobs = [job("5", "RUNNING"), job("4", "FAILED"), job("3", "SUCCEEDED", **tuning)]
-    below = listed(job("31", "SUCCEEDED", **old))
-    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)))
-    dry = trainshed("gc", "--older-than", "1d", "--dry-run")
-    assert [line.split()[0] for line in dry.stdout.splitlines()] == ["2", "3"]
-    service.on("GET", JOBS, listed(*jobs, job("2", "FAILED", **old)), below)
-    for uid in ("3", "31"):
-        service.on("DELETE", f"{JOBS}/{uid}", {})
-    service.refuse("DELETE", f"{JOBS}/2", 400, "It belongs to another.")
-    result = trainshed("gc", "--older-than", "1d")
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["3"]
-    assert result.stderr == "2 stays: It belongs to another.\n1 job deleted\n"
-    deleted = [a.path.rpartition("/")[2] for a in service.sent if a.method == "DELETE"]
-    assert deleted == ["2", "31", "3"]
-    service.on("GET", JOBS, listed(*jobs))
-    assert trainshed("gc", "--older-than", "1d", "--keep", "3").stdout == ""
-    assert "such as 12h, 30d or 4w" in trainshed("gc", "--older-than", "soon").stderr
-
-
-def test_logs_go_by_age_and_size_and_their_jobs_stay(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    """The service decides which; it is asked until nothing is left to delete."""
-    path = "/trainshed/v1/logs:collect"
-
-    def log(uid: str, size: int) -> dict[str, Any]:
-        name = f"projects/p/locations/r/customJobs/{uid}"
-        return {"job": name, "uid": uid, "endTime": "2026-11-18T06:00:00.000000Z", "bytes": size}
-
-    service.on("POST", path, {"logs": [log("1", 5 * 10**6)], "more": 3})
-    dry = trainshed("gc", "--logs-size", "50GB", "--dry-run")
-    assert dry.stdout.startswith("log of projects/p/locations/r/customJobs/1  5.0 MB  2026-11-18")
-    assert dry.stderr == "1 log (5.0 MB), and 3 more would be deleted\n"
-    body = json.loads(service.bodies("POST", path)[-1])
-    assert body == {"olderThan": "", "size": "50GB", "dryRun": True}
-    assert not [request for request in service.sent if request.path == JOBS], (
-        "no jobs were asked for"
-    )
-    service.on(
-        *("POST", path),
-        {"logs": [log("1", 5 * 10**6)], "more": 1},
-        {"logs": [log("2", 10**6)], "more": 0},
-    )
-    done = trainshed("gc", "--logs-older-than", "14d")
-    assert (done.stdout.count("log of"), done.stderr) == (2, "2 logs (6.0 MB) deleted\n")
-    assert "50GB" in trainshed("gc", "--logs-size", "much").stderr
-    assert "--older-than" in trainshed("gc", "--logs-size", "5GB", "--keep", "3").stderr

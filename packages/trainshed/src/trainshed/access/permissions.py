@@ -24,7 +24,7 @@ _ML_VIZIER = "google.cloud.ml.v1.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
 OF_THE_SERVICE: Final = (
-    *("trainshed.nodes.", "trainshed.settings.", "trainshed.tokens.", "trainshed.logs.collect"),
+    *("trainshed.nodes.", "trainshed.settings.", "trainshed.tokens."),
     *("trainshed.secrets.rotateKey", "resourcemanager.projects.create"),
 )
 """How permissions begin that concern no project: who has them in some projects only cannot use them."""
@@ -239,7 +239,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",
     "trainshed.v1.Secrets.Delete": "trainshed.secrets.delete",
     "trainshed.v1.Secrets.RotateKey": "trainshed.secrets.rotateKey",
-    "trainshed.v1.Logs.Collect": "trainshed.logs.collect",
     "trainshed.v1.Jobs.List": "trainshed.jobs.list",
     "trainshed.v1.Jobs.Explain": "trainshed.jobs.explain",
     "trainshed.v1.Jobs.Describe": "trainshed.jobs.get",

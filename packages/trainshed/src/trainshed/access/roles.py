@@ -58,7 +58,6 @@ _OF_OWNERS: Final = (
     "trainshed.nodes.drain",
     "trainshed.secrets.rotateKey",
     "trainshed.settings.*",
-    "trainshed.logs.collect",
     "iam.serviceAccounts.getAccessToken",
     "iam.serviceAccountKeys.create",
 )

@@ -46,7 +46,6 @@ _COMMANDS = (
         "Print variables that point gcloud and SDKs at the service.",
     ),
     ("explain", "trainshed.cli.jobs.explain", "Tell whether a job would start now, and why not."),
-    ("gc", "trainshed.cli.jobs.collect", "Delete jobs that have been over for long."),
     ("iam", "trainshed.cli.team:iam", "Give somebody a role in a project."),
     ("jobs", "trainshed.cli.jobs.command", "List, describe, follow, cancel and enter jobs."),
     (

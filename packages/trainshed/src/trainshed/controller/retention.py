@@ -1,5 +1,5 @@
-"""Deletes jobs that have been over for long, and logs that are too old or too many, as the settings say. It
-does so now and then, one deletion after the other, the oldest first; logs are also deleted on request.
+"""Deletes jobs that have been over for long, and logs that are too many, as the settings say. It
+does so now and then, one deletion after the other, the oldest first.
 `core.retention` decides what is due (ADR 77).
 
 A job is deleted as a request deletes it. Before a log is deleted, its job's timeline says so. If a pass is
@@ -22,8 +22,6 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.retention import (
     LOG_DELETED,
     KeptLog,
-    LogCollection,
-    LogDue,
     Retention,
     RetentionReport,
     age_in_words,
@@ -31,6 +29,7 @@ from trainshed.core.retention import (
     log_deleted_message,
     logs_due,
     parse_age,
+    size_in_words,
 )
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
@@ -97,8 +96,6 @@ class RetentionTimer:
     _crew: Crew = field(init=False, default_factory=Crew)
     #: Logs of jobs that are over, so that they do not grow.
     _logs: dict[JobUid, KeptLog] = field(init=False, default_factory=dict[JobUid, KeptLog])
-    #: Held by a pass or an order, so that there is one at a time.
-    _looking: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.report = RetentionReport(self.retention)
@@ -118,34 +115,16 @@ class RetentionTimer:
             await self.look()
             await self.sleep(PAUSE)
 
-    async def collect(
-        self, retention: Retention, most: int, *, dry_run: bool = False
-    ) -> LogCollection:
-        """Delete on request the `most` logs that are due first, by an age and a size that may differ from the
-        settings. `dry_run`: delete none, but return which."""
-        async with self._looking:
-            await self._take_stock()
-            due = logs_due(list(self._logs.values()), retention, self.now())
-            done: list[LogDue] = []
-            for log_due in due[:most]:
-                if dry_run or await self._delete_log(log_due):
-                    done.append(log_due)
-            return LogCollection(tuple(done), len(due[most:]))
-
     async def look(self) -> None:
         """Delete everything that is due now."""
-        async with self._looking:
-            await self._look()
-
-    async def _look(self) -> None:
         jobs, logs, freed = self.report.jobs, self.report.logs, self.report.freed
         if self.retention.jobs:
             for over in await self._jobs_due():
                 await self._delete(over)
                 await self.sleep(_BREATH)
-        if self.retention.logs or self.retention.size:
+        if self.retention.size:
             await self._take_stock()
-            for due in logs_due(list(self._logs.values()), self.retention, self.now()):
+            for due in logs_due(list(self._logs.values()), self.retention):
                 await self._delete_log(due)
                 await self.sleep(_BREATH)
             self.report.kept = sum(kept_log.bytes for kept_log in self._logs.values())
@@ -233,27 +212,23 @@ class RetentionTimer:
             wanted = parent_of(work)
         return ended
 
-    async def _delete_log(self, due: LogDue) -> bool:
-        """Delete a log. Return whether it is gone."""
-        uid = JobUid(due.log.uid)
+    async def _delete_log(self, due: KeptLog) -> None:
+        uid, kept = JobUid(due.uid), size_in_words(self.retention.size)
         try:
-            await self._tell(uid, due)
+            await self._tell(uid, kept)
             await self.removals.log(uid)
         except (OSError, RequestError) as failure:
             job_log = about(log, uid)
             job_log.warning("its log was not deleted: %s; the next pass tries again", failure)
-            return False
+            return
         self._logs.pop(uid, None)
         self.report.logs += 1
-        self._freed("logs", due.log.bytes)
-        about(log, uid).info(
-            "its log was deleted (%d bytes): logs are kept %s", due.log.bytes, due.kept
-        )
-        return True
+        self._freed("logs", due.bytes)
+        about(log, uid).info("its log was deleted (%d bytes): logs are kept %s", due.bytes, kept)
 
-    async def _tell(self, uid: JobUid, due: LogDue) -> None:
+    async def _tell(self, uid: JobUid, kept: str) -> None:
         """Add an entry about the log to the timelines of the job and its parents, whose logs contain it; once
-        each."""
+        each. `kept`: which logs are."""
         now = self.now()
         wanted: JobUid | None = uid
         while wanted is not None:
@@ -263,8 +238,8 @@ class RetentionTimer:
                 return
             timeline = await self.reader.timeline(wanted)
             if not any(entry.kind == LOG_DELETED for entry in timeline):
-                message = log_deleted_message(due, now)
-                entry = TimelineEntry(now, LOG_DELETED, message, {"kept": due.kept})
+                message = log_deleted_message(kept, now)
+                entry = TimelineEntry(now, LOG_DELETED, message, {"kept": kept})
                 await self.intake.tell(wanted, (entry,))
             wanted = parent_of(work)
 

@@ -1,10 +1,7 @@
-"""How long data of ended jobs is kept: which jobs, and which logs, are deleted. Pure.
-
-`trainshed gc` and the service's own timer decide by the same functions.
-"""
+"""How long data of ended jobs is kept: which jobs, and which logs, are deleted. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
@@ -50,15 +47,13 @@ class Retention(Struct, frozen=True):
 
     #: How long a job is kept after its end, as `parse_age` reads it; "" = for ever.
     jobs: str = ""
-    #: How long a job's log is kept; "" = as long as the job.
-    logs: str = ""
     #: How much the logs of all jobs that are over may take together, as `parse_size` reads it; "" = any size.
     size: str = ""
 
     @property
     def is_set(self) -> bool:
         """Whether anything is ever deleted."""
-        return bool(self.jobs or self.logs or self.size)
+        return bool(self.jobs or self.size)
 
 
 class RetentionReport(Struct):
@@ -93,11 +88,10 @@ class Ending(Protocol):
 E = TypeVar("E", bound=Ending)
 
 
-def jobs_due(newest_first: Iterable[E], before: int, keep: int = 0) -> list[E]:
+def jobs_due(newest_first: Sequence[E], before: int) -> list[E]:
     """Return those that ended before a moment (ns), in the order of their ends, and with equal ends the older
-    first. The first `keep` of the list stay."""
-    considered = list(newest_first)[keep:]
-    due = [job for job in reversed(considered) if 0 < job.ended < before]
+    first."""
+    due = [job for job in reversed(newest_first) if 0 < job.ended < before]
     return sorted(due, key=lambda job: job.ended)
 
 
@@ -110,44 +104,30 @@ class KeptLog(Struct, frozen=True):
     bytes: Bytes
 
 
-class LogDue(Struct, frozen=True):
-    """A log that is to be deleted, and the setting that demands it."""
-
-    log: KeptLog
-    #: How long, or how much, is kept, in words.
-    kept: str
-
-
-class LogCollection(Struct, frozen=True):
-    """Logs that were deleted on somebody's order, or would be."""
-
-    due: tuple[LogDue, ...]
-    #: How many more are due, for the next order.
-    more: int = 0
-
-
-def logs_due(logs: Sequence[KeptLog], retention: Retention, now: Nanos) -> list[LogDue]:
-    """Return the logs that are older than the setting allows, and then as many of the oldest as it takes
-    until the rest fits into the size. They are in the order of their jobs' ends."""
-    before = now - parse_age(retention.logs) if retention.logs else 0
+def logs_due(logs: Sequence[KeptLog], retention: Retention) -> list[KeptLog]:
+    """Return as many of the oldest logs as it takes until the rest fits into the size, in the order of their
+    jobs' ends."""
     limit = parse_size(retention.size)
     left = sum(log.bytes for log in logs)
-    due: list[LogDue] = []
+    due: list[KeptLog] = []
     for log in sorted(logs, key=lambda log: (log.ended, log.uid)):
-        if log.ended < before:
-            due.append(LogDue(log, f"for {age_in_words(retention.logs)} after a job's end"))
-        elif retention.size and left > limit:
-            due.append(LogDue(log, f"up to {retention.size} in all, the newest ones"))
-        else:
+        if left <= limit:
             break
+        due.append(log)
         left -= log.bytes
     return due
 
 
-def log_deleted_message(due: LogDue, now: Nanos) -> str:
-    """Return the text that stands in the place of a log; `now` in nanoseconds since the epoch."""
+def log_deleted_message(kept: str, now: Nanos) -> str:
+    """Return the text that stands in the place of a log. `kept`: how much is, in words. `now`: nanoseconds
+    since the epoch."""
     day = datetime.fromtimestamp(now // 10**9, UTC).date()
-    return f"The log was deleted on {day}: logs are kept {due.kept}."
+    return f"The log was deleted on {day}: logs are kept {kept}."
+
+
+def size_in_words(text: str) -> str:
+    """Return of `50GB` which logs are kept."""
+    return f"up to {text} in all, the newest ones"
 
 
 def age_in_words(text: str) -> str:

@@ -338,7 +338,6 @@ def _services(
         outbox=store.notifications if shared.settings.notify else None,
         closing=stopping,
         retention=retention_report,
-        collector=retention,
     )
 
 

@@ -109,9 +109,7 @@ def _disks(settings: Settings) -> Iterator[Finding]:
             if path is settings.cache:
                 few = "Runtimes take 0.2 to 3 GiB each."
             else:
-                advice = (
-                    "`trainshed gc` deletes jobs that have been over for long, with their logs."
-                )
+                advice = "The settings retention_jobs and retention_size delete old jobs and logs."
             yield less(about, text, cause=few, remedy=f"Make room. {advice}".strip())
         elif path is settings.data and path.is_relative_to("/tmp"):
             yield less(about, text, cause=_TMP, remedy="Choose another one by --data.")

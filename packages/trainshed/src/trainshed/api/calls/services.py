@@ -17,7 +17,7 @@ from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Wa
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.resume.traffic import Access
-from trainshed.core.retention import LogCollection, Retention, RetentionReport
+from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
@@ -145,16 +145,6 @@ class AccessHistory(Protocol):
     def last_written(self, uri: str) -> Nanos | None:
         """Return when something below the URI was last written in any way (ns); 0 = there is nothing, None =
         it cannot be known."""
-        ...
-
-
-class LogCollector(Protocol):
-    """Deletes logs of jobs that have ended."""
-
-    async def collect(
-        self, retention: Retention, most: int, *, dry_run: bool = False
-    ) -> LogCollection:
-        """Delete logs that are due, as `controller.retention.RetentionTimer.collect` describes."""
         ...
 
 
@@ -350,11 +340,6 @@ def no_retention() -> RetentionReport | None:
     return None
 
 
-def no_collector() -> LogCollector | None:
-    """Return None: logs cannot be deleted on request."""
-    return None
-
-
 class Services(Struct, frozen=True):
     """Everything a handler may use."""
 
@@ -410,7 +395,6 @@ class Services(Struct, frozen=True):
     #: The retention's report; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
     #: What deletes logs on request; None = nothing does. Called late, since it is built from these services.
-    collector: Callable[[], LogCollector | None] = no_collector
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: Progress of the programs that somebody has asked about.

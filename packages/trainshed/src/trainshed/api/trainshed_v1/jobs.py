@@ -94,7 +94,6 @@ def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:
         return UNSET
     return records.Retention(
         jobs=report.retention.jobs,
-        logs=report.retention.logs,
         size=report.retention.size,
         last_time=text_micros(report.last_pass),
         deleted_jobs=report.jobs,

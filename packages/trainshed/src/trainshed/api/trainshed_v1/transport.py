@@ -30,7 +30,6 @@ from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
-    collecting,
     curves,
     describing,
     drills,
@@ -59,7 +58,6 @@ from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.drills import DrillOrder
-from trainshed.wire.trainshed_v1.jobs import LogOrder
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.secrets import SecretValue
 from trainshed.wire.trainshed_v1.shells import ReplicaChoice
@@ -138,9 +136,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("POST", "secrets:rotateKey"): Method("trainshed.v1.Secrets.RotateKey", secrets.rotate_key),
     ("DELETE", "secrets/{name}"): Method("trainshed.v1.Secrets.Delete", secrets.delete),
-    ("POST", "logs:collect"): Method(
-        "trainshed.v1.Logs.Collect", collecting.collect, body=LogOrder
-    ),
     ("GET", "jobs"): Method("trainshed.v1.Jobs.List", jobs.list_),
     ("POST", "jobs:explain"): Method(
         "trainshed.v1.Jobs.Explain", explain.explain, most=MAX_BODY, body=capacity.ExplainRequest

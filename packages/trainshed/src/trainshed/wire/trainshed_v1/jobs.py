@@ -36,8 +36,6 @@ class Retention(Record, frozen=True):
 
     #: Age at which a job is deleted, as in the settings; "" = never.
     jobs: str = ""
-    #: Age at which its log is deleted; "" = with the job.
-    logs: str = ""
     #: What the logs of all jobs that are over may take together; "" = any size.
     size: str = ""
     #: When the last pass ended; "" = there was none yet.
@@ -50,37 +48,6 @@ class Retention(Record, frozen=True):
     freed_bytes: int = 0
     #: Size of the logs of all jobs that are over; 0 = not measured.
     log_bytes: int = 0
-
-
-class LogOrder(Record, frozen=True):
-    """Which logs of jobs that are over are to be deleted."""
-
-    #: Only logs of jobs that have been over for so long, such as `30d`; "" = of any age.
-    older_than: str = ""
-    #: What the remaining logs may take, such as `50GB`; "" = any size.
-    size: str = ""
-    #: Only list the logs that would be deleted.
-    dry_run: bool = False
-
-
-class DeletedLog(Record, frozen=True):
-    """A log that was deleted, or would be."""
-
-    #: Full name of its job; "" = that was deleted before.
-    job: str = ""
-    uid: str = ""
-    end_time: str = ""
-    bytes: int = 0
-    #: The rule by which it was deleted, such as "for 30 days after a job's end".
-    kept: str = ""
-
-
-class DeletedLogs(Record, frozen=True):
-    """The logs that an order has deleted, oldest first."""
-
-    logs: tuple[DeletedLog, ...] = ()
-    #: Number of logs that are still due: order again. 0 = none.
-    more: int = 0
 
 
 class Status(Record, frozen=True):
