@@ -251,8 +251,6 @@ def test_the_timeline_has_times_between_and_attempts(
         "Attempt 2  goes on",
         "06:00:09.000   +9.0s  attempt   Attempt 2 begins.",
     ]
-    coloured = trainshed("jobs", "timeline", "7", color=True).stdout
-    assert "\x1b[33mRule replica_lost." in coloured
 
 
 def test_a_name_means_the_newest_job_of_that_name(trainshed: Invoke, service: FakeService) -> None:
@@ -307,75 +305,35 @@ def test_shared_options_may_stand_anywhere(
     assert (result.exit_code, result.stdout) == (0, "[]\n"), result.stderr
 
 
-def test_names_and_states_are_completed(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", JOBS, listed(job("31"), job("32", displayName="d2")))
-
-    def offered(*words: str) -> list[str]:
-        typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
-        environ = {"_TRAINSHED_COMPLETE": "bash_complete", **typed}
-        printed = trainshed(env=environ)
-        assert not printed.stderr
-        return [line.partition(",")[2] for line in printed.stdout.splitlines()]
-
-    assert offered("jobs", "describe", "") == ["@last", "31", "digits", "32", "d2"]
-    assert offered("jobs", "cancel", "3", "di") == ["digits"]
-    assert offered("jobs", "list", "--state", "fai") == ["FAILED"]
-    assert "drain" in offered("nodes", "")
-    assert offered("run", "--machine-type", "n1-highcpu-9") == ["n1-highcpu-96"]
-    assert offered("run", "--accelerator", "NVIDIA_L") == ["NVIDIA_L4"]
-    assert offered("run", "--image", "scikit") == ["scikit-learn"]
-    service.refuse("GET", JOBS, 500, "no")
-    assert offered("jobs", "describe", "d") == [""], "nothing, and silently"
-
-
 def at(second: int, entry_: dict[str, Any]) -> dict[str, Any]:
     return entry_ | {"at": f"2026-11-20T06:00:{second:02d}.000000Z"}
 
 
 @pytest.fixture
 def output(service: FakeService) -> FakeService:
-    """A failed job with two attempts, what it wrote and what happened to it."""
+    """A failed job with two attempts, and what it wrote."""
     replicas = [replica("workerpool0-0", "EXITED", exit=exited(3)), replica("workerpool1-0")]
-    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2))
+    error = {"code": 3, "message": "It failed."}
+    service.on("GET", f"{JOBS}/7", job(state="FAILED", replicas=replicas, attempt=2, error=error))
     first, second = line("workerpool0-0", "epoch 1"), line("workerpool1-0", "oh no", 1, "ERROR")
     last = line("workerpool0-0", "epoch 2", 2) | {"attempt": 2}
     lines = [at(2, first), at(4, second), at(6, last)]
     service.on("GET", f"{JOBS}/7/logs", Stream(lines))
-    entries = [
-        entry("created", "It was created.", 0),
-        entry("replica_started", "workerpool0-0 started.", 1)
-        | {"details": {"attempt": 1, "replica": "workerpool0-0"}},
-        entry("verdict", "Rule user_code: the job fails.", 7) | {"details": {"attempt": 2}},
-    ]
-    service.on("GET", f"{JOBS}/7/timeline", {"name": "x", "entries": entries})
     return service
 
 
-def test_starts_exits_and_verdicts_stand_between_the_lines(
+def test_the_lines_stand_in_order_and_the_error_behind_them(
     trainshed: Invoke, output: FakeService
 ) -> None:
-    assert trainshed("jobs", "logs", "7").stdout.splitlines() == [
-        "service        workerpool0-0 started.",
+    result = trainshed("jobs", "logs", "7", "--tail", "3")
+    assert result.stdout.splitlines() == [
         "workerpool0-0  epoch 1",
         "workerpool1-0  oh no",
         "workerpool0-0  epoch 2",
-        "service        Rule user_code: the job fails.",
     ]
-    assert trainshed("jobs", "logs", "7", "--tail", "1").stdout.splitlines()[0].endswith("epoch 1")
-
-
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        (("--severity", "warning"), ["oh no"]),
-        (("--severity", "info", "--tail", "1"), ["epoch 2"]),
-    ],
-)
-def test_lines_are_chosen(
-    trainshed: Invoke, output: FakeService, options: tuple[str, ...], shown: list[str]
-) -> None:
-    result = trainshed("jobs", "logs", "7", *options)
-    assert [line.split("  ", 1)[1] for line in result.stdout.splitlines()] == shown, result.stderr
+    assert result.stderr == "It failed.\n"
+    (request,) = [item for item in output.sent if item.path.endswith("/logs")]
+    assert request.query["tail"] == "3"
 
 
 def test_lines_have_their_moments_and_begin_at_one(trainshed: Invoke, output: FakeService) -> None:

@@ -257,18 +257,3 @@ def test_what_cannot_be_deleted_is_refused_here(trainshed: Invoke, service: Fake
     assert result.exit_code == 2
     assert "none of datasets, models, secrets, studies" in result.stderr
     assert service.sent == []
-
-
-def test_kinds_and_names_are_completed(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", f"/v1/{PLACE}/datasets", {"datasets": [dataset("78"), dataset("9")]})
-
-    def offered(*words: str) -> list[str]:
-        typed = {"COMP_WORDS": " ".join(("trainshed", *words)), "COMP_CWORD": str(len(words))}
-        output = trainshed(env={"_TRAINSHED_COMPLETE": "bash_complete", **typed})
-        return [line.partition(",")[2] for line in output.stdout.splitlines()]
-
-    assert offered("list", "d") == ["datasets"]
-    assert offered("describe", "datasets", "7") == ["78"]
-    assert offered("datasets", "delete", "7") == ["78"]
-    service.refuse("GET", f"/v1/{PLACE}/datasets", 500, "no")
-    assert offered("describe", "datasets", "7") == [""]

@@ -11,7 +11,6 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.jobs.references import completing
 from trainshed.cli.output import Actions, takes_actions
 from trainshed.core.capacity import NodeCondition
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
@@ -28,7 +27,7 @@ def nodes() -> None:
 
 
 @nodes.command(short_help="Move all work off a node for maintenance.")
-@click.argument("node", shell_complete=completing("nodes"))
+@click.argument("node")
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
 @takes_actions
@@ -63,7 +62,7 @@ def drain(endpoint: Endpoint, *, actions: Actions, node: str, reason: str, wait:
 
 
 @nodes.command()
-@click.argument("node", shell_complete=completing("nodes"))
+@click.argument("node")
 @takes_actions
 @takes_endpoint
 def undrain(endpoint: Endpoint, *, actions: Actions, node: str) -> None:

@@ -53,7 +53,6 @@ class Client:
         *,
         ca: str = "",
         raw: bool = False,
-        patience: float = PATIENCE,
     ) -> None:
         #: `http://host:port`, or with `https`.
         self.address = address.rstrip("/")
@@ -66,8 +65,6 @@ class Client:
         self._ca = ca
         #: True if texts in answers stay as they are; else they are made printable on a terminal.
         self._raw = raw
-        #: Seconds that an answer may take.
-        self._patience = patience
 
     def look_again(self) -> None:
         """Use the address that the service has now, if it can be known. Raises Unreachable while no service
@@ -148,7 +145,7 @@ class Client:
         content: bytes | BinaryIO | None = None,
         content_type: str = "application/json",
         length: int | None = None,
-        patience: float | None = 0.0,
+        patience: float | None = PATIENCE,
     ) -> "Answer":
         parameters = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + ("?" + urlencode(parameters, doseq=True) if parameters else "")
@@ -159,7 +156,7 @@ class Client:
             headers["Content-Type"] = content_type
         if length is not None:
             headers["Content-Length"] = str(length)
-        connection = self._connection(self._patience if patience == 0.0 else patience)
+        connection = self._connection(patience)
         try:
             connection.request(method, target, body=content, headers=headers)
             response = connection.getresponse()

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from trainshed.cli.client import PATIENCE, Client, Unreachable
+from trainshed.cli.client import Client, Unreachable
 from trainshed.replica import protocol
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
@@ -57,14 +57,11 @@ class Endpoint:
     #: What errors advise if the service does not answer.
     advice: str = _START
 
-    def client(self, *, raw: bool = False, patience: float = PATIENCE) -> Client:
-        """Return a client of the APIs. `raw`: texts in answers stay as they are, for output as JSON.
-        `patience`: seconds that an answer may take."""
+    def client(self, *, raw: bool = False) -> Client:
+        """Return a client of the APIs. `raw`: texts in answers stay as they are, for output as JSON."""
         data = self.data
         look = (lambda: local(data, self.token).rest) if data is not None else None
-        return Client(
-            self.rest, self.token, self.advice, look, ca=self.ca, raw=raw, patience=patience
-        )
+        return Client(self.rest, self.token, self.advice, look, ca=self.ca, raw=raw)
 
     def storage_client(self) -> Client:
         """Return a client for the objects of buckets."""

@@ -6,7 +6,7 @@ import click
 
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.references import completing, find_job, job_path
+from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.viewers import ViewLink
@@ -18,7 +18,6 @@ from trainshed.wire.trainshed_v1.viewers import ViewLink
     metavar="JOB [JOB]...",
     nargs=-1,
     required=True,
-    shell_complete=completing("jobs"),
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import click
-from click.shell_completion import CompletionItem
 
-from trainshed.cli.client import PATIENCE
 from trainshed.cli.connection import Endpoint, find, place_of, takes_address, takes_place
-from trainshed.cli.jobs.references import completing, find_job
+from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import (
     Actions,
@@ -20,13 +18,8 @@ from trainshed.cli.output import (
     terminal_width,
     yaml_text,
 )
-from trainshed.cli.resources import KINDS, Kind, Place, short
+from trainshed.cli.resources import KINDS, Kind, Place
 from trainshed.cli.text.tables import table_of
-
-_SOON: Final = 0.5
-"""Seconds that the service may take to answer while a shell completes a name."""
-_OFFERED: Final = 100
-"""Maximum names that are offered."""
 
 
 class _Where(TypedDict):
@@ -59,29 +52,6 @@ class _KindName(click.ParamType[Kind]):
         raise click.BadParameter(
             f"{value!r} is none of {', '.join(self._kinds)}. Of jobs: {jobs}.", ctx, param
         )
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Return the kinds that begin so."""
-        return [CompletionItem(name) for name in self._kinds if name.startswith(incomplete)]
-
-
-def _names(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete a name by listing what there is."""
-    options = context.params
-    kind: Kind = options["kind"]
-    if kind.of_job:
-        return completing("jobs")(context, parameter, typed)
-    where: Any = {name: options.get(name) for name in _Where.__annotations__}
-    try:
-        place = None if kind.local else _place(kind, where, raw=False, patience=_SOON)
-        records = place.records(kind, every=True) if place else kind.made()
-    except (click.ClickException, OSError, ValueError, KeyError, TypeError):
-        # An error must not be printed into the line that the user types.
-        return []
-    names = [short(str(record[kind.id])) for record in records[:_OFFERED]]
-    return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 
 _takes_place = takes_place("things")
@@ -118,7 +88,7 @@ def list_(*, kind: Kind, every: bool, form: str, **where: Unpack[_Where]) -> Non
 
 @click.command(short_help="Show everything about one of what is listed.")
 @click.argument("kind", type=_KindName(lambda kind: True))
-@click.argument("name", shell_complete=_names)
+@click.argument("name")
 @_takes_place
 @output_format("text", "Output as text, which is YAML, or as JSON or YAML for programs.")
 @takes_address
@@ -150,7 +120,7 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
 
 @click.command(short_help="Delete a dataset, model, secret or study; revoke a token.")
 @click.argument("kind", type=_KindName(lambda kind: kind.deleted))
-@click.argument("name", nargs=-1, required=True, shell_complete=_names)
+@click.argument("name", nargs=-1, required=True)
 @_takes_place
 @takes_actions
 @takes_address
@@ -173,8 +143,8 @@ def _endpoint(where: _Where) -> Endpoint:
     return find(where["url"], where["token"], where["data"], where["ca"])
 
 
-def _place(kind: Kind, where: _Where, *, raw: bool, patience: float = PATIENCE) -> Place:
+def _place(kind: Kind, where: _Where, *, raw: bool) -> Place:
     endpoint = _endpoint(where)
     at = place_of(endpoint, where["project"], where["region"]) if kind.is_placed else {}
-    client = endpoint.client(raw=raw, patience=patience)
+    client = endpoint.client(raw=raw)
     return Place(client, at.get("project", ""), at.get("region", ""))

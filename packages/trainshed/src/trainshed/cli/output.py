@@ -1,22 +1,11 @@
-"""How commands print: text or tables for people, JSON or YAML for programs; what they changed as one list.
+"""How commands print: text or tables for people, JSON or YAML for programs; what they changed as one list."""
 
-Also ends a command whose output nobody reads any more.
-"""
-
-import contextlib
 import functools
 import json
-import os
-import re
-import select
 import shutil
-import signal
-import stat
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
-from types import FrameType
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import click
 
@@ -72,47 +61,12 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-_PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
-_RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
-
-
 def yaml_text(value: Any) -> str:
     """Return a value as a YAML document, without a line end at its end."""
-    return "\n".join(_lines(value))
+    import yaml  # Only here: JSON and tables do without.
 
-
-def _lines(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for key, inner in cast(dict[str, Any], value).items():
-            yield from _entry(f"{_scalar(key)}:", inner)
-    elif isinstance(value, list) and value:
-        for item in cast(list[Any], value):
-            first, *more = _lines(item)
-            yield f"- {first}"
-            yield from (f"  {line}" for line in more)
-    else:
-        yield _scalar(value)
-
-
-def _entry(head: str, value: Any) -> Iterator[str]:
-    if isinstance(value, (dict, list)) and value:
-        yield head
-        inset = "" if isinstance(value, list) else "  "
-        yield from (inset + line for line in _lines(value))
-    else:
-        yield f"{head} {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() not in _RESERVED
-        return value if plain else _quoted(value)
-    return json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return text.rstrip("\n")
 
 
 R = TypeVar("R")
@@ -179,64 +133,3 @@ def takes_actions(command: Callable[..., R]) -> Callable[..., R]:
         return result
 
     return telling
-
-
-READER_LEFT = 128 + signal.SIGPIPE
-"""The exit status, the same that a shell reports of a command that SIGPIPE ended."""
-_STDOUT = 1
-
-
-def reader_has_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    looked = select.poll()
-    looked.register(_STDOUT, 0)
-    return any(event & select.POLLERR for _, event in looked.poll(0))
-
-
-@contextlib.contextmanager
-def until_reader_leaves() -> Generator[None]:
-    """Raise SystemExit in the main thread as soon as the reader of standard output is gone. Does nothing if
-    standard output is no pipe or socket, or if entered in another thread."""
-    in_main = threading.current_thread() is threading.main_thread()
-    if not (in_main and _is_pipe()):
-        yield
-        return
-    before = signal.signal(signal.SIGPIPE, _leave)
-    done, end = os.pipe()
-    watcher = threading.Thread(target=_watch, args=(done,), daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        os.close(end)
-        watcher.join()
-        os.close(done)
-        signal.signal(signal.SIGPIPE, before)
-
-
-def _watch(done: int) -> None:
-    """Interrupt the main thread when the reader has left, unless the other end of `done` is closed first."""
-    looked = select.poll()
-    # No event is requested: errors and hang-ups are always reported.
-    looked.register(_STDOUT, 0)
-    looked.register(done, 0)
-    if all(descriptor == _STDOUT for descriptor, _ in looked.poll()):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
-
-
-def _leave(_: int, __: FrameType | None) -> None:
-    # The signal also comes when a connection to the service was closed.
-    if reader_has_left():
-        # When Python ends, it flushes buffers to standard output, which would fail.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STDOUT)
-        os.close(nowhere)
-        raise SystemExit(READER_LEFT)
-
-
-def _is_pipe() -> bool:
-    try:
-        mode = os.fstat(_STDOUT).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

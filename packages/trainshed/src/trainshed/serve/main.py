@@ -2,7 +2,6 @@
 
 import click
 
-from trainshed.cli import output
 from trainshed.cli.commands import register
 from trainshed.cli.groups import Group
 from trainshed.serve import clock
@@ -43,10 +42,4 @@ register(group, clock.now, _COMMANDS)
 
 def main() -> None:
     """Run the command line. Raises SystemExit."""
-    try:
-        group(prog_name=_NAME)
-    except SystemExit as end:
-        if end.code == 1 and output.reader_has_left():
-            # The reader wants no more (`| head`), which does not mean that the command failed.
-            raise SystemExit(output.READER_LEFT) from None
-        raise
+    group(prog_name=_NAME)

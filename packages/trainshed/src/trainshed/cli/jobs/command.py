@@ -21,7 +21,6 @@ from trainshed.cli.jobs.describe import (
 from trainshed.cli.jobs.follow import Patience
 from trainshed.cli.jobs.references import (
     EVERY_PROJECT,
-    completing,
     find_job,
     job_path,
     list_jobs,
@@ -70,7 +69,6 @@ command.add_command(
 @click.option(
     "--state",
     metavar="STATE",
-    shell_complete=completing("states"),
     help="Show only jobs in this state, such as RUNNING.",
 )
 @click.option(

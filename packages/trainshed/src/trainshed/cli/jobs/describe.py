@@ -8,14 +8,7 @@ from typing import Any
 import click
 
 from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
-from trainshed.cli.text.colours import (
-    entry_colour,
-    faint,
-    one_line,
-    replica_colour,
-    state_colour,
-    trial_colour,
-)
+from trainshed.cli.text.colours import faint, one_line, state_colour
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, pairs, table_of
 from trainshed.core.lifecycle.states import JobState
@@ -153,7 +146,7 @@ def trial_table(
     together = [Field("PARAMETERS", None, assignment, flexible=True)]
     fields = (
         Field("TRIAL", None, lambda trial: f"{'★ ' * (trial.number == tuning.best)}{trial.number}"),
-        Field("STATE", None, _trial_word, colour=_trial_colour),
+        Field("STATE", None, _trial_word),
         Field(tuning.metric, None, lambda trial: shown(_reached(trial)[1]), right=True),
         Field("STEP", None, lambda trial: str(_reached(trial)[0] or ""), right=True),
         Field("TIME", None, lambda trial: _ran(trial, now), right=True),
@@ -167,12 +160,6 @@ def _trial_word(trial: Trial) -> str:
     """Return its state as it is shown: of an active trial, the state of its job, if that is not over."""
     is_active = trial.state == TrialState.ACTIVE and trial.job_state
     return trial.job_state if is_active and not JobState(trial.job_state).is_final else trial.state
-
-
-def _trial_colour(trial: Trial) -> str:
-    return trial_colour(
-        TrialState(trial.state), JobState(trial.job_state) if trial.job_state else None
-    )
 
 
 def _reached(trial: Trial) -> tuple[int, float | None]:
@@ -232,7 +219,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: Nanos) -> list[str]:
         return duration((replica.ended or now) - replica.started) if replica.started else ""
 
     fields = (
-        Field("REPLICA", "task", colour=lambda replica: replica_colour(replica.id)),
+        Field("REPLICA", "task"),
         Field("STATE", "state.value", colour=lambda replica: state_colour(replica.state)),
         Field("ENDED", "how"),
         Field("RAN", None, ran, right=True),
@@ -307,12 +294,10 @@ def timeline_lines(
     # They are stored in the order in which the service learnt of them, which is not that of their times.
     entries = sorted(entries, key=lambda entry: entry.at)
     fields = (
-        Field("TIME", "at", lambda at: local_clock(at, zone), colour=_faint),
-        Field(
-            "AFTER", "at", lambda at: f"+{duration(at - entries[0].at)}", right=True, colour=_faint
-        ),
-        Field("WHAT", "kind", colour=_colour),
-        Field("MESSAGE", None, _first_line, colour=_colour),
+        Field("TIME", "at", lambda at: local_clock(at, zone)),
+        Field("AFTER", "at", lambda at: f"+{duration(at - entries[0].at)}", right=True),
+        Field("WHAT", "kind"),
+        Field("MESSAGE", None, _first_line),
     )
     header, *rows = table_of(fields, entries)
     lines = [faint(f"{local_moment(entries[0].at, zone)[:10]}  Timeline"), header]
@@ -322,14 +307,6 @@ def timeline_lines(
             lines.append(_heading(headings.pop(entry.attempt)))
         lines.append(row)
     return lines
-
-
-def _faint(entry: TimelineView) -> str:
-    return "bright_black"
-
-
-def _colour(entry: TimelineView) -> str | None:
-    return entry_colour(entry.kind, entry.effect)
 
 
 def _first_line(entry: TimelineView) -> str:

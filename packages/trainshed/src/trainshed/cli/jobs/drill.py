@@ -18,7 +18,6 @@ from trainshed.cli.output import (
     output_format,
     print_data,
     takes_actions,
-    until_reader_leaves,
 )
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment, size
@@ -38,10 +37,6 @@ _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
 _PAUSE = 0.5
 """Seconds."""
-_COLOURS = {"resumed": "green", "started_over": "red", "unknown": "yellow"}
-
-_RESULTS = {"PASS": "green", "FAIL": "red"}
-
 _SECOND = 10**9
 
 takes_step_pattern = click.option(
@@ -109,8 +104,7 @@ def command(
         actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         return
     try:
-        with until_reader_leaves():
-            finding = _watched(client, target, drill, step_pattern=step_pattern, say=actions.say)
+        finding = _watched(client, target, drill, step_pattern=step_pattern, say=actions.say)
     except KeyboardInterrupt:
         actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         click.echo(
@@ -210,8 +204,7 @@ def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
     lines: list[str] = []
     for finding in report.drills:
         lines += [*drill_lines(finding, zone), ""]
-    result = click.style(report.result, fg=_RESULTS.get(report.result, "yellow"), bold=True)
-    return [*lines, f"Report  {result}"]
+    return [*lines, f"Report  {report.result}"]
 
 
 def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]:
@@ -280,7 +273,7 @@ def _steps(steps: Steps) -> str:
 
 def _outcome(finding: ResumeFinding) -> str:
     outcome, lost = finding.outcome, finding.lost
-    text = click.style(outcome.replace("_", " "), fg=_COLOURS.get(outcome), bold=True)
+    text = outcome.replace("_", " ")
     if not isinstance(lost, int):
         return text
     return f"{text}, {lost} {finding.unit}{'s' * (lost != 1)} lost"

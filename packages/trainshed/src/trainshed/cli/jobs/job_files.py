@@ -1,12 +1,11 @@
-"""Reads job files in YAML or JSON: the resource of either API, or what gcloud's `--config` takes. Pure,
-except that it imports the YAML library.
-"""
+"""Reads job files in YAML or JSON: the resource of either API, or what gcloud's `--config` takes. Pure."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+
+import yaml
 
 from trainshed.core.names import Api
 
@@ -53,8 +52,8 @@ def read(text: str) -> dict[str, Any]:
     """Return the object in a file's text. Raises Unreadable."""
     try:
         value = json.loads(text)
-    except ValueError as no_json:
-        value = _yaml(text, no_json)
+    except ValueError:
+        value = _yaml(text)
     if value is None:
         raise Unreadable("It is empty.")
     if not isinstance(value, dict):
@@ -142,14 +141,7 @@ def _identified(job: Mapping[str, Any], job_id: str) -> dict[str, Any]:
     return {"jobId": job_id, **job}
 
 
-def _yaml(text: str, no_json: ValueError) -> Any:
-    try:
-        yaml: Any = importlib.import_module("yaml")
-    except ImportError:
-        raise Unreadable(
-            f"It is not JSON ({no_json}), and to read YAML the package PyYAML must be installed beside "
-            "trainshed."
-        ) from None
+def _yaml(text: str) -> Any:
     try:
         # Through JSON, so that dates become texts: every value of a job has a JSON form.
         return json.loads(json.dumps(yaml.safe_load(text), default=str))

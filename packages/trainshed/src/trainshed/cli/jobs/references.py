@@ -1,7 +1,7 @@
 """Finds the job that a user means: by id, full name, display name or the beginning of an id, or the newest;
 lists jobs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -30,21 +30,9 @@ LAST = "@last"
 _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
 
 
-def completing(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """Return a completer that calls the function `what` of `trainshed.cli.completion`, such as `jobs` or
-    `states`. The module is imported when a shell asks."""
-
-    def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[Any]:
-        from trainshed.cli import completion
-
-        return getattr(completion, what)(context, parameter, typed)
-
-    return complete
-
-
-takes_job = click.argument("job", shell_complete=completing("jobs"))
+takes_job = click.argument("job")
 """Adds the argument of a command about one job."""
-takes_jobs = click.argument("job", nargs=-1, required=True, shell_complete=completing("jobs"))
+takes_jobs = click.argument("job", nargs=-1, required=True)
 """Adds the argument of a command about one or more jobs."""
 
 

@@ -203,10 +203,6 @@ class TimelineView:
     message: str
     #: The attempt that it is about; 0 = not given.
     attempt: int = 0
-    #: What follows from a verdict; "" = it is none.
-    effect: str = ""
-    #: The replica that it is about; "" = not given.
-    replica: str = ""
 
     @staticmethod
     def of(entry: timeline.TimelineEntry) -> "TimelineView":
@@ -216,8 +212,6 @@ class TimelineView:
             entry.kind,
             entry.message,
             entry.details.get("attempt", 0),
-            entry.details.get("effect", ""),
-            str(entry.details.get("replica", "")),
         )
 
 

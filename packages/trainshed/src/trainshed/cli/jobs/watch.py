@@ -15,8 +15,8 @@ from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
-from trainshed.cli.output import output_format, print_data, until_reader_leaves
-from trainshed.cli.text.colours import entry_colour, faint, state_colour
+from trainshed.cli.output import output_format, print_data
+from trainshed.cli.text.colours import faint, state_colour
 from trainshed.cli.text.moments import local_clock
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
@@ -45,9 +45,7 @@ def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None
 def timeline_line(entry: TimelineView) -> str:
     """Return the text of a timeline's entry that is printed among a job's lines."""
     first = (entry.message.strip().splitlines() or [""])[0].strip()
-    text = f"{local_clock(entry.at)}  {entry.kind}: {first}"
-    colour = entry_colour(entry.kind, entry.effect)
-    return click.style(text, fg=colour) if colour else faint(text)
+    return faint(f"{local_clock(entry.at)}  {entry.kind}: {first}")
 
 
 @click.command()
@@ -89,7 +87,7 @@ def follow_to_end(
     lines that are printed at the end of a job that has succeeded. Raises SystemExit unless it succeeded;
     Refused, Unreachable.
     """
-    with _going_on(job) if goes_on else until_reader_leaves():
+    with _going_on(job) if goes_on else contextlib.nullcontext():
         over = watched(client, job, lines=lines, known=known)
     succeeded = over.state is JobState.SUCCEEDED
     for line in [*ending(over, session.now()), *(results if succeeded else ())]:
@@ -100,11 +98,9 @@ def follow_to_end(
 
 @contextlib.contextmanager
 def _going_on(job: JobView) -> Generator[None]:
-    """On Ctrl-C say that the job goes on, and raise SystemExit with status 130. Ends the command as well if
-    nobody reads its output any more."""
+    """On Ctrl-C say that the job goes on, and raise SystemExit with status 130."""
     try:
-        with until_reader_leaves():
-            yield
+        yield
     except KeyboardInterrupt:
         click.echo(
             f"The job goes on. Its lines: trainshed jobs logs -f {job.id}; end it: trainshed jobs cancel"

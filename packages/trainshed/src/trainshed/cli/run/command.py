@@ -13,7 +13,7 @@ from trainshed.cli.connection import Endpoint, answering, find, takes_address
 from trainshed.cli.jobs import job_files
 from trainshed.cli.jobs.explain import explanation
 from trainshed.cli.jobs.job_files import JobFile, Unreadable
-from trainshed.cli.jobs.references import completing, job_path
+from trainshed.cli.jobs.references import job_path
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
@@ -66,7 +66,6 @@ class ProgramCommand(click.Command):
 @click.option(
     "--image",
     metavar="IMAGE",
-    shell_complete=completing("values"),
     help="Framework (pytorch, tensorflow=2.11) or image URI. Default: scikit-learn.",
 )
 @click.option(
@@ -87,7 +86,6 @@ class ProgramCommand(click.Command):
 )
 @click.option(
     "--machine-type",
-    shell_complete=completing("values"),
     default=request.DEFAULT_MACHINE,
     show_default=True,
     help="Machine type of each replica.",
@@ -97,7 +95,6 @@ class ProgramCommand(click.Command):
     "--accelerator",
     default="",
     metavar="TYPE",
-    shell_complete=completing("values"),
     help="GPU type, such as NVIDIA_L4.",
 )
 @click.option(
@@ -135,7 +132,6 @@ class ProgramCommand(click.Command):
 @click.option(
     "--region",
     metavar="REGION",
-    shell_complete=completing("values"),
     help="Region of the job. Default: the service's.",
 )
 @click.option(

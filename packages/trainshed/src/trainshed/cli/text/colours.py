@@ -1,5 +1,5 @@
-"""Text for terminals: what others have written is made printable, and states, severities and replicas have
-their colours, which `click.echo` removes for pipes."""
+"""Text for terminals: what others have written is made printable, and states and replicas have their colours,
+which `click.echo` removes for pipes."""
 
 import re
 import zlib
@@ -8,9 +8,7 @@ from typing import Any, Final, assert_never, cast
 
 import click
 
-from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.states import JobState, ReplicaState
-from trainshed.core.study.records import TrialState
 
 _SIGNS: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 """The control codes of ASCII and Latin-1 except for tab and line feed, marks that change the direction of
@@ -95,74 +93,6 @@ def state_colour(state: JobState | ReplicaState) -> str:
             return "red"
         case _:
             assert_never(state)
-
-
-def trial_colour(state: TrialState, job: JobState | None = None) -> str:
-    """Return the colour of a trial: of an active trial, that of its job, if that is not over."""
-    match state:
-        case TrialState.REQUESTED:
-            return "bright_black"
-        case TrialState.ACTIVE:
-            return state_colour(job) if job and not job.is_final else "cyan"
-        case TrialState.STOPPING:
-            return "magenta"
-        case TrialState.SUCCEEDED:
-            return "green"
-        case TrialState.INFEASIBLE:
-            return "red"
-        case _:
-            assert_never(state)
-
-
-def trial_number_colour(number: int) -> str:
-    """Return the colour of a trial's number, the same in every command. Neighbours differ."""
-    return _REPLICA_COLOURS[number % len(_REPLICA_COLOURS)]
-
-
-_EFFECTS = {
-    Effect.JOB_SUCCEEDS: "green",
-    Effect.REPLICA_DONE: "green",
-    Effect.REPLICA_RESTARTS: "yellow",
-    Effect.JOB_RETRIES: "yellow",
-    Effect.JOB_FAILS: "red",
-    Effect.JOB_CANCELLED: "magenta",
-}
-_ASKS_FOR_ATTENTION = frozenset(
-    {
-        "warning",
-        "child_out_of_memory",
-        "replica_asked_to_leave",
-        "replica_lost",
-        "service_failed",
-        "limit_nears",
-        "no_checkpoint",
-        "reduction_warning",
-        "disk_warning",
-        "storage_warning",
-        "cancel_requested",
-        "drill_fired",
-        "trial_infeasible",
-        "trial_stopping",
-    }
-)
-
-
-def entry_colour(kind: str, effect: str = "") -> str | None:
-    """Return the colour of a timeline's entry: of a verdict by its effect, of warnings and ends; None for all
-    others."""
-    if kind == "verdict":
-        return next((colour for known, colour in _EFFECTS.items() if known == effect), "yellow")
-    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED):
-        if kind == state.value.lower():
-            return state_colour(state)
-    return "yellow" if kind in _ASKS_FOR_ATTENTION else None
-
-
-def severity_colour(severity: str) -> str | None:
-    """Return the colour of a severity; None below warnings."""
-    if severity in ("ERROR", "CRITICAL", "ALERT", "EMERGENCY"):
-        return "red"
-    return "yellow" if severity == "WARNING" else None
 
 
 def replica_colour(replica: str) -> str:

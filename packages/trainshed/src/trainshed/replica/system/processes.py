@@ -216,22 +216,6 @@ def own_memory(process: int) -> int:
     return total
 
 
-def has_open(process: int, file: os.stat_result) -> bool:
-    """Whether a process has a file open, as far as this process may look."""
-    places = "/proc/%d/fd/" % process
-    try:
-        handles = os.listdir(places)
-    except OSError:
-        return False
-    for handle in handles:
-        try:
-            if os.path.samestat(os.stat(places + handle), file):
-                return True
-        except OSError:
-            continue  # It was closed meanwhile.
-    return False
-
-
 def send(process: int, number: int) -> None:
     """Signal a process, if it still exists and we may."""
     try:
