@@ -45,7 +45,6 @@ def _built(
     said: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
     prefix = environments.build(sheet, release, running_interpreter(), said.append)
-    environments.wait()
     return prefix.root, said
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.caches import wait_until_finished
 from trainshed.runtimes import shelf as module
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import remove_tree
@@ -142,7 +143,7 @@ def test_what_is_marked_outlives_the_boot(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "boot").write_text("first")
     shelf = Shelf(tmp_path / "shelf")
     shelf.put("key", _fill)
-    shelf.wait()
+    wait_until_finished()
     (tmp_path / "boot").write_text("second")
     assert Shelf(tmp_path / "shelf").has("key")
 
@@ -170,27 +171,3 @@ def test_leftovers_of_a_killed_builder_are_removed(tmp_path: Path) -> None:
     left.chmod(0o555)
     Shelf(tmp_path).put("key", _fill)
     assert os.listdir(tmp_path / ".drafts") == []  # noqa: PTH208 -- names are what is compared
-
-
-def test_a_directory_is_finished_while_others_use_it_already(tmp_path: Path) -> None:
-    """Nobody removes it meanwhile, and only one finishes it at a time."""
-    shelf, other = Shelf(tmp_path), Shelf(tmp_path)
-    begun, go_on = threading.Event(), threading.Event()
-    finished: list[str] = []
-
-    def finish(place: Path) -> None:
-        begun.set()
-        assert go_on.wait(30)
-        finished.append(place.name)
-
-    shelf.put("key", _fill, finish=finish)
-    assert begun.wait(30)
-    assert shelf.has("key")
-    (kept,) = other.content()
-    assert not other.remove(kept)
-    other.finish("key", finish)
-    other.wait()
-    go_on.set()
-    shelf.wait()
-    assert finished == ["key"]
-    assert other.remove(kept)

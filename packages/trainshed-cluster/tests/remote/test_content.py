@@ -200,27 +200,6 @@ async def test_other_content_is_put_there_once_nobody_uses_the_old(site: Site) -
     await later.leave()
 
 
-async def test_bytecode_that_came_later_comes_to_the_node(site: Site) -> None:
-    """Environments are compiled while they are used already: what they are does not change by that."""
-    place = site.put_bytes("one", 1)
-    node = site.node()
-    before = await site.library.manifest([str(place)])
-    first = await node.agent(before)
-    assert await first.answer() == "have"
-    await first.leave()
-    place.chmod(0o755)
-    (place / "__pycache__").mkdir()
-    (place / "__pycache__" / "m.pyc").write_bytes(b"code")
-    (place / ".compiled").touch()
-    place.chmod(0o555)
-    after = await site.library.manifest([str(place)])
-    assert after.units[0].digest == before.units[0].digest
-    second = await node.agent(after)
-    assert await second.answer() == "have"
-    assert node.run("cat", str(place / "__pycache__" / "m.pyc")) == "code"
-    await second.leave()
-
-
 async def test_what_others_have_put_there_is_used_and_never_removed(site: Site) -> None:
     """A service of the node's own, say, or a file system that it shares with this one after all."""
     place = site.put_bytes("one", 1)

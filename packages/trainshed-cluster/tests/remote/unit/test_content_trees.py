@@ -85,7 +85,6 @@ def test_bytecode_and_marks_do_not_count(tmp_path: Path) -> None:
     before = trees.identify(root).digest
     (root / "bin" / "__pycache__").mkdir()
     (root / "bin" / "__pycache__" / "tool.pyc").touch()
-    (root / ".compiled").touch()
     (root / ".built").touch()
     (root / "lib").chmod(0o755)
     assert trees.identify(root).digest == before

@@ -8,7 +8,7 @@ MB = 10**6
 
 
 def unit(path: str, size: int) -> Unit:
-    return Unit(path, "digest", size * MB, is_compiled=True, parents=())
+    return Unit(path, "digest", size * MB, parents=())
 
 
 def sending(**sent: int) -> Sending:

@@ -3,7 +3,6 @@ content."""
 
 import hashlib
 import json
-import os
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -22,15 +21,12 @@ from trainshed.runtimes.prefix import (
 from trainshed.runtimes.pytorch.extensions import take_out_unusable
 from trainshed.runtimes.sheet import Release, Sheet, format_minor
 from trainshed.runtimes.shelf import Shelf, waiting_for
-from trainshed.runtimes.trees import freeze, let_read
+from trainshed.runtimes.trees import let_read
 
 _LAYOUT = "4"
 """Raised whenever the layout of an environment changes, so that older ones are not used."""
 
 _DISTUTILS_HOOK = "distutils-precedence.pth"
-_COMPILED = ".compiled"
-"""File that exists once the whole environment is compiled."""
-_COMPILER = str(Path(__file__).with_name("bytecode.py"))
 _CONTENT = "content.txt"
 """File with a line `name==version` for each distribution of an environment."""
 
@@ -38,16 +34,11 @@ _CONTENT = "content.txt"
 class Environments:
     """Builds base environments and finds existing ones."""
 
-    def __init__(
-        self, root: Path, installer: Installer, now: Callable[[], int], *, processes: int = 1
-    ) -> None:
-        """`now`: nanoseconds, only for the durations in progress lines. `processes`: how many compile in the
-        background."""
+    def __init__(self, root: Path, installer: Installer, now: Callable[[], int]) -> None:
+        """`now`: nanoseconds, only for the durations in progress lines."""
         self._shelf = Shelf(root)
         self._installer = installer
         self._now = now
-        self._processes = processes
-        self._looked_at: set[str] = set()
         #: Keys by family, release and interpreter, because each start of a program asks for one.
         self._keys: dict[tuple[str, str, Interpreter], str] = {}
 
@@ -72,20 +63,8 @@ class Environments:
         return f"{sheet.family}-{release.version or 'plain'}-py{format_minor(interpreter.minor)}-{digest}"
 
     def used(self, environment: Prefix) -> None:
-        """Record that a program is about to be started in the environment, or in a layer on top of it.
-        Completes compilation that a killed process began, in the background."""
-        key = environment.root.name
-        self._shelf.used(key)
-        if key not in self._looked_at:
-            self._looked_at.add(key)
-            if not (environment.root / _COMPILED).exists():
-                self._shelf.finish(key, lambda _: self._compile(environment))
-
-    def wait(self, progress: Callable[[str], None] = lambda _: None) -> None:
-        """Wait for the background compilation of environments that this process has built. Blocks."""
-        if self._shelf.is_settling:
-            progress("Compiling the packages to bytecode.")
-            self._shelf.wait()
+        """Record that a program is about to be started in the environment, or in a layer on top of it."""
+        self._shelf.used(environment.root.name)
 
     def last_used(self, environment: Prefix) -> int:
         """Return when the environment was used last, ns since the epoch. Raises OSError."""
@@ -125,7 +104,7 @@ class Environments:
             write_template(prefix, final)
             let_read(prefix.template)
             (draft / _CONTENT).write_text("".join(f"{line}\n" for line in _distributions(prefix)))
-            # The test compiles what it imports; the rest is compiled in the background.
+            self._installer.compile(prefix.executable, prefix.site, progress)
             progress("Proving the runtime by its smoke test.")
             self._prove(sheet, prefix, progress)
             progress(f"The runtime {key} is built in {(self._now() - started) / 1e9:.1f} s.")
@@ -136,7 +115,6 @@ class Environments:
                 fill,
                 writable="template",
                 waiting=waiting_for(progress),
-                finish=lambda place: self._compile(Prefix(place, final.python)),
             )
         except InstallFailed as failure:
             raise BuildFailed(
@@ -175,23 +153,6 @@ class Environments:
             flags = " ".join(release.first)
             progress(f"{failure.lines[-1] if failure.lines else ''} (with {flags}; without it now)")
             install(*pinned)
-
-    def _compile(self, environment: Prefix) -> None:
-        """Compile what its smoke test has not imported."""
-        root = environment.root
-        # The cache of another user is theirs to finish.
-        if (root / _COMPILED).exists() or root.stat().st_uid != os.geteuid():
-            return
-        python = str(environment.executable)
-        command = [python, "-I", "-S", _COMPILER, str(environment.site)]
-        try:
-            self._installer.run([*command, str(self._processes)], root)
-        except (InstallFailed, BuildFailed):
-            # It is stopped with the service; the next job that uses the environment begins it again.
-            return
-        root.chmod(0o755)
-        (root / _COMPILED).touch(mode=0o444)
-        freeze(root)
 
     def _prefix(self, key: str, interpreter: Interpreter) -> Prefix:
         return Prefix(self._shelf.path(key), format_minor(interpreter.minor))

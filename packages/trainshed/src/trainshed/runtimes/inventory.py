@@ -1,6 +1,5 @@
 """Lists the runtimes and which of them are built, and builds one now; for operators, without a service."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,10 +50,7 @@ class Inventory:
     ) -> None:
         self.installer = Installer(cache / "uv")
         self._interpreters = Interpreters(cache / "interpreters.json", extra=interpreters)
-        processes = os.cpu_count() or 1
-        self._environments = Environments(
-            cache / "environments", self.installer, now, processes=processes
-        )
+        self._environments = Environments(cache / "environments", self.installer, now)
         self._families = families
 
     def offers(self, family: str = "") -> list[InventoryEntry]:
@@ -90,8 +86,6 @@ class Inventory:
         if interpreter is None:
             raise BuildFailed(self._cannot(sheet, version))
         self._environments.build(sheet, candidate.release, interpreter, progress)
-        # A job would not wait for this; a build ahead of jobs has the time.
-        self._environments.wait(progress)
         return self._offer(sheet, candidate.release, interpreter)
 
     def _sheet(self, family: str) -> Sheet:

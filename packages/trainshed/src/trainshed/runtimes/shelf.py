@@ -36,7 +36,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 SETTLING = "shelf-settling"
-"""Name of the threads that finish a directory after a build, and wait for the disk."""
+"""Name of the threads that wait for the disk after a build."""
 
 _STAMP_NS = 30 * 10**9
 """Precision, in nanoseconds, of the time of last use."""
@@ -58,7 +58,6 @@ class Shelf:
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self._boot = _boot()
-        self._settling: set[threading.Thread] = set()
 
     def path(self, key: str) -> Path:
         """Return the path of that key's directory, which exists once it is built."""
@@ -95,13 +94,12 @@ class Shelf:
         *,
         writable: str = "",
         waiting: Callable[[], None] | None = None,
-        finish: Callable[[Path], None] | None = None,
     ) -> Path:
         """Return the directory of that key, built by `build(draft)` if it is missing. Blocks.
 
         `build` fills the directory `draft`, which does not exist yet; its exceptions are passed on, and leave
         nothing. `writable`: name of a sub-directory whose permissions stay as they are. `waiting`: called if
-        another process builds the same key, before waiting for it. `finish`: as of the method `finish`.
+        another process builds the same key, before waiting for it.
         """
         final = self.path(key)
         # First without the lock: a cache that several users share may be read-only to this one.
@@ -117,8 +115,6 @@ class Shelf:
                 (draft / _BUILT).write_text(f"{self._boot}\n{final}")
                 protect(draft, writable)
                 if not self._boot:
-                    if finish is not None:
-                        finish(draft)
                     _sync(self._root)
                 draft.rename(final)
             except BaseException:
@@ -129,28 +125,8 @@ class Shelf:
             if not self._boot:
                 self._mark(key).touch()
         if self._boot:
-            self.finish(key, finish)
+            threading.Thread(target=self._settle, args=(key,), name=SETTLING, daemon=True).start()
         return final
-
-    def finish(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Start a thread for what callers need not wait for: `finish(directory)`, which may be interrupted
-        and repeated, and then making the directory durable. The thread ends at once if another process is
-        doing that."""
-        settle = threading.Thread(
-            target=self._settle, args=(key, finish), name=SETTLING, daemon=True
-        )
-        self._settling.add(settle)
-        settle.start()
-
-    @property
-    def is_settling(self) -> bool:
-        """Whether a thread of this process is finishing a directory."""
-        return bool(self._settling)
-
-    def wait(self) -> None:
-        """Wait for the threads that finish directories. Blocks."""
-        for settle in tuple(self._settling):
-            settle.join()
 
     def content(self) -> Iterator[ShelfEntry]:
         """Yield all entries, including half-built ones."""
@@ -220,23 +196,13 @@ class Shelf:
             final.rename(doubtful)
             remove_tree(doubtful)
 
-    def _settle(self, key: str, finish: Callable[[Path], None] | None) -> None:
-        """Finish a directory. If the process ends before that, nothing is lost now: the directory is good
-        until the next boot."""
-        final = self.path(key)
-        try:
-            if finish is not None:
-                with held(final), _open(self._root / _LOCKS / f"{key}.finish", _CREATE) as ours:
-                    if not try_lock(ours) or not self.has(key):
-                        return
-                    finish(final)
+    def _settle(self, key: str) -> None:
+        """Make a directory durable. If the process ends before that, nothing is lost now: the directory is
+        good until the next boot."""
+        # The cache may be removed meanwhile; there is nothing left to finish then.
+        with suppress(FileNotFoundError):
             _sync(self._root)
             self._mark(key).touch()
-        except FileNotFoundError:
-            # The cache was removed meanwhile; there is nothing left to finish.
-            return
-        finally:
-            self._settling.discard(threading.current_thread())
 
     @contextmanager
     def _locked(self, key: str, waiting: Callable[[], None] | None) -> Generator[None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainshed.core.launch import LaunchPlan
 from trainshed_cluster.remote.content import frames, packing, trees
-from trainshed_cluster.remote.content.manifest import BUILT, COMPILED, Manifest, Unit, is_below
+from trainshed_cluster.remote.content.manifest import BUILT, Manifest, Unit, is_below
 from trainshed_cluster.remote.own_process import own_process
 
 # Finds what an environment refers to by absolute paths: its interpreter, and the environment that it
@@ -225,7 +225,6 @@ class Library:
             path=str(place.path),
             digest=identity.digest,
             bytes=identity.bytes,
-            is_compiled=place.is_interpreter or (place.path / COMPILED).exists(),
             parents=() if place.is_interpreter else _parents(place),
         )
         mentioned = () if place.is_interpreter else references(place.path)
@@ -251,15 +250,12 @@ def _finished(wanted: Path, root: Path) -> Path:
 
 
 def _key(place: Path) -> tuple[int, ...]:
-    """Return a key that changes whenever the directory, or the record of its bytecode, is replaced. Inode
-    numbers are reused, which times are not."""
+    """Return a key that changes whenever the directory is replaced. Inode numbers are reused, which times are
+    not."""
     status = place.stat()
     numbers = [status.st_dev, status.st_ino, status.st_mtime_ns]
-    for name in (BUILT, COMPILED):
-        try:
-            numbers.append((place / name).stat().st_ino)
-        except FileNotFoundError:
-            numbers.append(0)
+    with contextlib.suppress(FileNotFoundError):
+        numbers.append((place / BUILT).stat().st_ino)
     return tuple(numbers)
 
 

@@ -13,8 +13,6 @@ from trainshed.core.units import Bytes
 BUILT = ".built"
 """The file of a finished unit; who uses the unit holds a shared lock on it
 (`trainshed.replica.supervisor.program`)."""
-COMPILED = ".compiled"
-"""The file that says that all bytecode is there: it is written while an environment is used already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +24,6 @@ class Unit:
     digest: str
     #: Size of its files.
     bytes: Bytes
-    #: All of its bytecode is there; otherwise more may be added later.
-    is_compiled: bool
     #: (directory, permission bits) of the directories around it, from the service's outermost one.
     parents: tuple[tuple[str, int], ...]
 

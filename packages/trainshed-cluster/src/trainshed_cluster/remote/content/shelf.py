@@ -37,7 +37,6 @@ class Record:
     path: str
     digest: str
     bytes: Bytes
-    is_compiled: bool
     #: The boot in which it was fetched; "" = it is known to be synced to disk.
     boot: str
 
@@ -79,9 +78,7 @@ class NodeShelf:
         if record is None:
             if not self.is_finished(unit):
                 return None
-        elif not whatever and (
-            record.digest != unit.digest or record.is_compiled < unit.is_compiled
-        ):
+        elif not whatever and record.digest != unit.digest:
             return None
         handle = _lock_shared(unit.path)
         if handle is not None and record is not None:
@@ -135,7 +132,7 @@ class NodeShelf:
         (draft / BUILT).write_text(self._boot)
         (draft / BUILT).chmod(0o444)
         draft.chmod(bits)
-        record = Record(unit.path, unit.digest, size, unit.is_compiled, self._boot)
+        record = Record(unit.path, unit.digest, size, self._boot)
         if not self._boot:
             sync(draft)
         # The record comes first: a unit without one would count as put there by others.

@@ -9,9 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainshed_cluster.remote.content.manifest import BUILT, COMPILED
+from trainshed_cluster.remote.content.manifest import BUILT
 
-_MARKS = (BUILT, COMPILED)
 _BYTECODE = "__pycache__"
 _SITES = ("site-packages", "dist-packages")
 
@@ -58,7 +57,7 @@ class Identity:
     """Identifies the content of a unit by names, kinds, permissions, sizes, times and link targets.
 
     No file is read: a unit is built once, so that a rebuilt one has other times. Bytecode does not count,
-    because it is added to environments that are already in use.
+    because the machine may add it to its interpreters.
     """
 
     def __init__(self, root: Path) -> None:
@@ -70,7 +69,7 @@ class Identity:
         """Add the next entry of `walk`. Raises OSError."""
         path, status = entry
         self.bytes += status.st_size
-        if path in _MARKS or f"/{_BYTECODE}/" in f"/{path}/":
+        if path == BUILT or f"/{_BYTECODE}/" in f"/{path}/":
             return
         mode = status.st_mode
         if stat.S_ISLNK(mode):

@@ -195,9 +195,8 @@ def put(shelf: NodeShelf, unit: Unit, limit: int, stream: IO[bytes]) -> str:
     if record is None and shelf.is_finished(unit):
         return "have"
     if record is not None and record.digest == unit.digest and Path(unit.path).is_dir():
-        if record.is_compiled or not unit.is_compiled or not shelf.take_away(unit.path):
-            return "have"
-    elif not shelf.take_away(unit.path):
+        return "have"
+    if not shelf.take_away(unit.path):
         if record is not None:
             raise BlockingIOError(
                 errno.EBUSY,
