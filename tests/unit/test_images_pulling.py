@@ -36,7 +36,7 @@ class Shop:
     def inspect(self, reference: str) -> ImageConfig | None:
         return self.here
 
-    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
+    def pull(self, reference: str, scratch: Path, tell: Callable[[str], None], stop: Stop) -> None:
         self.pulls += 1
         if self.there is None:
             raise self.failure

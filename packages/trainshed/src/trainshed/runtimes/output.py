@@ -1,16 +1,9 @@
-"""Reads the output of installers and tools line by line from a pipe or a terminal, reports silence, and edits
-it for people."""
+"""Reads the output of installers and tools line by line, reports silence, and edits it for people."""
 
-import errno
-import fcntl
 import os
 import re
 import selectors
-import struct
-import termios
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Self
 
 _CHUNK = 1 << 16
 _LONGEST = 1 << 16
@@ -22,7 +15,7 @@ _REST = 64
 def lines(
     output: int, beat: float, breaks: re.Pattern[bytes], line: int = -1
 ) -> Iterator[str | None]:
-    """Yield the lines of a pipe or a terminal, separated by `breaks` and without trailing white space, until
+    """Yield the lines of a pipe, separated by `breaks` and without trailing white space, until
     every writer has closed it; None after each `beat` seconds of silence. `line`: a handle that is readable
     once no more output is expected, so that processes that escaped and still hold the pipe are not waited
     for; -1 = none."""
@@ -39,7 +32,7 @@ def lines(
             left -= line in ready
             if output not in ready or not left:
                 break
-            data = _read(output)
+            data = os.read(output, _CHUNK)
             *whole, rest = breaks.split(rest + data)
             if len(rest) > _LONGEST:
                 whole, rest = [*whole, rest], b""
@@ -48,16 +41,6 @@ def lines(
                 break
     if rest:
         yield _text(rest)
-
-
-def _read(output: int) -> bytes:
-    try:
-        return os.read(output, _CHUNK)
-    except OSError as end:
-        # A terminal reports by this error that its other end is closed.
-        if end.errno != errno.EIO:
-            raise
-        return b""
 
 
 def _text(line: bytes) -> str:
@@ -128,51 +111,3 @@ class Narration:
         if self._changed:
             self._tell(", ".join(self._changed))
             self._changed = []
-
-
-_ROWS, _COLUMNS = 500, 300
-"""Large enough for one unbroken line for each layer."""
-_BEAT = 1.0
-"""Seconds of silence after which it is reported."""
-_BREAKS = re.compile(rb"[\r\n]+")
-_MOVES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Screen:
-    """The reading end of a terminal, or of a pipe where there are no terminals (programs then show less). A
-    context; read it in one thread. `end`: the handle that a program writes to."""
-
-    def __init__(self) -> None:
-        try:
-            self._ours, self.end = os.openpty()
-            size = struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0)
-            fcntl.ioctl(self.end, termios.TIOCSWINSZ, size)
-        except OSError:
-            self._ours, self.end = os.pipe()
-        self._is_open = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close_end()
-        os.close(self._ours)
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines that are written, without cursor movements, until every writer has closed the other
-        end; "" after each second of silence. Call it when the program has its end."""
-        self._close_end()
-        for line in lines(self._ours, _BEAT, _BREAKS):
-            text = _MOVES.sub("", line or "").strip()
-            if text or line is None:
-                yield text
-
-    def _close_end(self) -> None:
-        if self._is_open:
-            os.close(self.end)
-            self._is_open = False

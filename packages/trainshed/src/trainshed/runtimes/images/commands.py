@@ -15,17 +15,15 @@ from types import MappingProxyType
 from typing import Any
 
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
-from trainshed.runtimes.output import Screen
+from trainshed.runtimes.output import BEAT, Narration, lines
+from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12
-_LOGGED = (
-    re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$'),
-    # The same on a terminal.
-    re.compile(r"^(?P<level>DEBU|INFO|WARN|ERRO|FATA)\[\d+\] (?P<message>.*)$"),
-)
-_ERRORS = ("error", "fatal", "ERRO", "FATA")
+_BREAKS = re.compile(rb"[\r\n]+")
+_LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
+_ERRORS = ("error", "fatal")
 _FINAL = (
     "manifest unknown",
     "name unknown",
@@ -64,7 +62,7 @@ class Commands:
         environ: Mapping[str, str],
         *options: str,
         quick: float = 60,
-        long: float = 3600,
+        long: float = 4 * 3600,
     ) -> None:
         self.binary = binary
         #: Options in front of each command.
@@ -100,29 +98,32 @@ class Commands:
     def follow(
         self,
         *arguments: str,
-        hear: Callable[[str], None],
+        tell: Progress,
+        doing: str,
         stop: Stop,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Run a command to its end, with a terminal that shows its progress. `hear` gets each line of that,
-        and "" about every second without one. No time limit; `stop` ends it. `environ`: further variables.
-        Raises ToolFailed, and what `hear` raises."""
+        """Run a command to its end, and tell its lines, and its silences with what it is `doing`. `stop` ends
+        it. `environ`: further variables. Raises ToolFailed."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        with Screen() as screen:
-            shown = self._started(arguments, None, screen.end, environ or {})
-            with shown as (process, late):
-                stop.began(process, lambda: kill(process))
-                try:
-                    for line in screen.lines():
-                        if line:
-                            last.append(line)
-                        hear(line)
-                    process.wait()
-                finally:
-                    stop.ended(process)
-                if process.returncode and stop.is_asked:
-                    raise ToolFailed("it was stopped, because no job waits for it any more")
-                self._check(process, late, "\n".join(last), self._long)
+        narration = Narration(tell, doing)
+        shown = self._started(arguments, self._long, subprocess.STDOUT, environ or {})
+        with shown as (process, late):
+            assert process.stdout is not None
+            stop.began(process, lambda: kill(process))
+            try:
+                for line in lines(process.stdout.fileno(), BEAT, _BREAKS):
+                    if line is None:
+                        narration.silence()
+                    elif line:
+                        last.append(line)
+                        narration.hear(line)
+                process.wait()
+            finally:
+                stop.ended(process)
+            if process.returncode and stop.is_asked:
+                raise ToolFailed("it was stopped, because no job waits for it any more")
+            self._check(process, late, "\n".join(last), self._long)
 
     def pour(self, *arguments: str, take: Callable[[bytes], None]) -> None:
         """Run a command and pass its standard output to `take`. Raises ToolFailed, and what `take` raises."""
@@ -143,8 +144,8 @@ class Commands:
     def _started(
         self,
         arguments: tuple[str, ...],
-        seconds: float | None,
-        output: int = subprocess.PIPE,
+        seconds: float,
+        errors: int = subprocess.PIPE,
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """Start a command; yield it with an event that is set if it took too long. It has ended when the
@@ -155,8 +156,8 @@ class Commands:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", OVERSEEN, "image", self.binary, *self._options, *arguments],
                 stdin=watched,
-                stdout=output,
-                stderr=output,
+                stdout=subprocess.PIPE,
+                stderr=errors,
                 env={**self.environ, **environ},
                 cwd="/",
                 # A group of its own, because such tools restart themselves in other namespaces.
@@ -173,7 +174,7 @@ class Commands:
             late.set()
             _kill(process)
 
-        limit = threading.Timer(threading.TIMEOUT_MAX if seconds is None else seconds, end)
+        limit = threading.Timer(seconds, end)
         limit.daemon = True
         limit.start()
         with process:
@@ -208,9 +209,8 @@ class Commands:
 
 def logged(line: str) -> tuple[str, str]:
     """Return level and message of a line of a tool's log; "" and the line if it is none."""
-    for form in _LOGGED:
-        if match := form.match(line):
-            return match["level"], match["message"].strip().replace('\\"', '"')
+    if match := _LOGGED.match(line):
+        return match["level"], match["message"].strip().replace('\\"', '"')
     return "", line
 
 
@@ -257,10 +257,12 @@ class CommandTool:
         images = json.loads(answer)
         return _config(images[0]) if images else None
 
-    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
+    def pull(self, reference: str, scratch: Path, tell: Progress, stop: Stop) -> None:
         """See the port."""
         environ = {"TMPDIR": str(scratch)} if self._takes_scratch else {}
-        self._commands.follow("pull", "--", reference, hear=hear, stop=stop, environ=environ)
+        self._commands.follow(
+            *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
+        )
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
         """See the port. Uses a container that is never started, the only thing that both tools export."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from trainshed.core.units import Bytes
+from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import Stop
 
 
@@ -57,10 +58,9 @@ class ImageTool(Protocol):
         """Return the image of that name or id on this machine; None if there is none."""
         ...
 
-    def pull(self, reference: str, scratch: Path, hear: Callable[[str], None], stop: Stop) -> None:
-        """Pull an image from its registry. `scratch`: an empty directory for a half-pulled image. `hear`:
-        called with each line that the tool shows on a terminal, and with "" about every second without one;
-        an exception of it ends the pull. So does `stop`."""
+    def pull(self, reference: str, scratch: Path, tell: Progress, stop: Stop) -> None:
+        """Pull an image from its registry. `scratch`: an empty directory for a half-pulled image. `tell`:
+        called with each line that the tool prints, and now and then without one. `stop` ends the pull."""
         ...
 
     def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
