@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.replica.observe import metrics
+from trainshed.replica.observe import file_watcher, metrics
 from trainshed.replica.observe.growing_files import DiskRetries
 from trainshed.replica.protocol import FILES
 from trainshed.replica.supervisor import program
@@ -82,6 +82,7 @@ class Slot:
 @pytest.fixture
 def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(file_watcher, "_PAUSE", 0.0)
     return Slot(tmp_path)
 
 

@@ -1,31 +1,24 @@
 """Watches a file that a program rewrites: it notices when the file may have changed, paces the reads, and
 reads a consistent state of it.
 
-Linux reports changes (inotify); elsewhere, or when a user has no inotify instances left, the file is checked
-a few times a second. The program may replace the file and its directory by anything: no link is followed, and
-only a plain file without other hard links is read.
+It looks a few times a second. The program may replace the file and its directory by anything: no link is
+followed, and only a plain file without other hard links is read.
 """
 
 import errno
 import os
 import stat
-import struct
 import time
 from collections.abc import Callable
 
 from trainshed.replica.observe import masking
-from trainshed.replica.system import kernel, loop
+from trainshed.replica.system import loop
 
 _PAUSE = 0.25
-"""Seconds between two looks where nobody tells."""
+"""Seconds between two looks."""
 _TRIES = 20
 _MOST_BYTES = 4 << 20
 """Of a longer file only the end is read."""
-_EVENT = struct.Struct("iIII")
-_CHANGED = kernel.IN_MODIFY | kernel.IN_CLOSE_WRITE | kernel.IN_MOVED_TO | kernel.IN_CREATE
-_LEFT = kernel.IN_DELETE_SELF | kernel.IN_MOVE_SELF
-_GONE = _LEFT | kernel.IN_UNMOUNT | kernel.IN_IGNORED
-"""The last two come without being asked for."""
 
 
 class Unreadable(Exception):
@@ -55,38 +48,20 @@ class FileWatcher:
         self._directory = directory
         self._name = name
         self._events = events
-        #: Called when the file may have changed, and once at the beginning.
+        #: Called when the file may have changed.
         self._changed = changed
         #: Masks secrets in its content; None = there are none.
         self._mask = mask
-        self._handle = -1
-        self._stamp = (0, 0, 0)
+        self._is_watching = False
+        self._seen = (0, 0, 0)
 
     def begin(self) -> None:
         """Call `changed` from now on, from within the event loop."""
-        try:
-            directory = self._open_directory()
-        except OSError:
-            self._events.after(_PAUSE, self.begin)
-            return
-        try:
-            # Watched by its handle, because its path may lead elsewhere by now.
-            self._handle = kernel.watch_handle(
-                "/proc/self/fd/%d" % directory, _CHANGED | _LEFT | kernel.IN_ONLYDIR
-            )
-        except OSError:
-            self._poll()
-            return
-        finally:
-            os.close(directory)
-        self._events.add(self._handle, self._hear)
-        self._changed()
+        self._is_watching = True
+        self._look()
 
     def close(self) -> None:
-        if self._handle >= 0:
-            self._events.drop(self._handle)
-            os.close(self._handle)
-            self._handle = -1
+        self._is_watching = False
 
     def read(self) -> bytes:
         """Return the file's whole content at one moment; b"" if it does not exist. Raises Unreadable,
@@ -138,38 +113,19 @@ class FileWatcher:
         finally:
             os.close(workspace)
 
-    def _hear(self) -> None:
-        try:
-            data = os.read(self._handle, 65536)
-        except BlockingIOError:
+    def _look(self) -> None:
+        if not self._is_watching:
             return
-        gone = changed = False
-        at = 0
-        while at < len(data):
-            _, mask, _, length = _EVENT.unpack_from(data, at)
-            at += _EVENT.size
-            name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
-            at += length
-            gone = gone or (mask & _GONE) != 0
-            changed = changed or not name or name == self._name
-        if changed:
-            self._changed()
-        if gone:
-            # The directory may have been replaced, or come later.
-            self.close()
-            self.begin()
-
-    def _poll(self) -> None:
         path = os.path.join(self._workspace, self._directory, self._name)
         try:
             status = os.lstat(path)
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         except OSError:
-            stamp = (0, 0, 0)
-        if stamp != self._stamp:
-            self._stamp = stamp
+            seen = (0, 0, 0)
+        if seen != self._seen:
+            self._seen = seen
             self._changed()
-        self._events.after(_PAUSE, self._poll)
+        self._events.after(_PAUSE, self._look)
 
 
 def _content(handle: int) -> bytes:
