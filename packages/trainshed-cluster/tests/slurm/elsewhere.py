@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.conformance_lab import new_lab
+from tests.slurm.conformance_lab import new_lab, settle_at_once
 from trainshed.engines.conformance.lab import Lab
 from trainshed.engines.conformance.suite import Conformance
 
 
 class TestElsewhere(Conformance):
     @pytest.fixture
-    def lab(self, tmp_path: Path) -> Lab:
+    def lab(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+        settle_at_once(monkeypatch)
         return new_lab(tmp_path)

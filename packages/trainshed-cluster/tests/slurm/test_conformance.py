@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.conformance_lab import SlurmEngineLab
+from tests.slurm.conformance_lab import SlurmEngineLab, settle_at_once
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
 from trainshed.engines.conformance.lab import Lab, Program
@@ -28,7 +28,10 @@ class OutsideLab(SlurmEngineLab):
 
 class TestSlurm(Conformance):
     @pytest.fixture
-    def lab(self, slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Lab]:
+    def lab(
+        self, slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Lab]:
+        settle_at_once(monkeypatch)
         yield OutsideLab(slurm_lab, tmp_path)
         slurm_lab.clear()
 
