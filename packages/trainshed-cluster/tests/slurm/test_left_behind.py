@@ -115,55 +115,36 @@ def test_a_controller_that_crashes_after_down_does_not_hold_again_what_was_given
     assert not held_by(slurm_lab, service.data)
 
 
-def test_agents_give_back_what_a_service_held_that_never_comes_back(
-    slurm_lab: SlurmLab, service: Service, gate: Path
-) -> None:
-    begun(service, gate)
-    assert held_by(slurm_lab, service.data)
-    service.kill()
-    await_given_back(slurm_lab, service.data, STATED)
-
-
-def test_a_service_that_was_away_for_longer_than_its_lease_asks_for_other_nodes(
+def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_asks_anew(
     slurm_lab: SlurmLab, directory: Path, service: Service, gate: Path
 ) -> None:
-    """Its agents gave theirs back, which is not a scancel of somebody else's."""
-    job_id = begun(service, gate)
-    service.kill()
-    await_given_back(slurm_lab, service.data, STATED)
-    back = start_again(service, directory)
-    try:
-        for replica in (PRIMARY, WORKER):
-            lines = back.follow(job_id, replica)
-            until(lines, BEGUN)
-            until(lines, BEGUN)
-        gate.write_text("")
-        told = story(back, job_id)
-    finally:
-        assert down(back).returncode == 0
-    assert told.state == "SUCCEEDED"
-    # Either replica may be the first to end.
-    rules = {verdict.rule for verdict in told.verdicts} - {"replica_completed"}
-    assert rules == {"agent_lost"}
-
-
-def test_lines_of_an_outage_that_ends_the_program_are_lost_and_no_others(
-    slurm_lab: SlurmLab, directory: Path, service: Service
-) -> None:
-    """What a program wrote while the service was away goes with its agent, when that ends; what the service
-    had until then, and all of the next life, is there."""
-    job_id = submit(service, spread(PRINTS))
-    until(service.follow(job_id, PRIMARY), "line 20")
+    """Its agents give back what it held, which is not a scancel of somebody else's. What a program wrote
+    meanwhile goes with its agent, when that ends; what the service had until then, and all of the next life,
+    is there."""
+    gang = begun(service, gate)
+    prints = submit(service, spread(PRINTS))
+    until(service.follow(prints, PRIMARY), "line 20")
+    assert held_by(slurm_lab, service.data)
     service.kill()
     await_given_back(slurm_lab, service.data, STATED)
     last = int((service.data / "buckets" / "trainshed" / "last").read_text())
     back = start_again(service, directory)
     try:
-        lines = back.follow(job_id, PRIMARY)
+        lines = back.follow(prints, PRIMARY)
         until(lines, "line 20")
         before = [line for line in until(lines, "line 0") if line.startswith("line ")]
         until(lines, "line 20")
+        for replica in (PRIMARY, WORKER):
+            lives = back.follow(gang, replica)
+            until(lives, BEGUN)
+            until(lives, BEGUN)
+        gate.write_text("")
+        told = story(back, gang)
     finally:
         assert down(back).returncode == 0
     assert before == [f"line {n}" for n in range(21, 21 + len(before))]
     assert last > 20 + len(before)
+    assert told.state == "SUCCEEDED"
+    # Either replica may be the first to end.
+    rules = {verdict.rule for verdict in told.verdicts} - {"replica_completed"}
+    assert rules == {"agent_lost"}
