@@ -167,12 +167,13 @@ def trainshed(
     given: str = "",
     status: int | None = 0,
     variables: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command on a service to its end; what it loads is loaded already (tests/e2e/nursery.py).
     `status`: what it has to end with; None if that does not matter."""
     words = ["-m", "trainshed", *arguments]
     found = nursery.services().run(
-        words, {**environment(data), **(variables or {})}, given=given.encode()
+        words, {**environment(data), **(variables or {})}, given=given.encode(), cwd=cwd
     )
     done = subprocess.CompletedProcess(
         words, found.returncode, found.stdout.decode(), found.stderr.decode()

@@ -2,7 +2,6 @@
 reducers (spec/reduction#reducers)."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests import torch_runtime
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.packages import packed, upload
-from tests.e2e.running import Service, command, environment
+from tests.e2e.running import Service, trainshed
 
 _SECONDS = 240.0
 _STEPS = 12
@@ -34,17 +33,6 @@ def _train(service: Service, gcloud: Gcloud, package: str, *pools: str) -> str:
 
 def _losses(lines: list[str]) -> list[str]:
     return [line for line in lines if re.match(r"step \d+ loss ", line)]
-
-
-def _told(service: Service, *arguments: str) -> str:
-    return subprocess.run(
-        command("jobs", *arguments, "--data", str(service.data)),
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
 
 
 @pytest.mark.gcloud
@@ -71,7 +59,10 @@ def test_an_unmodified_program_is_reduced_and_learns_the_same(
     # What is chosen by measuring comes after it.
     mode, *_ = [line for line in lines if line.startswith("trainshed reduction: ")]
     assert "2 reducers" in mode
-    assert mode.removeprefix("trainshed reduction: ") in _told(service, "timeline", reduced)
+    assert (
+        mode.removeprefix("trainshed reduction: ")
+        in trainshed("jobs", "timeline", reduced, data=service.data).stdout
+    )
     for reducer in ("workerpool2-0", "workerpool2-1"):
         assert any("group of 3 workers is complete" in x for x in service.lines(reduced, reducer))
     found = service.call("GET", f"/trainshed/v1/jobs/{reduced}/usage")

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from tests.e2e import running
-from tests.e2e.running import SKLEARN, Service, command, environment
+from tests.e2e.running import SKLEARN, Service
 
 PROGRAM = """\
 import os, pathlib, sys
@@ -24,19 +23,12 @@ def test_a_script_becomes_a_job_with_its_files_its_words_and_its_model(
 ) -> None:
     (tmp_path / "task.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("def words(given): return ' '.join(given)\n")
-    done = subprocess.run(
-        command(
-            *("run", "task.py", "--image", SKLEARN, "--env", "GREETING=hello", "--watch"),
-            *("--name", "mine", "--", "--epochs", "3"),
-        ),
+    done = running.trainshed(
+        *("run", "task.py", "--image", SKLEARN, "--env", "GREETING=hello", "--watch"),
+        *("--name", "mine", "--", "--epochs", "3"),
+        data=service.data,
         cwd=tmp_path,
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert "task.py on scikit-learn-cpu" in done.stderr
     assert "wrote hello ['task.py', '--epochs', '3']" in done.stdout
     assert "SUCCEEDED after" in done.stdout

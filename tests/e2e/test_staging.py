@@ -2,36 +2,19 @@
 
 import hashlib
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.packages import package_job, source_package
-from tests.e2e.running import SKLEARN, Service, command, environment
+from tests.e2e.running import SKLEARN, Service, trainshed
 
 pytestmark = pytest.mark.e2e
 TEAM = "team-s"
 BUCKET = f"trainshed-{TEAM}"
 PARENT = f"/v1/projects/{TEAM}/locations/us-central1/customJobs"
 MINE, THEIRS = (source_package(f"print('{who}'); raise SystemExit(3)") for who in ("me", "them"))
-
-
-def trainshed(
-    service: Service, place: Path, *words: str, status: int = 0
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*words),
-        cwd=place,
-        env=environment(service.data),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
 
 
 def uri_of(job: dict[str, Any]) -> str:
@@ -47,26 +30,25 @@ def place_of(uri: str) -> tuple[str, str]:
 
 def test_a_job_file_runs_what_it_was_written_for(service: Service, tmp_path: Path) -> None:
     """Issue: with a replaced wheel the owner's `run -f` printed what the attacker wrote."""
+    here: Any = {"data": service.data, "cwd": tmp_path}
     (tmp_path / "task.py").write_text("print('mine')\n")
     words = ("run", "task.py", "--image", SKLEARN, "--project", TEAM)
-    printed = trainshed(service, tmp_path, *words, "--as", "json").stdout
+    printed = trainshed(*words, "--as", "json", **here).stdout
     (tmp_path / "job.json").write_text(printed)
     uri = uri_of(json.loads(printed))
     assert uri.startswith(f"gs://{BUCKET}/trainshed-run/")
     run = ("run", "-f", "job.json", "--project", TEAM)
-    assert "mine" in trainshed(service, tmp_path, *run, "--watch").stdout
+    assert "mine" in trainshed(*run, "--watch", **here).stdout
     content = service.read(*place_of(uri))
     service.put(*place_of(uri), content + b"\n")
-    told = trainshed(service, tmp_path, *run, status=1).stderr
+    told = trainshed(*run, status=1, **here).stderr
     assert f"The package {uri} is not the one that the job was made with" in told
     assert hashlib.sha256(content + b"\n").hexdigest() in told
     service.put(*place_of(uri), content)
-    assert "mine" in trainshed(service, tmp_path, *run, "--watch").stdout
+    assert "mine" in trainshed(*run, "--watch", **here).stdout
 
 
-def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(
-    service: Service, tmp_path: Path
-) -> None:
+def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(service: Service) -> None:
     """Issue: the digest is pinned when the job is made and checked when it is installed, for a retry too."""
     quota = {"project": TEAM, "region": "us-central1", "metric": "cpus_n1_e2"}
     bucket, name = "replaced-s", "pkg-1.0.tar.gz"
@@ -85,16 +67,17 @@ def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(
         assert word in message
     assert "submit it as a new job" in message
     retry = ("jobs", "retry", job, "--watch")
-    assert hashlib.sha256(MINE).hexdigest() in trainshed(service, tmp_path, *retry, status=1).stderr
+    assert hashlib.sha256(MINE).hexdigest() in trainshed(*retry, data=service.data, status=1).stderr
     service.put(bucket, name, MINE)
-    assert "me" in trainshed(service, tmp_path, *retry, status=1).stdout.split()
+    assert "me" in trainshed(*retry, data=service.data, status=1).stdout.split()
 
 
 def test_a_job_of_another_project_reaches_no_staged_code(service: Service, tmp_path: Path) -> None:
     """Issue: a job of team-b overwrote a wheel of another project."""
+    here: Any = {"data": service.data, "cwd": tmp_path}
     (tmp_path / "task.py").write_text("print('mine')\n")
     words = ("run", "task.py", "--image", SKLEARN)
-    uri = uri_of(json.loads(trainshed(service, tmp_path, *words, "--as", "json").stdout))
+    uri = uri_of(json.loads(trainshed(*words, "--as", "json", **here).stdout))
     before = service.read(*place_of(uri))
     (tmp_path / "bad.py").write_text(
         "import pathlib, sys\n"
@@ -103,7 +86,7 @@ def test_a_job_of_another_project_reaches_no_staged_code(service: Service, tmp_p
         "path.write_bytes(b'theirs')\n"
     )
     bad = ("run", "bad.py", "--image", SKLEARN, "--project", TEAM, "--watch", "--")
-    done = trainshed(service, tmp_path, *bad, uri.replace("gs://", "/gcs/"), status=1)
+    done = trainshed(*bad, uri.replace("gs://", "/gcs/"), status=1, **here)
     (seen,) = (line for line in done.stdout.splitlines() if " sees [" in line)
     assert f"'{BUCKET}'" in seen and "'trainshed'" not in seen
     assert service.read(*place_of(uri)) == before

@@ -29,10 +29,8 @@ from tests.e2e.processes import (
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
-    command,
     container_job,
     down,
-    environment,
     running,
     submit,
 )
@@ -160,22 +158,6 @@ def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path
         assert service.token not in said(service)  # spec/invariants#secrets
 
 
-def test_the_token_stays_the_same_and_the_port_is_free_again(data: Path) -> None:
-    with running(data) as first:
-        token, port = first.token, int(first.rest.rsplit(":", 1)[1])
-    service = start_on(data, port)
-    try:
-        assert service.rest.endswith(f":{port}")
-        assert service.token == token
-    finally:
-        assert service.terminate() == 0
-
-
-def start_on(data: Path, port: int) -> Service:
-    # The last --port wins.
-    return services.start(data, "--port", str(port))
-
-
 def test_a_second_service_on_the_same_data_is_refused(data: Path) -> None:
     with running(data) as service:
         expect_error(
@@ -232,40 +214,6 @@ def test_a_ready_file_that_cannot_be_written_is_named(data: Path, tmp_path: Path
         up(data, "--port", "0", "--ready-file", str(file / "ready.json")),
         *("--ready-file", str(file / "ready.json"), "cannot be written"),
     )
-
-
-def test_files_that_are_not_its_own_are_refused(data: Path) -> None:
-    data.mkdir()
-    (data / "trainshed.db").write_text("no database, and long enough to look like one" * 50)
-    expect_error(up(data, "--port", "0"), "trainshed.db", "not a database", "backup")
-
-
-def test_variables_and_the_command_line_win_over_the_file(data: Path, tmp_path: Path) -> None:
-    config = tmp_path / "settings.toml"
-    config.write_text('project = "of-the-file"\nregion = "europe-west4"\nport = 1\n')
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [
-            *command("up", "--data", str(data), "--config", str(config)),
-            *("--ready-fd", str(writer), "--port", "0"),
-        ],
-        env=environment(data) | {"TRAINSHED_PROJECT": "of-the-environment", "TRAINSHED_PORT": "2"},
-        pass_fds=(writer,),
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(writer)
-    with os.fdopen(reader) as ready:
-        document = json.loads(ready.readline())
-    try:
-        assert document["project"] == "of-the-environment"
-        assert document["region"] == "europe-west4"
-        status = Service(data, process, document["rest"], document["token"], document["pid"]).call(
-            "GET", "/trainshed/v1/status"
-        )
-        assert (status["project"], status["region"]) == ("of-the-environment", "europe-west4")
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def test_a_signal_stops_it_and_leaves_jobs_running(data: Path) -> None:
