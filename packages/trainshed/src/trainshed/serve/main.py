@@ -1,5 +1,8 @@
 """The `trainshed` command: the commands that build services, and all others from the cli package."""
 
+import select
+import signal
+
 import click
 
 from trainshed.cli.commands import register
@@ -42,4 +45,17 @@ register(group, clock.now, _COMMANDS)
 
 def main() -> None:
     """Run the command line. Raises SystemExit."""
-    group(prog_name=_NAME)
+    try:
+        group(prog_name=_NAME)
+    except SystemExit as end:
+        if end.code == 1 and _reader_has_left():
+            # The reader wants no more (`| head`), which does not mean that the command failed.
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        raise
+
+
+def _reader_has_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more."""
+    looked = select.poll()
+    looked.register(1, 0)
+    return any(event & select.POLLERR for _, event in looked.poll(0))
