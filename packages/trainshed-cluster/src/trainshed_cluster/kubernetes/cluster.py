@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -62,8 +61,6 @@ _TELLING_SECONDS = 3.0
 sooner than the agent."""
 _LAST_GRACE = 1
 """Seconds that an agent has whose work is over, when its Pod is deleted."""
-_STRAY_SECONDS = 120.0
-"""After which a Pod of before this service's start, that nobody came back for, is deleted unless it runs."""
 _NODES, _PODS = "/api/v1/nodes", "/api/v1/pods"
 _UNTOLD = HoldEnd(Loss.AGENT_LOST, "its Pod is gone, and nobody saw it end")
 
@@ -91,7 +88,6 @@ class KubernetesCluster:
         self._beside: Sequence[str] | None = None
         self._client: ApiClient | None = None
         self._tasks = Crew()
-        self._started = 0.0
         self._nodes: Followed[ClusterNode] | None = None
         #: The watched Pods: of the whole cluster, or of each namespace if no more may be read.
         self._pods: list[Followed[Pod]] = []
@@ -129,7 +125,6 @@ class KubernetesCluster:
         self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
     async def start(self) -> None:
-        self._started = time.monotonic()
         for what in not_restricted(self._settings):
             log.warning("kubernetes: not at Pod Security's level restricted: %s", what)
         client = self._client = ApiClient(self._settings)
@@ -158,7 +153,6 @@ class KubernetesCluster:
             )
             self._tasks.begin(starts.follow(), f"kubernetes: watching {starts.path}")
         self._tasks.keep(self._tell_changes, "kubernetes: telling changes")
-        self._tasks.begin(self._delete_strays(), "kubernetes: deleting what nobody wants")
         self.report()
 
     async def close(self) -> None:
@@ -546,14 +540,6 @@ class KubernetesCluster:
         except ClusterUnavailable as failure:
             log.info("kubernetes: %s is not given back yet: %s", name, failure)
 
-    async def _delete_strays(self) -> None:
-        """Delete Pods from before this start that wait or are over and that no attempt has claimed."""
-        await asyncio.sleep(_STRAY_SECONDS)
-        for name, pod in tuple(self._mine.items()):
-            if name not in self._needs and not pod.is_running:
-                log.info("kubernetes: Pod %s is wanted by nobody: deleted", pod.metadata.name)
-                await self._try_to_give_back(name)
-
     def _has_any_of(self, group: str) -> bool:
         """Whether anything of an attempt is held or requested. `group`: Kueue's name of the attempt."""
         live = (
@@ -660,13 +646,9 @@ class KubernetesCluster:
             overcommit=self._settings.overcommit,
             ghosts=self._ghosts,
             wanted=self._wanted,
-            now=datetime.now(UTC),
         )
-        return replace(
-            report,
-            delays={**report.delays, **self._not_admitted(), **self._unmade},
-            is_short=report.is_short or bool(self._unmade),
-        )
+        delays = {**report.delays, **self._not_admitted(), **self._unmade}
+        return replace(report, delays=delays)
 
     def _not_admitted(self) -> dict[HoldName, Delay]:
         """Return why holds wait that Kueue has not admitted."""
@@ -724,4 +706,5 @@ def _path(pod: Pod) -> str:
 
 
 def _told_of(report: ClusterReport) -> tuple[object, ...]:
-    return tuple(replace(node, looked=None) for node in report.nodes), report.agents, report.delays
+    nodes = tuple(replace(node, looked=None) for node in report.nodes)
+    return nodes, report.agents, report.delays, report.idle

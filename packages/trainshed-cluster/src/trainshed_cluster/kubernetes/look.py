@@ -2,9 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Final
 
 from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
 from trainshed.engines.port import Node, NodeState
@@ -12,8 +10,6 @@ from trainshed_cluster.kubernetes import manifests, quantities, reasons
 from trainshed_cluster.kubernetes.objects import ClusterNode, Container, Pod
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed_cluster.remote.cluster import ClusterReport, HoldName, NodeReport
-
-_FRESH: Final = timedelta(minutes=10)
 
 
 def compile_report(
@@ -26,23 +22,23 @@ def compile_report(
     overcommit: float,
     ghosts: Mapping[HoldName, str],
     wanted: Collection[HoldName],
-    now: datetime,
 ) -> ClusterReport:
     """Compile the report. `looked`: monotonic time in seconds since which no change was missed. `ghosts`: the
     node of each hold whose Pod vanished from the API without an observed end. `wanted`: holds that are
-    requested but not held yet. `now`: wall-clock time."""
+    requested but not held yet."""
     others: dict[str, list[Pod]] = {}
     agents: dict[HoldName, frozenset[str]] = {name: frozenset({at}) for name, at in ghosts.items()}
     delays: dict[HoldName, Delay] = {}
     used = set(ghosts.values())
-    is_short = False
+    idle: set[HoldName] = set()
     for pod in pods:
         node, hold = pod.spec.node_name, manifests.hold_of(pod, service)
-        is_short = is_short or _waits_for_room(pod, now)
         if hold is None:
             if node and not pod.is_over:
                 others.setdefault(node, []).append(pod)
             continue
+        if not (pod.is_running or pod.is_leaving):
+            idle.add(hold)
         if pod.is_over:
             continue
         if node:
@@ -65,21 +61,7 @@ def compile_report(
         agents=MappingProxyType(agents),
         looked=looked,
         delays=MappingProxyType(delays),
-        is_short=is_short,
-    )
-
-
-def _waits_for_room(pod: Pod, now: datetime) -> bool:
-    """Whether a Pod waits because no node has room. One that has waited for long most likely waits for
-    something else."""
-    made = pod.metadata.creation_timestamp
-    return (
-        not pod.is_over
-        and not pod.is_leaving
-        and pod.unscheduled is not None
-        and pod.unscheduled.reason == "Unschedulable"
-        and made is not None
-        and now - made < _FRESH
+        idle=frozenset(idle - agents.keys()),
     )
 
 

@@ -23,14 +23,10 @@ from trainshed_cluster.remote.cluster import (
 )
 from trainshed_cluster.remote.failed_starts import FailedStarts, delay_of, told
 from trainshed_cluster.remote.gang import Gang, hold_name
-from trainshed_cluster.remote.kept_holds import KeptHolds
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.records import GangRecord, place
 
-_IN_WAY_SECONDS = 0.5
-"""Seconds that a request for nodes waits; then all kept holds on them are given back, even if it should fit
-beside them."""
 _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
 
@@ -45,7 +41,7 @@ class PreparedAgent(Struct, frozen=True):
 
 
 class AgentStarter:
-    """Starts the agents of gangs. `kept`: the kept holds, which are given back if they are in the way."""
+    """Starts the agents of gangs."""
 
     def __init__(
         self,
@@ -53,15 +49,12 @@ class AgentStarter:
         agents: Agents,
         cluster: Cluster,
         nodes: ClusterNodes,
-        *,
-        kept: KeptHolds,
         options: RemoteOptions,
     ) -> None:
         self._attempts = attempts
         self._agents = agents
         self._cluster = cluster
         self._nodes = nodes
-        self._kept = kept
         self._options = options
 
     async def new_agents(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> list[AgentHandle]:
@@ -96,7 +89,8 @@ class AgentStarter:
         making = joined(asyncio.to_thread(self._prepared, gang.record, agents))
         try:
             if hold is None:
-                hold = await self.hold(gang, part)
+                name = hold_name(self._options.identity, gang.record, part)
+                hold = await self._cluster.acquire(name, gang.record.parts[part])
             await asyncio.gather(*(self._start(started, hold) for started in await making))
         except AgentEnded as failure:
             for agent in agents:
@@ -138,19 +132,6 @@ class AgentStarter:
             f"{why}. Nothing says that it is the node's fault: look at {where}, and at what "
             "`trainshed doctor` finds"
         )
-
-    async def hold(self, gang: Gang, part: int) -> Hold:
-        """Acquire a part's hold as `Cluster.acquire` does."""
-        name, needs = hold_name(self._options.identity, gang.record, part), gang.record.parts[part]
-        acquiring = joined(self._cluster.acquire(name, needs))
-        try:
-            await asyncio.wait([acquiring], timeout=_IN_WAY_SECONDS)
-            if not acquiring.done():
-                await self._kept.give_back_on({need.node for need in needs})
-            return await asyncio.shield(acquiring)
-        finally:
-            acquiring.cancel()
-            await asyncio.gather(acquiring, return_exceptions=True)
 
     async def hold_anywhere(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
         """Acquire a hold as `Cluster.acquire` does, on nodes that the cluster chooses, except those in

@@ -438,7 +438,7 @@ class Agents:
         agents = [
             agent
             for agent in self._by_name.values()
-            if agent.is_connected and (gang := self._gang(agent)) and not gang.is_over
+            if agent.is_connected and (gang := self._gang(agent)) and not gang.is_released
         ]
         if self._away <= self._lease or not agents:
             return
@@ -557,6 +557,9 @@ class Agents:
             return
         _log(agent).warning("agent on node %s: lost: %s", agent.node, end.why)
         async with self._attempts.lock(gang.key):
+            if self._gang(agent) is not gang:
+                self.give_up(agent)
+                return  # The attempt was released meanwhile.
             record, lost = gang.record, list[Seat]()
             for seat in gang.seats_of(agent):
                 if gang.is_live(seat):

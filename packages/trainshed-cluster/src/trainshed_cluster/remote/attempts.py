@@ -21,7 +21,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed_cluster.remote.gang import Gang, without_adopted
+from trainshed_cluster.remote.gang import Gang
 from trainshed_cluster.remote.records import GangRecord, Records, Seat
 
 
@@ -40,7 +40,7 @@ class Attempts:
 
     async def load(self) -> None:
         """Read what an earlier service wrote down. Raises OSError, ValueError."""
-        for record in without_adopted(await asyncio.to_thread(lambda: list(self._records.load()))):
+        for record in await asyncio.to_thread(lambda: list(self._records.load())):
             gang = self.gangs[record.job_uid, record.attempt] = Gang(record)
             self.report_nodes(gang)
             for seat in record.seats:
@@ -91,15 +91,20 @@ class Attempts:
             del self._writing[key]
 
     async def delete(self, gang: Gang) -> None:
-        """Forget an attempt whose holds have been given back."""
-        if self.gangs.get(gang.key, gang) is gang:
-            if writing := self._writing.get(gang.key):
-                await asyncio.wait([writing])
+        """Forget an attempt on disk: what it holds belongs to nobody from now on. Raises
+        EngineUnavailable."""
+        if writing := self._writing.get(gang.key):
+            await asyncio.wait([writing])
+        try:
             await asyncio.to_thread(self._records.delete, *gang.key)
-            self.gangs.pop(gang.key, None)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"the record of job {gang.record.job_uid} cannot be removed: {error}"
+            ) from error
 
-    def forget_lock(self, gang: Gang) -> None:
-        """Forget an attempt's lock, which nothing waits for any more."""
+    def forget(self, gang: Gang) -> None:
+        """Forget an attempt altogether, with its lock, which nothing waits for any more."""
+        self.gangs.pop(gang.key, None)
         self._locks.pop(gang.key, None)
 
     # --- what is reported ---

@@ -139,8 +139,9 @@ class ClusterReport(Struct, frozen=True):
     #: The cluster's reasons why the requests of `acquire` calls are not granted yet. A change in them is a
     #: change of the report.
     delays: Mapping[HoldName, Delay] = field(default_factory=dict[HoldName, Delay])
-    #: A user of the cluster waits for resources: holds that are only kept should be given back.
-    is_short: bool = False
+    #: Further names of this service in the cluster, of which nothing runs: requests that wait, and what has
+    #: ended and was not given back.
+    idle: frozenset[HoldName] = frozenset()
 
 
 class HoldEnd(Struct, frozen=True):

@@ -294,20 +294,21 @@ class RemoteEngine:
         if gang is None:
             return
         gang.is_released = True
-        if not gang.record.released:
-            await self._require_over(gang)
-            if self._autopsies is not None:
-                await self._autopsies.collect(gang)
+        await self._require_over(gang)
+        if self._autopsies is not None:
+            await self._autopsies.collect(gang)
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
                 return  # Another call has released it meanwhile.
-            # From here on a repeated call need not ask agents whether all has ended.
-            await self._attempts.write(gang, msgspec.structs.replace(gang.record, released=True))
-            await self._slots.let_go(gang)
-        self._attempts.forget_lock(gang)
-        if self._autopsies is not None:
-            await self._autopsies.forget(*gang.key)
+            # Forgotten first: agents that have left cannot be asked once more whether all has ended.
+            await self._attempts.delete(gang)
+            try:
+                await self._slots.let_go(gang)
+            finally:
+                self._attempts.forget(gang)
+                if self._autopsies is not None:
+                    await self._autopsies.forget(*gang.key)
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]

@@ -47,11 +47,6 @@ class Gang(Struct):
     def key(self) -> tuple[JobUid, int]:
         return self.record.job_uid, self.record.attempt
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all that is left to do is to give back what it holds."""
-        return self.is_released or self.record.released
-
     def agent(self, seat: Seat) -> AgentHandle | None:
         """Return the agent that has a replica's slot."""
         return self.agents.get(place(seat.part, seat.request.node))
@@ -331,31 +326,3 @@ def hold_name(service: str, record: GangRecord, part: int) -> HoldName:
     return record.holds.get(part) or HoldName(
         service, record.job_uid, record.attempt, part, record.owner.user
     )
-
-
-def without_adopted(records: Sequence[GangRecord]) -> Iterator[GangRecord]:
-    """Yield the records, released ones without the holds that a later attempt has adopted: the service may
-    have ended between recording the adoption and forgetting the former owner."""
-    taken = {
-        (name.job_uid, name.attempt, name.part)
-        for record in records
-        if not record.released
-        for name in record.holds.values()
-    }
-    for record in records:
-        if record.released:
-            names = {part: hold_name("", record, part) for part in record.parts}
-            parts = {
-                part: some
-                for part, some in record.parts.items()
-                if (names[part].job_uid, names[part].attempt, names[part].part) not in taken
-            }
-            # The agents of those holds belong to the later attempt as well.
-            agents = {
-                where: start
-                for where, start in record.agents.items()
-                if int(where.split("/", 1)[0]) in parts
-            }
-            yield msgspec.structs.replace(record, parts=parts, agents=agents)
-        else:
-            yield record

@@ -99,13 +99,14 @@ class JoinedClusters:
         nodes: list[NodeReport] = []
         agents: dict[HoldName, frozenset[str]] = {}
         delays: dict[HoldName, Delay] = {}
-        looked, is_short = 0.0, False
+        idle: set[HoldName] = set()
+        looked = 0.0
         for name, member in self._members.items():
             if why := self._unreached.get(name):
                 nodes.append(self._stand_in(name, member, why))
                 continue
             report = member.cluster.report()
-            is_short |= report.is_short
+            idle.update(map(self._outer, report.idle))
             looked = max(looked, report.looked)
             nodes += [
                 self._named(name, member, reported, report.looked) for reported in report.nodes
@@ -113,7 +114,7 @@ class JoinedClusters:
             for hold, on in report.agents.items():
                 agents[self._outer(hold)] = frozenset(_joined(name, node) for node in on)
             delays |= {self._outer(hold): delay for hold, delay in report.delays.items()}
-        return ClusterReport(tuple(nodes), agents, looked, delays, is_short)
+        return ClusterReport(tuple(nodes), agents, looked, delays, frozenset(idle))
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self._reader.get()) is not None:

@@ -1,18 +1,19 @@
-"""Keeps the holds of ended attempts for a short while with their agents: an attempt with the same needs on
-the same nodes adopts them, and waits neither for the cluster nor for an agent's start."""
+"""Gives back the holds that no attempt has any more. Those of an ended attempt are kept for a short while
+with their agents: an attempt with the same needs on the same nodes adopts them, and waits neither for the
+cluster nor for an agent's start.
+
+None of this is written down: a restarted service gives back all that it has no record of.
+"""
 
 import asyncio
-import contextlib
-import logging
-import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import msgspec
 from msgspec import Struct
 
 from trainshed.core.lifecycle.replica_events import ReplicaExited
-from trainshed.engines.port import EngineUnavailable, Node
+from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
@@ -21,37 +22,36 @@ from trainshed_cluster.remote.cluster import Cluster, ClusterUnavailable, HoldNa
 from trainshed_cluster.remote.gang import Gang, hold_name
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.records import place
-
-log = logging.getLogger(__name__)
+from trainshed_cluster.remote.records import GangRecord, place
 
 _RETRY_SECONDS = 2.0
 """For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
 _NEXT_SECONDS = 1.0
 """For which those of any other attempt are: the job that is next in the queue is placed within that."""
 _LOOK = 0.5
-"""Seconds between two looks at whether what is kept is in somebody's way."""
+"""Seconds between two looks at whether what is kept is of use."""
 _PAUSE = 5.0
 """Seconds after which a hold is given back again that could not be."""
 
 
 class KeptHold(Struct, frozen=True, eq=False):
-    """A hold whose attempt is over, with its agents."""
+    """A hold that no attempt has any more, with its agents."""
 
     name: HoldName
     needs: tuple[NodeNeed, ...]
-    #: One agent on each of its nodes.
+    #: One agent on each of its nodes, if it is to be adopted.
     agents: tuple[AgentHandle, ...]
-    #: The ended attempt. Its record stays until the hold is adopted or given back, so that a restarted
-    #: service finds the hold and gives it back.
-    owner: Gang
 
     def is_on(self, nodes: Collection[str]) -> bool:
         return any(need.node in nodes for need in self.needs)
 
+    @property
+    def is_usable(self) -> bool:
+        return all(agent.is_connected for agent in self.agents)
+
 
 class KeptHolds:
-    """The kept holds. They are given back when their time is over or others need their resources."""
+    """The kept holds, and those that are being given back, which is tried until the cluster answers."""
 
     def __init__(
         self,
@@ -71,48 +71,60 @@ class KeptHolds:
         self._leaving: dict[KeptHold, asyncio.Task[None]] = {}
         self._tasks = Crew()
 
-    async def keep(self, gang: Gang) -> bool:
-        """Keep the holds of an attempt that is over and recorded as such. Returns False if they are to be
-        given back instead."""
-        if self._options.anywhere or self._options.apart:
-            # The cluster chooses the nodes of each attempt, or programs have the place to themselves.
-            return False
-        wanted = {
-            place(part, need.node) for part, some in gang.record.parts.items() for need in some
-        }
-        if gang.agents.keys() != wanted or not await self._agents.rest(gang):
-            return False
-        del self._attempts.gangs[gang.key]
-        # A job whose program failed may be retried at once.
-        exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
-        failed = any(
-            not exit_record.stopped and exit_record.exit_code != 0 for exit_record in exits
-        )
-        seconds = max(self._options.keep, _RETRY_SECONDS if failed else _NEXT_SECONDS)
-        for part, some in gang.record.parts.items():
-            agents = tuple(gang.agents[place(part, need.node)] for need in some)
-            name = hold_name(self._options.identity, gang.record, part)
-            self._hold(KeptHold(name, some, agents, gang), seconds)
-        return True
+    async def let_go(self, gang: Gang) -> None:
+        """Keep the holds of an attempt that is over and not written down any more, or give them back. Raises
+        EngineUnavailable if the cluster does not answer; they are given back as soon as it does."""
+        seconds = 0.0
+        # Elsewhere the cluster chooses the nodes of each attempt, or programs have the place to themselves.
+        if not (self._options.anywhere or self._options.apart):
+            wanted = {
+                place(part, need.node) for part, some in gang.record.parts.items() for need in some
+            }
+            if gang.agents.keys() == wanted and await self._agents.rest(gang):
+                seconds = max(
+                    self._options.keep, _RETRY_SECONDS if _has_failed(gang) else _NEXT_SECONDS
+                )
+        holds = [self.taken_from(gang, gang.record, part) for part in gang.record.parts]
+        for hold in holds:
+            if seconds:
+                self._holds.append(hold)
+                self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
+            else:
+                self.give_back(hold)
+        if not seconds:
+            await asyncio.gather(*map(self._leave, holds))
+
+    def taken_from(self, gang: Gang, record: GangRecord, part: int) -> KeptHold:
+        """Take the hold of a part from an attempt, with its agents there. `record`: of when it had that."""
+        agents = tuple(agent for agent in gang.agents.values() if agent.part == part)
+        for agent in agents:
+            del gang.agents[place(part, agent.node)]
+        name = hold_name(self._options.identity, record, part)
+        return KeptHold(name, record.parts[part], agents)
+
+    def give_back(self, hold: KeptHold) -> None:
+        """Give a hold back, as soon as the cluster takes it."""
+        self._leaving[hold] = joined(self._give_back(hold))
+        self._tasks.begin(self._insist(hold), f"giving back {hold.name}")
 
     async def adopt(self, gang: Gang) -> None:
-        """Have an attempt adopt the kept holds that fit, and give back those that are in the way of its other
-        needs. Raises EngineUnavailable."""
+        """Have an attempt adopt the kept holds that fit, and give back those on its other nodes. Raises
+        EngineUnavailable."""
         there = {agent.part for agent in gang.agents.values()}
         taken: dict[int, KeptHold] = {}
+        fresh: set[str] = set()
         for part, some in gang.record.parts.items():
-            if part not in there and (kept := self._take(some)):
+            if part in there:
+                continue
+            if kept := self._take(some):
                 taken[part] = kept
+            else:
+                fresh.update(need.node for need in some)
         if taken:
             await self._hand_over(gang, taken)
-        fresh = (
-            need.node
-            for part, some in gang.record.parts.items()
-            if part not in gang.record.holds
-            for need in some
-        )
-        for node in dict.fromkeys(fresh):
-            await self._free_capacity(node)
+        for hold in (*self._holds, *self._leaving):
+            if hold.is_on(fresh):
+                await self._leave(hold)
 
     async def _hand_over(self, gang: Gang, taken: Mapping[int, KeptHold]) -> None:
         starts = {
@@ -131,7 +143,7 @@ class KeptHolds:
                 await self._attempts.write(gang, record)
         except BaseException:
             for kept in taken.values():
-                self._hold(kept, 0.0)
+                self.give_back(kept)
             raise
         await asyncio.gather(
             *(
@@ -140,19 +152,10 @@ class KeptHolds:
                 for agent in kept.agents
             )
         )
-        owners = {kept.owner.key: kept for kept in taken.values()}
-        self._tasks.begin(self._settle_all(owners.values()), "forgetting who had what was kept")
 
     def names(self) -> set[HoldName]:
         """Return the names of all holds that are kept or being given back."""
         return {hold.name for hold in (*self._holds, *self._leaving)}
-
-    async def give_back_on(self, nodes: Collection[str]) -> None:
-        """Give back all kept holds on any of those nodes, as far as the cluster answers."""
-        for hold in (*self._holds, *self._leaving):
-            if hold.is_on(nodes):
-                with contextlib.suppress(EngineUnavailable):
-                    await self._leave(hold)
 
     async def close(self) -> None:
         """Give all holds back, as far as the cluster answers: `names` are those that it did not take."""
@@ -161,104 +164,53 @@ class KeptHolds:
         )
         await self._tasks.close()
 
-    def _hold(self, hold: KeptHold, seconds: float) -> None:
-        """Keep a hold for so many seconds."""
-        self._holds.append(hold)
-        self._tasks.begin(self._expire(hold, seconds), f"keeping {hold.name}")
-
     def _take(self, needs: Collection[NodeNeed]) -> KeptHold | None:
-        """Remove and return a kept hold of exactly these needs whose agents are all connected."""
+        """Remove and return a kept hold of exactly these needs."""
         wanted = frozenset(needs)
         for hold in self._holds:
-            if frozenset(hold.needs) == wanted and all(agent.is_connected for agent in hold.agents):
+            if hold.agents and hold.is_usable and frozenset(hold.needs) == wanted:
                 self._holds.remove(hold)
                 return hold
         return None
 
-    async def _settle_all(self, holds: Iterable[KeptHold]) -> None:
-        for hold in holds:
-            await self._settle(hold)
-
-    async def _settle(self, hold: KeptHold) -> None:
-        """Note that a hold was adopted or given back: once no hold of its owner is left, the owner's record
-        is deleted."""
-        if any(other.owner is hold.owner for other in (*self._holds, *self._leaving)):
-            return
-        try:
-            await self._attempts.delete(hold.owner)
-        except OSError as failure:
-            # The next start finds the record, and gives the hold back again.
-            log.warning("job %s: its record is not removed: %s", hold.name.job_uid, failure)
-
-    async def _free_capacity(self, node: str) -> None:
-        """Give back kept holds until what attempts have and request on the node fits beside the remaining
-        ones."""
-        here = self._nodes.by_name().get(node)
-        while kept := [hold for hold in (*self._leaving, *self._holds) if hold.is_on((node,))]:
-            parts = (gang.record.parts for gang in self._attempts.gangs.values())
-            wanted = [some for held in parts for some in held.values()]
-            needs = [need for some in (*wanted, *(hold.needs for hold in kept)) for need in some]
-            if here is not None and fits(here, [need for need in needs if need.node == node]):
-                return
-            await self._leave(kept[0])
-
     async def _expire(self, hold: KeptHold, seconds: float) -> None:
         until = time.monotonic() + seconds
         while hold in self._holds and (left := until - time.monotonic()) > 0:
-            if self._is_in_way(hold):
+            if not hold.is_usable or hold.is_on(self._nodes.not_up()):
                 break
             await asyncio.sleep(min(left, _LOOK))
-        while hold in self._holds or hold in self._leaving:
+        if hold in self._holds:
+            self._holds.remove(hold)
+            self.give_back(hold)
+
+    async def _insist(self, hold: KeptHold) -> None:
+        while hold in self._leaving:
             try:
                 await self._leave(hold)
             except EngineUnavailable:
                 await asyncio.sleep(_PAUSE)
 
-    def _is_in_way(self, hold: KeptHold) -> bool:
-        """Whether no attempt will adopt a hold, or others need its resources."""
-        return (
-            self._cluster.report().is_short
-            or hold.is_on(self._nodes.not_up())
-            or not all(agent.is_connected for agent in hold.agents)
-        )
-
     async def _leave(self, hold: KeptHold) -> None:
-        """Give a hold back, or wait until an earlier call has done so. Raises EngineUnavailable."""
+        """Wait until a hold is given back. Raises EngineUnavailable if the cluster does not take it now."""
         if hold in self._holds:
             self._holds.remove(hold)
-        elif hold not in self._leaving:
-            return
-        task = self._leaving.get(hold)
-        if task is None or task.done():
-            task = self._leaving[hold] = joined(self._let_go(hold))
-        await asyncio.shield(task)
+            self.give_back(hold)
+        if task := self._leaving.get(hold):
+            if task.done():
+                task = self._leaving[hold] = joined(self._give_back(hold))
+            await asyncio.shield(task)
 
-    async def _let_go(self, hold: KeptHold) -> None:
+    async def _give_back(self, hold: KeptHold) -> None:
         try:
             await self._cluster.require_answer(hold.name)
             await asyncio.gather(*(self._agents.dismiss(agent) for agent in hold.agents))
             await self._cluster.give_back(hold.name)
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
-        del self._leaving[hold]
-        await self._settle(hold)
+        self._leaving.pop(hold)
 
 
-def fits(node: Node, needs: Sequence[NodeNeed]) -> bool:
-    """Whether a node has all of those resources free at once, besides what others have there. Pure."""
-    others = node.others
-    theirs = dict(others.accelerators)
-    free = {kind: count - theirs.get(kind, 0) for kind, count in node.accelerators}
-    wanted: dict[str, int] = {}
-    for need in needs:
-        if need.accelerators:
-            wanted[need.accelerator] = wanted.get(need.accelerator, 0) + need.accelerators
-    return (
-        _sum(math.ceil(need.vcpus) for need in needs) <= node.vcpus - others.vcpus
-        and _sum(need.memory_bytes for need in needs) <= node.memory_bytes - others.memory_bytes
-        and all(count <= free.get(kind, 0) for kind, count in wanted.items())
-    )
-
-
-def _sum(amounts: Iterable[float]) -> float:
-    return sum(max(1, amount) for amount in amounts)
+def _has_failed(gang: Gang) -> bool:
+    """Whether a program of the attempt failed, so that its job may be retried at once."""
+    exits = [end.exit for end in gang.ends.values() if isinstance(end, ReplicaExited)]
+    return any(not record.stopped and record.exit_code != 0 for record in exits)

@@ -58,8 +58,6 @@ class GangRecord(msgspec.Struct, frozen=True):
     stopped: int | None = None
     #: HOST:PORT of its lost reducers.
     dropped: tuple[str, ...] = ()
-    #: It has ended, and its holds are being given back.
-    released: bool = False
 
     @property
     def owner(self) -> Owner:

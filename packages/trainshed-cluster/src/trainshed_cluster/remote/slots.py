@@ -60,7 +60,7 @@ from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.preflight import PreflightFailed
 from trainshed_cluster.remote.reachability import Break, judge
-from trainshed_cluster.remote.records import GangRecord, Seat, place
+from trainshed_cluster.remote.records import Seat, place
 
 log = logging.getLogger(__name__)
 
@@ -95,16 +95,11 @@ class SlotMaker:
         self._options = options
         self._preparing: dict[tuple[JobUid, int], asyncio.Task[None]] = {}
         self._kept = KeptHolds(attempts, agents, cluster, nodes, options)
-        self._starter = AgentStarter(
-            attempts, agents, cluster, nodes, kept=self._kept, options=options
-        )
+        self._starter = AgentStarter(attempts, agents, cluster, nodes, options)
         self._tasks = Crew()
 
     def begin(self) -> None:
         """Called once the cluster has been looked at for the first time and agents may connect."""
-        for gang in self._attempts.gangs.values():
-            if gang.record.released:
-                self._tasks.begin(self._give_back_released(gang), "giving back what was kept")
         self._tasks.keep(self._give_back_strays, "giving back what nobody has")
         self._tasks.keep(self._leave_nodes, "leaving nodes where nothing is to run")
 
@@ -114,12 +109,9 @@ class SlotMaker:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
-        over = [gang for gang in self._attempts.gangs.values() if gang.record.released]
-        await asyncio.gather(
-            self._kept.close(), *map(self.give_back_all, over), return_exceptions=True
-        )
+        await self._kept.close()
         await self._tasks.close()
-        left = (gang for gang in self._attempts.gangs.values() if gang.is_over)
+        left = (gang for gang in self._attempts.gangs.values() if gang.is_released)
         return (*self._kept.names(), *(name for gang in left for name in self._holds_of(gang)))
 
     async def stop_preparing(self, gang: Gang) -> None:
@@ -172,11 +164,7 @@ class SlotMaker:
             ),
         )
         for part in before.parts.keys() - gang.record.parts.keys():
-            left = [agent for agent in gang.agents.values() if agent.part == part]
-            for agent in left:
-                gang.agents.pop(place(part, agent.node))
-                self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
-            self._tasks.begin(self._give_back_later(before, part), "giving nodes back")
+            self._kept.give_back(self._kept.taken_from(gang, before, part))
 
     async def _vacate(self, gang: Gang, replicas: Iterable[ReplicaId]) -> None:
         """Free the seats of replicas that have lost their node and wait for another: holds that become empty
@@ -187,11 +175,11 @@ class SlotMaker:
         await self.stop_preparing(gang)
         await self._attempts.write(gang, record)
         taken = {place(seat.part, seat.request.node) for seat in record.seats if not seat.is_vacant}
+        for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
+            self._kept.give_back(self._kept.taken_from(gang, record, part))
         left = [where for where in gang.agents if where not in taken]
         for agent in [gang.agents.pop(where) for where in left]:
             self._tasks.begin(self._agents.dismiss(agent), "letting an agent go")
-        for part in record.parts.keys() - {s.part for s in record.seats if not s.is_vacant}:
-            self._tasks.begin(self._give_back_later(record, part), "giving nodes back")
 
     async def prepare(self, gang: Gang) -> None:
         """Wait a while until all slots are given out. Raises EngineUnavailable, LaunchRejected,
@@ -268,56 +256,23 @@ class SlotMaker:
                 underway = {agent.node: agent.sending for agent in agents}
                 self._attempts.report_delay(gang, delay_of_sending(underway))
 
-    async def give_back(self, record: GangRecord, part: int) -> None:
-        """Give back a part's hold. Raises EngineUnavailable."""
-        try:
-            await self._cluster.give_back(hold_name(self._options.identity, record, part))
-        except ClusterUnavailable as failure:
-            raise EngineUnavailable(str(failure)) from failure
-
     async def let_go(self, gang: Gang) -> None:
-        """Keep the holds of a gang that is recorded as over for other attempts, or give them back. Raises
-        EngineUnavailable."""
-        if not await self._kept.keep(gang):
-            await self.give_back_all(gang)
-
-    async def give_back_all(self, gang: Gang) -> None:
-        """End the agents of a gang that is over, give its holds back, and forget it. Raises
-        EngineUnavailable."""
-        names = self._holds_of(gang)
-        try:
-            for name in names:
-                await self._cluster.require_answer(name)
-            await asyncio.gather(*(self._agents.dismiss(agent) for agent in gang.agents.values()))
-            for name in names:
-                await self._cluster.give_back(name)
-        except ClusterUnavailable as failure:
-            raise EngineUnavailable(str(failure)) from failure
-        await self._attempts.delete(gang)
+        """Keep the holds of a gang that is over and forgotten for other attempts, or give them back. Raises
+        EngineUnavailable if they are not given back yet."""
+        await self._kept.let_go(gang)
 
     def _holds_of(self, gang: Gang) -> list[HoldName]:
         return [hold_name(self._options.identity, gang.record, part) for part in gang.record.parts]
 
-    async def _give_back_released(self, gang: Gang) -> None:
-        """Give back the holds of a gang that an earlier service kept, or was about to give back."""
-        while True:
-            async with self._attempts.lock(gang.key):
-                if self._attempts.gangs.get(gang.key) is not gang:
-                    return None
-                try:
-                    return await self.give_back_all(gang)
-                except EngineUnavailable as failure:
-                    log.info("job %s: nodes not given back yet: %s", gang.record.job_uid, failure)
-            await asyncio.sleep(_PATIENCE)
-
     async def _give_back_strays(self) -> None:
-        """Give back holds that no attempt knows: those that a killed service had not given back after
-        replicas left them, or that were granted after it was killed."""
+        """Give back holds that no attempt knows: those that a killed service had kept, or had not given back,
+        or that were granted after it was killed."""
         before: set[HoldName] = set()
         while True:
             await asyncio.sleep(_ROUND)
             known = self._kept.names().union(*map(self._holds_of, self._attempts.gangs.values()))
-            strays = self._cluster.report().agents.keys() - known
+            report = self._cluster.report()
+            strays = (report.agents.keys() | report.idle) - known
             for name in strays & before:
                 log.warning("%s: held for no attempt: given back", name)
                 # If the cluster does not answer now, the next round does it.
@@ -433,8 +388,8 @@ class SlotMaker:
                 async with asyncio.timeout(_REST_SECONDS if holds else None):
                     holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
             except TimeoutError:
-                for held in holds:
-                    await self.give_back(gang.record, held)
+                for hold in holds.values():
+                    await self._cluster.give_back(hold.name)
                 raise ClusterUnavailable(
                     f"the cluster has given {len(holds)} of {len(gang.record.parts)} kinds of nodes that the "
                     f"job needs, and not the next one within {_REST_SECONDS:g} s; they were given back, and "
@@ -542,15 +497,6 @@ class SlotMaker:
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
-
-    async def _give_back_later(self, record: GangRecord, part: int) -> None:
-        while True:
-            try:
-                await self.give_back(record, part)
-            except EngineUnavailable:
-                await asyncio.sleep(_PATIENCE)
-            else:
-                return
 
 
 def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:

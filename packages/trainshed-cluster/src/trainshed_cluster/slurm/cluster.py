@@ -47,8 +47,6 @@ _UNSEEN_SECONDS = 5.0
 _ENDED_SECONDS = 1.2
 """Seconds from the end of an agent's srun until the cluster is looked at: Slurm knows of the step's end by
 then, and the agent has been silent for long enough to count as gone (`agents._SETTLED`)."""
-_STRAY_SECONDS = 120.0
-"""After which a request of before this service's start, that nobody came back for, is withdrawn."""
 _SAVED_SECONDS = 6.0
 """After which slurmctld has written down what it has confirmed: it saves its state every 5 s. One that
 crashes before comes back with what was cancelled meanwhile."""
@@ -87,7 +85,6 @@ class SlurmCluster:
         self._client = SlurmClient(settings, self._step_left)
         self._users = Users(settings)
         self._tasks = Crew()
-        self._started = 0.0
         self._is_detached = False
         self._look: Look | None = None
         #: When the last look that failed began (monotonic seconds), and why it failed.
@@ -100,7 +97,7 @@ class SlurmCluster:
         #: Holds that were requested since the start, which the last look may not have seen yet.
         self._asked: set[HoldName] = set()
         self._seen: dict[HoldName, _Seen] = {}
-        #: When holds were given back: a look that finds one of them gives it back again.
+        #: When holds were given back.
         self._given_back: dict[HoldName, float] = {}
 
     async def start(self) -> None:
@@ -109,7 +106,6 @@ class SlurmCluster:
                 self._settings.command(name)
             except FileNotFoundError as e:
                 raise ClusterRefused(str(e)) from None
-        self._started = time.monotonic()
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
         await self._look_now()
@@ -220,7 +216,11 @@ class SlurmCluster:
                 while unsettled := self._unsettled():
                     last = max(self._given_back[name] for name in unsettled)
                     await asyncio.sleep(max(0.0, last + _SAVED_SECONDS - time.monotonic()))
-                    await self._look_fresh()
+                    look = await self._look_fresh()
+                    for name in unsettled:
+                        if name in look.jobs:
+                            self._given_back[name] = time.monotonic()
+                            await self._try_to_cancel(name)
         except ClusterUnavailable as failure:
             why = str(failure)
         except TimeoutError:
@@ -411,7 +411,7 @@ class SlurmCluster:
         return own_jobs(jobs, self._service, self._users.name_of)
 
     async def _try_to_cancel(self, name: HoldName) -> None:
-        """Cancel a hold's jobs; if Slurm does not answer now, a later look that finds them does it."""
+        """Cancel a hold's jobs. If Slurm does not answer now, they are found later as those of nobody."""
         with contextlib.suppress(ClusterUnavailable):
             await self._client.answer(commands.cancel(str(name), await self._user(name)))
 
@@ -501,11 +501,10 @@ class SlurmCluster:
         report = look.report
         if not before or _told_of(before.report) != _told_of(report):
             self._reader.put_nowait(report)
-        await self._give_back_strays(look)
+        await self._tidy(look)
 
-    async def _give_back_strays(self, look: Look) -> None:
-        """Give back holds that nothing needs: given back already, made twice, or waiting since before the
-        start."""
+    async def _tidy(self, look: Look) -> None:
+        """Cancel what exists twice, and forget what was given back for good."""
         now = time.monotonic()
         for name, when in tuple(self._given_back.items()):
             if name not in look.jobs and now - when > _REMEMBERED_SECONDS:
@@ -515,20 +514,10 @@ class SlurmCluster:
             log.warning("%s: job %d is a second one: cancelled", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
                 await self._client.answer(commands.cancel(str(name), job.user, job.id))
-        for name, job in look.jobs.items():
-            returned = self._given_back.get(name, math.inf) < look.looked
-            waits = (
-                job.pending and name not in self._wanted and now - self._started > _STRAY_SECONDS
-            )
-            if returned or waits:
-                log.info("%s: job %d is wanted no more: cancelled", name, job.id)
-                if returned:
-                    self._given_back[name] = time.monotonic()
-                await self._try_to_cancel(name)
 
 
 def _told_of(report: ClusterReport) -> tuple[object, ...]:
-    return report.nodes, report.agents, report.delays
+    return report.nodes, report.agents, report.delays, report.idle
 
 
 def _in_words(ask: Ask) -> str:

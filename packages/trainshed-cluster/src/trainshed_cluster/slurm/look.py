@@ -99,6 +99,7 @@ def compile_look(
             agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
+            idle=frozenset(first.keys() - held.keys()),
         ),
     )
 

@@ -1,7 +1,6 @@
 """What is concluded from the nodes and Pods of a cluster: capacity, states of nodes, why Pods wait, how they
 ended."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from trainshed_cluster.kubernetes.settings import parse
 from trainshed_cluster.remote.cluster import ClusterReport, HoldName
 
 HOLD = HoldName("abc", JobUid(7), 1, 0)
-NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 READY = [{"type": "Ready", "status": "True"}]
 T4 = {"NVIDIA_TESLA_T4": {"node_selector": {"gpu": "t4"}}}
 
@@ -68,7 +66,6 @@ def report(
         overcommit=settings.overcommit,
         ghosts=more.get("ghosts", {}),
         wanted=more.get("wanted", ()),
-        now=NOW,
     )
 
 
@@ -288,18 +285,3 @@ def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> Non
     statuses = [{"name": "carry-python", "image": "base:1", "state": {"terminated": failed}}]
     ended = pod(phase="Failed", initContainerStatuses=statuses)
     assert ended.is_over and "it cannot be carried" in reasons.end(ended, deleted=False).why
-
-
-@pytest.mark.parametrize("mine", [True, False])
-def test_room_is_short_as_long_as_a_pod_has_lately_begun_to_wait_for_it(mine: bool) -> None:
-    def is_short(reason: str, age: float) -> bool:
-        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
-        waits = pod(mine=mine, at="", phase="Pending", conditions=[condition])
-        made = NOW - timedelta(minutes=age)
-        metadata = msgspec.structs.replace(waits.metadata, creation_timestamp=made)
-        waits = msgspec.structs.replace(waits, metadata=metadata)
-        return report([node()], [waits]).is_short
-
-    assert is_short("Unschedulable", 1)
-    assert not is_short("SchedulingGated", 1)
-    assert not is_short("Unschedulable", 11), "it waits for something else"
