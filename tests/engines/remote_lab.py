@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,19 +12,16 @@ from typing import Any
 from tests.engines.process_cluster import NODES, ProcessCluster, end
 from tests.soaks import KILLS
 from trainshed.engines.conformance.lab import LabWithNodes
-from trainshed.engines.local.autopsies import Keeping
+from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.streams import FileStreams
-from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
-from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.hub import Hub
-from trainshed_cluster.remote.messages import AgentDocument, News, Order
-from trainshed_cluster.remote.options import RemoteOptions, module_command
+from trainshed_cluster.remote.messages import AgentDocument
+from trainshed_cluster.remote.options import Listening, RemoteOptions, module_command
 
 LEASE = 4.0
 AUTOPSY_LIMIT = 90_000
@@ -33,10 +29,11 @@ AUTOPSY_LIMIT = 90_000
 
 
 def new_engine(
-    directory: Path, port: int, here: LocalEngine | None = None, **more: Any
+    directory: Path, port: int, *, keeping: Keeping = NOTHING, **more: Any
 ) -> RemoteEngine:
     """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
     otherwise, what is down is lost."""
+    own = Path(sys.prefix), Path(sys.base_prefix)
     names = more.pop("nodes", NODES)
     preflight = bool(more.pop("preflight", False))
     shared = more.pop("shared", ())
@@ -44,12 +41,13 @@ def new_engine(
     options = RemoteOptions(
         identity="labs",
         directory=directory / "engine",
+        listening=Listening("127.0.0.1", port),
         lease=float(more.pop("lease", LEASE)),
         down_is_lost=bool(more.pop("down_is_lost", True)),
         agent=partial(
             AgentDocument,
             directory=nodes,
-            read_only=(sys.prefix, sys.base_prefix),
+            visible=tuple(map(str, own)),
             preflight=preflight,
             shared=shared,
         ),
@@ -59,32 +57,12 @@ def new_engine(
         **more,
     )
 
-    def new_hub(agents: Agents) -> Hub[Order, News]:
-        return Hub(
-            Issuer.open(directory / "authority", time.time),
-            host="127.0.0.1",
-            port=port,
-            received=News,
-            doors={},
-            admits=agents.admits,
-            serve=agents.serve,
-            introduction=agents.may_introduce,
-        )
-
     return RemoteEngine(
         ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),
         options,
-        new_hub,
-        here=here,
+        LocalEngine(directory / "here", Options(keeping=keeping, read_only=own)),
     )
-
-
-def new_engine_that_keeps(directory: Path, port: int) -> RemoteEngine:
-    """One that brings home what failed replicas left."""
-    own = (Path(sys.prefix), Path(sys.base_prefix))
-    options = Options(keeping=Keeping(3600 * 10**9), read_only=own)
-    return new_engine(directory, port, LocalEngine(directory / "here", options))
 
 
 class RemoteLab(LabWithNodes):
@@ -94,7 +72,8 @@ class RemoteLab(LabWithNodes):
     kills = KILLS
 
     def __init__(self, directory: Path, port: int, *, keeps: bool = False, **more: Any) -> None:
-        self._new_engine = new_engine_that_keeps if keeps else partial(new_engine, **more)
+        keeping = Keeping(3600 * 10**9) if keeps else NOTHING
+        self._new_engine = partial(new_engine, keeping=keeping, **more)
         self._directory = directory
         self._port = port
         self._cluster = ProcessCluster(directory / "cluster")

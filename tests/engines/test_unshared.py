@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,21 +17,19 @@ from trainshed.core.capacity import WaitReason
 from trainshed.core.launch import LaunchPlan, Software
 from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.conformance.stage import Stage, staged
+from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
 from trainshed.engines.streams import FileStreams
 from trainshed.runtimes.interpreters import running_interpreter
 from trainshed.runtimes.prefix import Prefix, make_prefix, write_template
 from trainshed.runtimes.shelf import Shelf
 from trainshed_cluster.remote import slots
-from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.cluster import Hold
 from trainshed_cluster.remote.content.bootstrap import AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import Library
-from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.hub import Hub
-from trainshed_cluster.remote.messages import AgentDocument, News, Order
-from trainshed_cluster.remote.options import AgentCommand, RemoteOptions
+from trainshed_cluster.remote.messages import AgentDocument
+from trainshed_cluster.remote.options import AgentCommand, Listening, RemoteOptions
 
 _INTERPRETER = running_interpreter()
 _MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -71,6 +68,7 @@ class UnsharedLab(Lab):
         options = RemoteOptions(
             identity="labs",
             directory=directory / "engine",
+            listening=Listening("127.0.0.1"),
             lease=10.0,
             agent=partial(
                 AgentDocument,
@@ -81,23 +79,11 @@ class UnsharedLab(Lab):
             library=self._library,
         )
 
-        def new_hub(agents: Agents) -> Hub[Order, News]:
-            return Hub(
-                Issuer.open(directory / "authority", time.time),
-                host="127.0.0.1",
-                port=0,
-                received=News,
-                doors={},
-                admits=agents.admits,
-                serve=agents.serve,
-                introduction=agents.may_introduce,
-                content=agents.send_content,
-            )
-
         ours = Path(trainshed.__file__).parents[1]
         hidden = (self.cache, ours, Path(msgspec.__file__).parents[1])
         cluster = UnsharedCluster(directory / "cluster", hidden, self._size)
-        return RemoteEngine(cluster, FileStreams(directory / "logs"), options, new_hub)
+        here = LocalEngine(directory / "here")
+        return RemoteEngine(cluster, FileStreams(directory / "logs"), options, here)
 
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         environment = self.environment

@@ -11,17 +11,15 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, registry_access
-from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
-from trainshed_cluster.remote.credentials import Credential, Issuer
+from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.hub import Hub
 from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member
-from trainshed_cluster.remote.messages import AgentDocument, News, Order
-from trainshed_cluster.remote.options import AgentCommand, RemoteOptions
-from trainshed_cluster.remote.surroundings import doors, engine_here, last_port, told_to_agents
+from trainshed_cluster.remote.messages import AgentDocument
+from trainshed_cluster.remote.options import AgentCommand, Listening, RemoteOptions
+from trainshed_cluster.remote.surroundings import doors, engine_here, told_to_agents
 
 _AGENTS: Final = f"{DIRECTORY}/agents"
 """Where an agent writes in its Pod."""
@@ -54,6 +52,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
+        listening=Listening(settings.host, settings.port, settings.service_address, doors(context)),
         lease=settings.lease,
         # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,
@@ -68,20 +67,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         autopsies=CollectorOptions(nodes_directories=(_AGENTS,)),
     )
 
-    def new_hub(agents: Agents) -> Hub[Order, News]:
-        return Hub(
-            Issuer.open(directory / "authority", options.now),
-            host=settings.host,
-            port=settings.port or last_port(directory),
-            received=News,
-            doors=doors(context),
-            admits=agents.admits,
-            serve=agents.serve,
-            introduction=agents.may_introduce,
-            content=agents.send_content,
-            dialled=settings.service_address,
-        )
-
     cluster = KubernetesCluster(
         settings,
         identity,
@@ -94,8 +79,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         JoinedClusters({ALONE: Member(cluster, (), identity)}, identity, "kubernetes"),
         FileStreams(context.data / "logs"),
         options,
-        new_hub,
-        here=engine_here(context, directory / "here"),
+        engine_here(context, directory / "here"),
     )
 
 

@@ -167,7 +167,6 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
             for path in map(Path, document.hidden)
             if not document.user or node_directory.is_open(path)
         ),
-        read_only=tuple(Path(path) for path in document.read_only),
         visible=tuple(Path(path) for path in document.visible),
         level=document.level,
         processes=document.processes,

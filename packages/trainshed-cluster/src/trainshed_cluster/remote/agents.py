@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -27,6 +27,7 @@ from trainshed.engines.port import (
 )
 from trainshed.engines.streams import FileStreams
 from trainshed.eventloop.background import Crew
+from trainshed.replica.system import durable
 from trainshed.telemetry.lines import about
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle, Connection
@@ -42,8 +43,8 @@ from trainshed_cluster.remote.cluster import (
     MayLive,
     unreached,
 )
-from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.content.progress import Sending
+from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
 from trainshed_cluster.remote.gang import Ended, Gang, hold_name
 from trainshed_cluster.remote.hub import Hub, introductions
@@ -51,7 +52,8 @@ from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import ClusterNodes
-from trainshed_cluster.remote.promises import Promises
+from trainshed_cluster.remote.options import RemoteOptions
+from trainshed_cluster.remote.promises import PROMISE, Promises
 from trainshed_cluster.remote.records import Seat, place
 
 log = logging.getLogger(__name__)
@@ -70,23 +72,12 @@ _CLOCK = "clock"
 """What says that a node's clock is wrong, in the place of an agent: the next one there has the same clock."""
 _FAREWELL = 2.0
 """Seconds that agents have to learn that the service ends."""
-
-_AT_FIRST = Capabilities(
-    enforced_memory=True,
-    oom_verdict=True,
-    process_namespace=False,
-    stable_hostname=False,
-    addresses="literal",
-    durable=True,
-    terminals=True,
-)
-"""What is told where nothing is known of any machine."""
+_PORT = "port"
+"""File in the engine's directory: the port that agents were told last."""
 
 
 class Agents:
-    """All agents of a service. `identity`: tells this service from others that use the cluster. `lease`,
-    `away`, `down_is_lost`: as in `RemoteOptions`. `promises`: leases that an earlier service gave. `library`:
-    content that agents may fetch; None = none. `now`: the clock, in seconds since the epoch."""
+    """All agents of a service."""
 
     def __init__(
         self,
@@ -94,30 +85,31 @@ class Agents:
         cluster: Cluster,
         nodes: ClusterNodes,
         streams: FileStreams,
-        *,
-        identity: str,
-        promises: Promises,
-        lease: float,
-        away: float,
-        down_is_lost: bool,
-        library: Library | None,
-        now: Callable[[], float],
-        new_hub: "Callable[[Agents], Hub[Order, News]]",
+        options: RemoteOptions,
     ) -> None:
-        #: The capabilities that an agent reported last.
-        self.capabilities = _AT_FIRST
-        self.hub = new_hub(self)
+        #: The capabilities that an agent reported last; None = none has.
+        self.capabilities: Capabilities | None = None
+        self.hub: Hub[Order, News] = Hub(
+            Issuer.open(options.directory / "authority", options.now),
+            host=options.listening.host,
+            port=options.listening.port or _last_port(options.directory),
+            received=News,
+            doors=options.listening.doors,
+            admits=self.admits,
+            serve=self.serve,
+            introduction=self.may_introduce,
+            content=self.send_content if options.library else None,
+            dialled=options.listening.dialled,
+        )
         self._attempts = attempts
         self._cluster = cluster
         self._nodes = nodes
         self._streams = streams
-        self._identity = identity
-        self._promises = promises
-        self._lease = lease
-        self._away = away
-        self._down_is_lost = down_is_lost
-        self._library = library
-        self._now = now
+        self._promises = Promises(options.directory / PROMISE, options.lease)
+        self._options = options
+        self._identity = options.identity
+        self._lease = options.lease
+        self._now = options.now
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
         #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
@@ -127,6 +119,16 @@ class Agents:
         self._ends: dict[HoldName, HoldEnd | None] = {}
         self._tasks = Crew()
 
+    async def load(self) -> None:
+        """Read what an earlier service promised its agents. Raises EngineUnavailable."""
+        has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
+        try:
+            await asyncio.to_thread(self._promises.load, has_agents=has_agents)
+        except (OSError, ValueError) as error:
+            raise EngineUnavailable(
+                f"it is not known for how long agents of before may live: {error}"
+            ) from error
+
     def begin(self) -> None:
         """Admit the agents of attempts that were written down."""
         for gang in self._attempts.gangs.values():
@@ -134,6 +136,17 @@ class Agents:
                 part, node = where.split("/", 1)
                 self.add(gang, int(part), node, start).lease = self._promises.longest
         self._tasks.keep(self._look_round, "looking after agents")
+
+    async def listen(self) -> None:
+        """Listen where running agents will dial again. Raises EngineUnavailable."""
+        try:
+            await self.hub.start()
+            file = str(self._options.directory / _PORT)
+            await asyncio.to_thread(durable.write, file, str(self.hub.port))
+        except OSError as error:
+            raise EngineUnavailable(
+                f"agents cannot be listened to ({error}); free the port, or name another one if no job runs"
+            ) from error
 
     async def close(self) -> None:
         """Close all connections; the agents run on."""
@@ -178,7 +191,7 @@ class Agents:
 
     async def send_content(self, name: str, path: str, writer: asyncio.StreamWriter) -> None:
         """Send an agent content that it may fetch; called by the hub."""
-        agent, library = self._by_name.get(name), self._library
+        agent, library = self._by_name.get(name), self._options.library
         if agent is None or library is None:
             writer.close()
             return
@@ -440,14 +453,16 @@ class Agents:
             for agent in self._by_name.values()
             if agent.is_connected and (gang := self._gang(agent)) and not gang.is_released
         ]
-        if self._away <= self._lease or not agents:
+        if self._options.away <= self._lease or not agents:
             return
         try:
-            await asyncio.to_thread(self._promises.lengthen, self._away)
+            await asyncio.to_thread(self._promises.lengthen, self._options.away)
             async with asyncio.timeout(_FAREWELL):
                 await asyncio.gather(
                     *(
-                        agent.call(lambda number: messages.Away(number=number, seconds=self._away))
+                        agent.call(
+                            lambda number: messages.Away(number=number, seconds=self._options.away)
+                        )
                         for agent in agents
                     ),
                     return_exceptions=True,
@@ -476,7 +491,7 @@ class Agents:
         looked = report.looked if node is None or node.looked is None else node.looked
         is_settled = looked >= agent.silent_since + _SETTLED
         is_given_up = is_down and is_settled and not (node and node.is_awaited)
-        if is_given_up and (is_over or self._down_is_lost):
+        if is_given_up and (is_over or self._options.down_is_lost):
             why = f" ({node.cause})" if node and node.cause else ""
             return HoldEnd(Loss.NODE_FAILED, f"node {agent.node} is gone{why}")
         if is_over:
@@ -580,6 +595,14 @@ class Agents:
                 self.give_up_start(gang, agent, end.why)
         for seat in lost:
             self._attempts.report_lost(gang, seat)
+
+
+def _last_port(directory: Path) -> int:
+    """Return the port that agents of running jobs will dial; 0 = none yet."""
+    try:
+        return int((directory / _PORT).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def _hear_at_rest(agent: AgentHandle, news: News) -> None:

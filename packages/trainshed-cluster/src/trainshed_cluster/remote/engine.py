@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -46,37 +46,29 @@ from trainshed_cluster.remote.attempts import Attempts, never_started
 from trainshed_cluster.remote.autopsies import AutopsyCollector
 from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
 from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record
-from trainshed_cluster.remote.hub import Hub
-from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.promises import PROMISE, Promises
 from trainshed_cluster.remote.records import place
 from trainshed_cluster.remote.slots import SlotMaker
 from trainshed_cluster.remote.terminals import RemoteTerminal
 
 log = logging.getLogger(__name__)
 
-PORT = "port"
-"""File in the engine's directory: the port that agents were told last."""
 _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
 
 
 class RemoteEngine:
-    """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `new_hub`: makes the hub.
-    `here`: a local engine that runs no job, and describes this machine for builds. The engine owns all of
-    them."""
+    """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `here`: a local engine
+    that runs no job, describes this machine for builds, and keeps autopsies. The engine owns all of them."""
 
     def __init__(
         self,
         cluster: Cluster,
         streams: FileStreams,
         options: RemoteOptions,
-        new_hub: Callable[[Agents], Hub[Order, News]],
-        *,
-        here: LocalEngine | None = None,
+        here: LocalEngine,
     ) -> None:
         self._cluster = cluster
         self._streams = streams
@@ -84,32 +76,16 @@ class RemoteEngine:
         self._here = here
         self._attempts = Attempts(options.directory / "attempts")
         self._nodes = ClusterNodes(self._attempts, cluster, options)
-        self._promises = Promises(options.directory / PROMISE, options.lease)
-        self._agents = Agents(
-            self._attempts,
-            cluster,
-            self._nodes,
-            streams,
-            identity=options.identity,
-            promises=self._promises,
-            lease=options.lease,
-            away=options.away,
-            down_is_lost=options.down_is_lost,
-            library=options.library,
-            now=options.now,
-            new_hub=new_hub,
-        )
+        self._agents = Agents(self._attempts, cluster, self._nodes, streams, options)
         self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
         self._autopsies = (
             AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
-            if here is not None and here.keeps_autopsies
+            if here.keeps_autopsies
             else None
         )
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""
-        if self._here is None:
-            raise EngineUnavailable("packages are not installed by this engine")
         return self._here.build_place()
 
     # --- the port ---
@@ -119,28 +95,27 @@ class RemoteEngine:
         return self._streams
 
     def capabilities(self) -> Capabilities:
-        return replace(self._agents.capabilities, autopsies=self._autopsies is not None)
+        # Nodes are assumed to be like this machine until one has reported its capabilities.
+        reported = self._agents.capabilities or self._here.capabilities()
+        return replace(reported, autopsies=self._autopsies is not None)
 
     async def start(self) -> None:
         await self._attempts.load()
         await self._nodes.load()
-        await self._load_promises()
+        await self._agents.load()
         # This service gives it back, by the records of its attempts.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
         try:
             await self._cluster.start()
         except (ClusterUnavailable, ClusterRefused) as failure:
             raise EngineUnavailable(str(failure)) from failure
-        if self._here is not None:
-            await self._here.start()
-            # Nodes are assumed to be like this machine until one has reported its capabilities.
-            self._agents.capabilities = self._here.capabilities()
+        await self._here.start()
         if self._autopsies is not None:
             await self._autopsies.start()
         self._agents.begin()
         self._nodes.begin()
         self._slots.begin()
-        await self._listen()
+        await self._agents.listen()
 
     async def close(self) -> None:
         self._attempts.is_closed = True
@@ -153,8 +128,7 @@ class RemoteEngine:
         await self._agents.close()
         await self._attempts.close()
         await self._cluster.close()
-        if self._here is not None:
-            await self._here.close()
+        await self._here.close()
 
     async def capacity(self) -> tuple[Node, ...]:
         return self._nodes.capacity
@@ -368,34 +342,28 @@ class RemoteEngine:
     # Fetched files are kept, shown and deleted as those of replicas that failed on this machine.
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        return self._here.autopsies(job_uid) if self._here is not None else ()
+        return self._here.autopsies(job_uid)
 
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        return await self._keeper().open_autopsy(job_uid, attempt, replica, request)
+        return await self._here.open_autopsy(job_uid, attempt, replica, request)
 
     async def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> AsyncGenerator[bytes]:
-        files = self._keeper().autopsy_files(job_uid, attempt, replica)
+        files = self._here.autopsy_files(job_uid, attempt, replica)
         async with contextlib.aclosing(files):
             async for chunk in files:
                 yield chunk
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        return await self._keeper().delete_autopsy(job_uid, attempt, replica)
+        return await self._here.delete_autopsy(job_uid, attempt, replica)
 
     def watch(self) -> AsyncIterator[EngineEvent]:
         return self._attempts.watch()
 
     # --- inside ---
-
-    def _keeper(self) -> LocalEngine:
-        """Return the local engine that keeps autopsies. Raises TerminalRefused."""
-        if self._here is None:
-            raise TerminalRefused("this service keeps nothing of replicas that fail")
-        return self._here
 
     def _agent(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> AgentHandle | None:
         """Return the agent that has the replica's slot; None = no agent has it, or it is gone."""
@@ -403,16 +371,6 @@ class RemoteEngine:
         seat = gang.record.seat(replica) if gang else None
         agent = gang.agent(seat) if gang and seat else None
         return None if agent is None or agent.is_gone else agent
-
-    async def _load_promises(self) -> None:
-        """Read the promises to agents of an earlier service. Raises EngineUnavailable."""
-        has_agents = any(gang.record.agents for gang in self._attempts.gangs.values())
-        try:
-            await asyncio.to_thread(self._promises.load, has_agents=has_agents)
-        except (OSError, ValueError) as error:
-            raise EngineUnavailable(
-                f"it is not known for how long agents of before may live: {error}"
-            ) from error
 
     def _write_held(self, left: Sequence[Leftover]) -> None:
         """Write down what may still be held, for `trainshed down`."""
@@ -423,17 +381,6 @@ class RemoteEngine:
             durable.write(str(self._options.directory / HELD), held.text(left))
         except OSError as error:
             log.warning("that cannot be written down: %s", error)
-
-    async def _listen(self) -> None:
-        """Listen where running agents will dial again. Raises EngineUnavailable."""
-        try:
-            await self._agents.hub.start()
-            file = str(self._options.directory / PORT)
-            await asyncio.to_thread(durable.write, file, str(self._agents.hub.port))
-        except OSError as error:
-            raise EngineUnavailable(
-                f"agents cannot be listened to ({error}); free the port, or name another one if no job runs"
-            ) from error
 
     async def _require_over(self, gang: Gang) -> None:
         """Raise EngineUnavailable if a program of the gang lives, or may."""

@@ -58,13 +58,10 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     disk_enforced: bool = False
     #: Directories that programs must not see.
     hidden: tuple[str, ...] = ()
-    #: Paths that programs may only read, visible even inside hidden ones.
-    read_only: tuple[str, ...] = ()
-    #: Further such paths, chosen by the operator.
+    #: Paths that programs may read even inside hidden ones.
     visible: tuple[str, ...] = ()
     #: The service's cache directory, where the node does not see it; "" = it does.
     cache: str = ""
-    #: Most bytes that the node keeps of it, beyond which the least recently used go; 0 = any number.
     #: PEM with the key and chain that endpoints show for Google's hosts; "" = those are not served.
     interception: str = ""
     #: PEM of the authorities that programs trust in that case.
@@ -256,27 +253,7 @@ AnyCall = (
 )
 """All that a service asks for."""
 
-Order = (
-    Welcome
-    | Alive
-    | Allocate
-    | Provide
-    | Launch
-    | Stop
-    | StopReplica
-    | Inject
-    | DropReducers
-    | Hosts
-    | WriteLog
-    | OpenTerminal
-    | SendFiles
-    | Listen
-    | Reach
-    | Rest
-    | Adopt
-    | Away
-    | Leave
-)
+Order = Welcome | Alive | AnyCall
 """All that a service says."""
 
 
@@ -407,11 +384,7 @@ AnyAnswer = Answer | Slots | FilesAt | Listening | Reached
 
 News = (
     Hello
-    | Answer
-    | Slots
-    | FilesAt
-    | Listening
-    | Reached
+    | AnyAnswer
     | Appended
     | Started
     | Exited

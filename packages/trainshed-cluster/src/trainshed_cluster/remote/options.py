@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -22,6 +22,19 @@ class AgentCommand(Struct, frozen=True):
     parcel: Callable[[bytes], bytes] = lambda document: document
 
 
+class Listening(Struct, frozen=True):
+    """Where agents reach the service."""
+
+    #: The address on which it listens.
+    host: str
+    #: 0 = any free one, the same again after a restart.
+    port: int = 0
+    #: The host that agents dial; "" = `host`, or this machine's name.
+    dialled: str = ""
+    #: The service's Unix sockets that programs reach through their agents, by name.
+    doors: Mapping[str, Path] = {}
+
+
 class RemoteOptions(Struct, frozen=True, kw_only=True):
     """The options of a remote engine."""
 
@@ -29,6 +42,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     identity: str
     #: Directory of the engine's own files.
     directory: Path
+    listening: Listening
     #: Seconds without contact to the service after which an agent ends its programs.
     lease: float
     #: The same after the service has announced its end; at least `lease`.

@@ -12,7 +12,6 @@ from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.registry import USAGE_EVERY, EngineContext
-from trainshed_cluster.remote.engine import PORT
 
 _OLD = 30 * 86400.0
 """Seconds after which a file of the cache is removed that no service has used since its start."""
@@ -86,14 +85,6 @@ class SharedTrust:
             draft.chmod(0o644)
             draft.replace(self._path)
         return str(self._path)
-
-
-def last_port(directory: Path) -> int:
-    """Return the port that agents of running jobs will dial; 0 = none yet."""
-    try:
-        return int((directory / PORT).read_text())
-    except (FileNotFoundError, ValueError):
-        return 0
 
 
 def _remove_unused(cache: Path) -> None:

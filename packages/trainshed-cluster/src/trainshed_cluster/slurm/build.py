@@ -1,7 +1,6 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -12,18 +11,17 @@ from msgspec.structs import replace
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
-from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.cluster import Cluster
 from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import Library
-from trainshed_cluster.remote.credentials import Credential, Issuer
+from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.hub import Hub
 from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member, cluster_of
-from trainshed_cluster.remote.messages import AgentDocument, News, Order
+from trainshed_cluster.remote.messages import AgentDocument
 from trainshed_cluster.remote.options import (
     AgentCommand,
+    Listening,
     RemoteOptions,
     module_command,
 )
@@ -31,7 +29,6 @@ from trainshed_cluster.remote.surroundings import (
     SharedTrust,
     doors,
     engine_here,
-    last_port,
     told_to_agents,
 )
 from trainshed_cluster.slurm import commands
@@ -60,6 +57,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
+        listening=Listening(settings.host, settings.port, settings.service_address, doors(context)),
         lease=settings.lease,
         away=_AWAY,
         agent=partial(
@@ -78,26 +76,11 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         autopsies=CollectorOptions(nodes_directories=_directories(settings)),
     )
 
-    def new_hub(agents: Agents) -> Hub[Order, News]:
-        return Hub(
-            Issuer.open(directory / "authority", time.time),
-            host=settings.host,
-            port=settings.port or last_port(directory),
-            received=News,
-            doors=doors(context),
-            admits=agents.admits,
-            serve=agents.serve,
-            introduction=agents.may_introduce,
-            content=None if settings.shared else agents.send_content,
-            dialled=settings.service_address,
-        )
-
     return RemoteEngine(
         _cluster(settings, identity),
         FileStreams(context.data / "logs"),
         options,
-        new_hub,
-        here=engine_here(context, directory / "here"),
+        engine_here(context, directory / "here"),
     )
 
 
