@@ -106,12 +106,6 @@ class ApiClient:
                 return objects, page.metadata.resource_version
             query["continue"] = page.metadata.continue_
 
-    async def version(self, path: str) -> str:
-        """Return a collection's current version, from which a watch begins with later changes. Raises
-        ApiFailure, ClusterUnavailable."""
-        page = _decoded(await self._call("GET", path, params={"limit": "1"}), Page[msgspec.Raw])
-        return page.metadata.resource_version
-
     async def get(self, path: str, kind: type[T]) -> T:
         """Raises ApiFailure, ClusterUnavailable."""
         return _decoded(await self._call("GET", path), kind)
@@ -139,9 +133,7 @@ class ApiClient:
             if failure.status not in (404, 409):
                 raise
 
-    async def watch(
-        self, path: str, version: str, params: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[WatchEvent]:
+    async def watch(self, path: str, version: str) -> AsyncGenerator[WatchEvent]:
         """Yield the changes since `version` until the server ends the watch, which it does every few minutes.
         Raises Expired, ApiFailure, ClusterUnavailable."""
         query = {
@@ -149,7 +141,6 @@ class ApiClient:
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(WATCH_SECONDS),
-            **(params or {}),
         }
         timeout = httpx2.Timeout(5.0, read=_SILENT_SECONDS)
         try:

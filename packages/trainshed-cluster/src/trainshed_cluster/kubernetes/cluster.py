@@ -28,7 +28,7 @@ from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted
-from trainshed_cluster.kubernetes.watching import Followed, Starts
+from trainshed_cluster.kubernetes.watching import Followed
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
     ClusterRefused,
@@ -95,8 +95,6 @@ class KubernetesCluster:
         self._mine: dict[HoldName, Pod] = {}
         #: Uids of Pods whose process waits for its document.
         self._fresh: set[str] = set()
-        #: Uids of Pods whose container has started, though their status may not say so yet.
-        self._begun: set[str] = set()
         #: How the Pods that no longer exist ended.
         self._ends: dict[HoldName, HoldEnd] = {}
         #: The node of each hold whose Pod vanished without an observed end: its programs may live.
@@ -144,14 +142,6 @@ class KubernetesCluster:
             await self._admission.start(self._namespaces())
         for followed in (self._nodes, *self._pods):
             self._tasks.keep(followed.follow, f"kubernetes: watching {followed.path}")
-        for where in self._namespaces():
-            starts = Starts(
-                client,
-                f"/api/v1/namespaces/{where}/events",
-                manifests.CONTAINER,
-                self._container_started,
-            )
-            self._tasks.begin(starts.follow(), f"kubernetes: watching {starts.path}")
         self._tasks.keep(self._tell_changes, "kubernetes: telling changes")
         self.report()
 
@@ -265,10 +255,6 @@ class KubernetesCluster:
             )
         if pod.is_over:
             return self._end_of(pod)
-        if pod.metadata.uid in self._begun and not pod.is_running:
-            raise ClusterUnavailable(
-                f"Pod {pod.metadata.name} has begun, and no more is told of it yet"
-            )
         return HoldEnd(Loss.AGENT_LOST, f"Pod {pod.metadata.name} does not run")
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
@@ -314,8 +300,7 @@ class KubernetesCluster:
 
     async def _end(self, name: HoldName, pod: Pod) -> None:
         """Delete a Pod once its agent has left. Raises ClusterUnavailable."""
-        has_begun = pod.is_running or pod.metadata.uid in self._begun
-        if has_begun and pod.metadata.uid not in self._fresh:
+        if pod.is_running and pod.metadata.uid not in self._fresh:
             # Its agent has just been told to leave. Deleting a finished Pod takes effect at once; with any
             # other the kubelet cleans up first, which old kubelets do once a minute.
             with contextlib.suppress(TimeoutError):
@@ -371,7 +356,7 @@ class KubernetesCluster:
                     f"Kueue did not take Pod {now.key} in, and it was given a node: enable Kueue's "
                     'integration "pod" for that namespace, or set queue = "trainshed"'
                 )
-            if now.is_running or (uid in self._begun and now.spec.node_name):
+            if now.is_running:
                 return now
             if avoid is None or now.spec.node_name:
                 self._require_node_up(now.spec.node_name or need.node)
@@ -577,11 +562,6 @@ class KubernetesCluster:
         own = self._settings
         return sorted(set(own.namespaces.values()) or {"default"})
 
-    def _container_started(self, uid: str) -> None:
-        if uid in self._fresh:
-            self._begun.add(uid)
-            self._touch()
-
     def _node_changed(self, node: ClusterNode, *, gone: bool) -> None:
         self._touch()
 
@@ -595,12 +575,12 @@ class KubernetesCluster:
             if known is not None and known.metadata.uid == pod.metadata.uid:
                 del self._mine[name]
                 self._learn_end(name, pod if pod.is_over else known)
-            for some in (self._fresh, self._begun, self._asked_to_go):
+            for some in (self._fresh, self._asked_to_go):
                 some.discard(pod.metadata.uid)
             return
         if known is not None and manifests.again_of(known) > manifests.again_of(pod):
             return  # This Pod has ended, or will, and another one has taken its place.
-        if not pod.is_over and not pod.is_running and pod.metadata.uid not in self._begun:
+        if not pod.is_over and not pod.is_running:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod
         if name in self._given_back and name not in self._deleting and not pod.is_leaving:

@@ -170,19 +170,6 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.container_statuses or ()
 
 
-class Involved(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str = ""
-    #: The part of the object that is meant, `spec.containers{NAME}`.
-    field_path: str = ""
-
-
-class ClusterEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event that a component of Kubernetes reported of an object."""
-
-    metadata: Metadata
-    involved_object: Involved = Involved()
-
-
 class Taint(msgspec.Struct, frozen=True):
     key: str
     effect: str

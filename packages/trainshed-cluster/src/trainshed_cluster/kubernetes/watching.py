@@ -10,54 +10,15 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Expired
-from trainshed_cluster.kubernetes.objects import ClusterEvent, ClusterNode, Pod, Workload
+from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Workload
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", Pod, ClusterNode, Workload)
 T_contra = TypeVar("T_contra", Pod, ClusterNode, Workload, contravariant=True)
 
-_STARTED = {"fieldSelector": "involvedObject.kind=Pod,reason=Started"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 """Seconds between two tries to watch."""
-
-
-class Starts:
-    """Watches for events of started containers, which kubelets send up to a second before they update the
-    Pod's status. Nothing depends on them, because the status follows. `path`: of a collection of events.
-    `told`: called with the Pod's uid."""
-
-    def __init__(
-        self, client: ApiClient, path: str, container: str, tell: Callable[[str], None]
-    ) -> None:
-        self.path = path
-        self._client = client
-        self._part = f"spec.containers{{{container}}}"
-        self._tell = tell
-
-    async def follow(self) -> None:
-        """Watch events from now on. Returns if they may not be read."""
-        while True:
-            try:
-                version = await self._client.version(self.path)
-                while True:
-                    watching = self._client.watch(self.path, version, _STARTED)
-                    async with contextlib.aclosing(watching) as events:
-                        async for event in events:
-                            happening = msgspec.json.decode(event.object, type=ClusterEvent)
-                            version = happening.metadata.resource_version
-                            if (
-                                event.type != "BOOKMARK"
-                                and happening.involved_object.field_path == self._part
-                            ):
-                                self._tell(happening.involved_object.uid)
-            except ApiFailure as failure:
-                if failure.status == 403:
-                    log.warning("kubernetes: Pods start up to a second later: %s", failure)
-                    return
-            except (Expired, ClusterUnavailable):
-                pass  # The watch of Pods reports the same problem.
-            await asyncio.sleep(_LONGEST_PAUSE)
 
 
 class Listener(Protocol[T_contra]):

@@ -24,8 +24,6 @@ NODE = {
     "metadata": {"name": "a"},
     "status": {"conditions": [{"type": "Ready", "status": "True"}]},
 }
-_TURNS = 50
-"""Of the loop, in which a call of this API would have come."""
 
 
 def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:
@@ -56,26 +54,21 @@ LEAVING = pod("Running", 3, deletionTimestamp="2026-11-23T00:00:00Z")
 
 
 class Api:
-    """With one Pod. `started`: a kubelet says that its container is, whatever the Pod's status says.
-    `leaving`: what is told of the Pod once it is deleted."""
+    """With one Pod. `leaving`: what is told of the Pod once it is deleted."""
 
     def __init__(
         self,
         phase: str = "Running",
         *,
-        started: bool = False,
         leaving: tuple[str, dict[str, Any]] = ("DELETED", pod("Succeeded", 3)),
     ) -> None:
         self.phase = phase
-        self.started = started
         self.leaving = leaving
         self.events: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self.deleted: list[str] = []
 
     async def answer(self, request: httpx2.Request) -> httpx2.Response:
         of_pods = request.url.path.endswith("/pods")
-        if request.url.path.endswith("/events") and "watch" in request.url.params:
-            return httpx2.Response(200, content=self._starts())
         if request.method == "DELETE":
             self.deleted.append(request.url.path)
             self.events.put_nowait(self.leaving)
@@ -89,13 +82,6 @@ class Api:
         while of_pods:
             kind, item = await self.events.get()
             yield json.dumps({"type": kind, "object": item}).encode() + b"\n"
-        await asyncio.Event().wait()
-
-    async def _starts(self) -> AsyncIterator[bytes]:
-        if self.started:
-            involved = {"uid": "one", "fieldPath": "spec.containers{replica}"}
-            event = {"metadata": {"resourceVersion": "2"}, "involvedObject": involved}
-            yield json.dumps({"type": "ADDED", "object": event}).encode() + b"\n"
         await asyncio.Event().wait()
 
 
@@ -129,30 +115,6 @@ async def test_a_pod_that_ends_while_it_is_given_back_is_deleted_once(
     assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
 
 
-async def test_a_pod_of_whose_start_only_its_event_tells_is_over_before_it_is_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that ends within the second that a kubelet takes to say that it began."""
-
-    async def attach(*_: object) -> bool:
-        return True
-
-    monkeypatch.setattr(client.ApiClient, "attach", attach)
-    api = Api("Pending", started=True)
-    here = await started(api, tmp_path, monkeypatch)
-    async with asyncio.timeout(10):
-        hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
-        await here.start_agent(hold, "a", ["true"], b"")
-        giving_back = asyncio.create_task(here.give_back(NAME))
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
-        assert not api.deleted
-        api.events.put_nowait(("MODIFIED", pod("Succeeded", 2)))
-        await giving_back
-    await here.close()
-    assert api.deleted == ["/api/v1/namespaces/default/pods/one"]
-
-
 async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,13 +124,14 @@ async def test_a_process_that_ended_before_its_agent_is_told_by_its_last_words(
         raise client.ApiFailure(404, "", "")
 
     monkeypatch.setattr(client.ApiClient, "attach", attach)
-    api = Api("Pending", started=True)
+    api = Api("Pending")
     here = await started(api, tmp_path, monkeypatch)
-    over = pod("Succeeded", 2)
+    over = pod("Succeeded", 3)
     over["status"]["containerStatuses"][0]["state"] = {
         "terminated": {"exitCode": 127, "message": "python3: libpython3.13.so.1.0: no such file\n"}
     }
     async with asyncio.timeout(10):
+        api.events.put_nowait(("MODIFIED", pod("Running", 2)))
         hold = await here.acquire(NAME, [NodeNeed("a", 1, 1.0, 1 << 20)])
         api.events.put_nowait(("MODIFIED", over))
         with pytest.raises(

@@ -15,7 +15,7 @@ from tests.kubernetes.unit import kubeconfig
 from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
 from trainshed_cluster.kubernetes.objects import Pod
 from trainshed_cluster.kubernetes.settings import parse
-from trainshed_cluster.kubernetes.watching import Followed, Starts
+from trainshed_cluster.kubernetes.watching import Followed
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -172,45 +172,3 @@ async def test_an_answer_without_a_reason_is_told_by_what_was_asked(client_of: A
     with pytest.raises(ApiFailure) as caught:
         await client_of(silent).attach(path, "replica", b"", b"taken")
     assert str(caught.value) == words.format(f"{path}/attach")
-
-
-def started(uid: str, version: int, part: str = "spec.containers{replica}") -> dict[str, Any]:
-    metadata = {"name": f"{uid}.{version}", "resourceVersion": str(version)}
-    involved = {"kind": "Pod", "uid": uid, "fieldPath": part}
-    return {"metadata": metadata, "reason": "Started", "involvedObject": involved}
-
-
-async def test_a_container_is_known_to_have_started_by_its_event(client_of: Any) -> None:
-    """Those of init containers say nothing, nor does what was before."""
-    api = Api(
-        [listed(5, started("before", 4))],
-        [
-            [
-                changed("ADDED", started("a", 6, "spec.initContainers{write-hosts}")),
-                changed("ADDED", started("b", 7)),
-            ]
-        ],
-    )
-    told: list[str] = []
-    client = client_of(api.answer)
-    starts = Starts(client, "/api/v1/namespaces/jobs/events", "replica", told.append)
-    following = asyncio.create_task(starts.follow())
-    async with asyncio.timeout(10):
-        await api.idle.wait()
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
-    await client.close()
-    assert told == ["b"]
-    assert api.asked[0] == {"limit": "1"}
-    assert [asked["resourceVersion"] for asked in api.asked[1:]] == ["5", "7"]
-    assert all("reason=Started" in asked["fieldSelector"] for asked in api.asked[1:])
-
-
-async def test_who_may_not_see_events_does_without(client_of: Any) -> None:
-    def forbid(request: httpx2.Request) -> httpx2.Response:
-        return Api.refusal(403, "Forbidden")
-
-    client = client_of(forbid)
-    async with asyncio.timeout(10):
-        await Starts(client, "/api/v1/namespaces/jobs/events", "replica", lambda _: None).follow()
-    await client.close()
