@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
@@ -14,7 +12,6 @@ from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, reg
 from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
-from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member
 from trainshed_cluster.remote.messages import AgentDocument
@@ -52,7 +49,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
-        listening=Listening(settings.host, settings.port, settings.service_address, doors(context)),
+        listening=Listening(settings.address, settings.port, doors(context)),
         lease=settings.lease,
         # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,
@@ -116,14 +113,11 @@ def _document(
     context: EngineContext,
     settings: KubernetesSettings,
     document: Callable[[], Mapping[str, Any]],
-    *,
-    credential: Credential,
     **own: Any,
 ) -> AgentDocument:
     """Compose an agent's document from what all agents are told and its own values."""
     own["address"] = ""  # The agent has its Pod's address, not the node's.
     return AgentDocument(
-        credential=replace(credential, host=settings.service_address),
         directory=_AGENTS,
         cache=str(context.cache),
         preflight=settings.preflight,

@@ -2,8 +2,6 @@
 rights, whether a Pod would be admitted, which nodes take Pods, and whether Pods can call the service."""
 
 import asyncio
-import ipaddress
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from trainshed_cluster.kubernetes.build import entry
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
+from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
 
 TESTED = "1.20.2"
 """The version of Kubernetes that `./dev test-kubernetes` runs."""
@@ -85,7 +84,8 @@ def examine_kubernetes(
         yield bad("Kubernetes settings", text, cause=_IN_FILE, remedy=_SETTINGS)
         return
     yield from asyncio.run(_gathered(settings))
-    yield _address(settings)
+    yield examine_address("kubernetes", "Pods", settings.address)
+    yield examine_port("kubernetes", "Pods", settings.address, settings.port)
     if text := "; ".join(not_restricted(settings)):
         yield less(
             "Pod Security",
@@ -277,22 +277,3 @@ def _example(settings: KubernetesSettings, namespace: str) -> dict[str, Any]:
     )
     pod["metadata"]["namespace"] = namespace
     return pod
-
-
-def _address(settings: KubernetesSettings) -> Finding:
-    """Check the address that Pods call."""
-    about, name = "address for Pods", settings.service_address
-    remedy = "Set [engines.kubernetes] address to one by which Pods reach this service."
-    try:
-        addresses = {entry[4][0] for entry in socket.getaddrinfo(name, None)}
-    except OSError as failure:
-        # The name may be known only to Pods in a cluster.
-        text = f"{name} is not known here: {failure.strerror}."
-        return less(about, text, cause="Pods may know it all the same.", remedy=remedy)
-    if all(
-        ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses
-    ):
-        text = f"{name} is this machine's loopback address."
-        return bad(about, text, cause="Every Pod has a loopback of its own.", remedy=remedy)
-    port = settings.port or "a free one"
-    return good(about, f"{name} ({', '.join(sorted(map(str, addresses)))}), port {port}.")

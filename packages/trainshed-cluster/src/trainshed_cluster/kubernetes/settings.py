@@ -1,15 +1,15 @@
 """Declares and checks the settings of the Kubernetes engine: the table `[engines.kubernetes]`."""
 
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from trainshed.engines.port import RegistryAccess
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
+from trainshed_cluster.remote.lease import SHORTEST_LEASE
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _Namespace = Annotated[str, msgspec.Meta(pattern=rf"^{_LABEL}$")]
@@ -27,9 +27,6 @@ _Image = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./:@+-]{0,
 _Resource = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9.-]{1,253}/[A-Za-z0-9_.-]{1,63}$")]
 _Host = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?$")]
 _Selector = dict[_Key, _Value]
-
-SHORTEST_LEASE: Final = 5
-"""Seconds."""
 
 
 class Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,16 +120,6 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     preflight: bool = False
 
     @property
-    def service_address(self) -> str:
-        return self.address or socket.gethostname()
-
-    @property
-    def host(self) -> str:
-        """The address on which the service listens for agents: all of its own, since only who has a
-        certificate is let in."""
-        return "::" if ":" in self.address else "0.0.0.0"
-
-    @property
     def kubeconfig_path(self) -> str:
         """ "" = there is none but that of the Pod that the service runs in."""
         if self.kubeconfig:
@@ -150,7 +137,7 @@ def registry_access(settings: KubernetesSettings) -> RegistryAccess:
 
 def parse(table: Mapping[str, Any]) -> KubernetesSettings:
     """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
-    wrong = wrong_fields(KubernetesSettings, table, _tables_inside)
+    wrong = wrong_fields(KubernetesSettings, table)
     if "image" not in table:
         wrong.append(
             "image: it is missing; name the image that Pods run in, with a Python of the service's version "
@@ -176,21 +163,6 @@ def not_restricted(settings: KubernetesSettings) -> tuple[str, ...]:
     if settings.cache.startswith("/"):
         reasons.append(f"cache = {settings.cache!r}: a directory of the nodes is mounted")
     return tuple(reasons)
-
-
-def _tables_inside(
-    key: str, value: object
-) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
-    """Yield the tables inside a setting, each with its name and its type."""
-    lists: dict[str, type[msgspec.Struct]] = {"machines": MachineRoute, "tolerations": Toleration}
-    if key in lists and isinstance(value, list):
-        for number, inner in enumerate(cast("list[object]", value)):
-            if isinstance(inner, Mapping):
-                yield f"{key}[{number}]", lists[key], cast("Mapping[str, Any]", inner)
-    elif key == "accelerators" and isinstance(value, Mapping):
-        for name, inner in cast("Mapping[str, object]", value).items():
-            if isinstance(inner, Mapping):
-                yield f"accelerators.{name}", Accelerator, cast("Mapping[str, Any]", inner)
 
 
 def _wrong_queue(settings: KubernetesSettings) -> Iterator[str]:

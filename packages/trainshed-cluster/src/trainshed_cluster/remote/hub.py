@@ -47,7 +47,6 @@ _LIMITS: Final = Limits(connections=256, opening=64, head_seconds=greeting.SECON
 """Of connections that have not said yet what they want."""
 _MOST_OF_AGENT: Final = 1024
 """Connections of one agent."""
-_ANYWHERE: Final = ("", "0.0.0.0", "::")
 _LASTING_PORTS: Final = (*range(10000, 20000), *range(61000, 65536))
 """Neither replicas that share an address (to 31999) nor Kubernetes' services (to 32767) listen there."""
 _LENT_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -95,7 +94,7 @@ class Hub(Generic[Sent, Received]):
         serve: Callable[[Channel[Sent, Received]], Awaitable[None]],
         introduction: Callable[[str, bytes], bool] | None = None,
         content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
-        dialled: str = "",
+        dialled: str = "127.0.0.1",
         silence: float = SILENCE,
         limits: Limits = _LIMITS,
         now: Callable[[], float] = time.time,
@@ -107,8 +106,8 @@ class Hub(Generic[Sent, Received]):
         conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
         `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
         = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
-        the writer; None = no content is sent. `dialled`: the host that agents are told; "" = `host`, or this
-        machine's name. `silence`: as for `Channel`. `now`: the clock, in seconds since the epoch.
+        the writer; None = no content is sent. `dialled`: the host that agents are told. `silence`: as for
+        `Channel`. `now`: the clock, in seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -119,7 +118,7 @@ class Hub(Generic[Sent, Received]):
         self._serve = serve
         self._introduction = introduction
         self._content = content
-        self._dialled = dialled or (socket.gethostname() if host in _ANYWHERE else host)
+        self._dialled = dialled
         self._silence = silence
         self._now = now
         self._opening = Connections(limits)

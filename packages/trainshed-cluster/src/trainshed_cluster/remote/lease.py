@@ -9,6 +9,8 @@ service's, whatever became of the messages in between.
 
 from typing import Final
 
+SHORTEST_LEASE: Final = 5
+"""Seconds."""
 LAST_GRACE: Final = 3.0
 """Seconds that programs have when the lease is over."""
 _MARGIN: Final = 5.0

@@ -1,5 +1,6 @@
 """Declares the options of an engine of other machines, which the operator and the service choose."""
 
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,14 +26,22 @@ class AgentCommand(Struct, frozen=True):
 class Listening(Struct, frozen=True):
     """Where agents reach the service."""
 
-    #: The address on which it listens.
-    host: str
+    #: Name or address that they dial; "" = this machine's name.
+    address: str = ""
     #: 0 = any free one, the same again after a restart.
     port: int = 0
-    #: The host that agents dial; "" = `host`, or this machine's name.
-    dialled: str = ""
     #: The service's Unix sockets that programs reach through their agents, by name.
     doors: Mapping[str, Path] = {}
+
+    @property
+    def dialled(self) -> str:
+        return self.address or socket.gethostname()
+
+    @property
+    def host(self) -> str:
+        """The address on which the service listens: all of its own, since only who has a certificate is let
+        in."""
+        return "::" if ":" in self.address else "0.0.0.0"
 
 
 class RemoteOptions(Struct, frozen=True, kw_only=True):

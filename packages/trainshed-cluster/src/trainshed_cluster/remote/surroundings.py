@@ -1,20 +1,14 @@
 """Derives what engines on other machines need from the context of the service."""
 
-import contextlib
-import hashlib
-import os
 import secrets
-import time
 from pathlib import Path
 from typing import Any
 
+from trainshed.engines.local import machine
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.registry import USAGE_EVERY, EngineContext
-
-_OLD = 30 * 86400.0
-"""Seconds after which a file of the cache is removed that no service has used since its start."""
 
 
 def doors(context: EngineContext) -> dict[str, Path]:
@@ -57,43 +51,20 @@ def told_to_agents(context: EngineContext) -> dict[str, Any]:
     }
 
 
-class SharedTrust:
-    """The trusted authorities as a file of the cache, for nodes that see that, so that agents need not be
-    sent 200 KB each."""
-
-    def __init__(self, context: EngineContext) -> None:
-        self._cache = context.cache
-        self._source = context.access.trust
-        self._text: bytes | None = None
-        self._path = Path()
-
-    def path(self) -> str:
-        """Return the file's path, written if needed; "" = programs need none. Blocks. Raises OSError."""
-        if self._text is None:
-            text = _text(self._source).encode()
-            digest = hashlib.sha256(text).hexdigest()[:16]
-            self._path = self._cache / f"trust-{digest}.pem"
-            self._text = text
-        if not self._text:
-            return ""
-        try:
-            os.utime(self._path)
-        except FileNotFoundError:
-            _remove_unused(self._cache)
-            draft = self._path.with_suffix(f".{secrets.token_hex(4)}.new")
-            draft.write_bytes(self._text)
-            draft.chmod(0o644)
-            draft.replace(self._path)
-        return str(self._path)
-
-
-def _remove_unused(cache: Path) -> None:
-    """Remove such files that no service has used for a month, by their times, which services update."""
-    for file in cache.glob("trust-*"):
-        # Another service may remove them as well.
-        with contextlib.suppress(FileNotFoundError):
-            if file.stat().st_mtime < time.time() - _OLD:
-                file.unlink()
+def shared_trust(context: EngineContext) -> str:
+    """Return the path of a file of the cache with the authorities that programs trust, written if needed, for
+    nodes that see that: agents need not be sent 200 KB each. "" = programs need none. Blocks. Raises
+    OSError."""
+    text = _text(context.access.trust)
+    if not text:
+        return ""
+    path = context.cache / f"trust-{machine.identity(context.data)}.pem"
+    if not path.exists() or path.read_text("utf-8") != text:
+        draft = path.with_suffix(f".{secrets.token_hex(4)}.new")
+        draft.write_text(text, "utf-8")
+        draft.chmod(0o644)
+        draft.replace(path)
+    return str(path)
 
 
 def _text(path: Path | None) -> str:

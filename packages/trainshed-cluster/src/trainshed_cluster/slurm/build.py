@@ -26,9 +26,9 @@ from trainshed_cluster.remote.options import (
     module_command,
 )
 from trainshed_cluster.remote.surroundings import (
-    SharedTrust,
     doors,
     engine_here,
+    shared_trust,
     told_to_agents,
 )
 from trainshed_cluster.slurm import commands
@@ -57,7 +57,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     options = RemoteOptions(
         identity=identity,
         directory=directory,
-        listening=Listening(settings.host, settings.port, settings.service_address, doors(context)),
+        listening=Listening(settings.address, settings.port, doors(context)),
         lease=settings.lease,
         away=_AWAY,
         agent=partial(
@@ -65,7 +65,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
             context,
             settings,
             cache(partial(told_to_agents, context)),
-            SharedTrust(context),
         ),
         command=_command(settings),
         secrets=context.secrets,
@@ -143,7 +142,6 @@ def _document(
     context: EngineContext,
     settings: SlurmSettings,
     document: Callable[[], Mapping[str, Any]],
-    shared_trust: SharedTrust,
     *,
     node: str,
     user: str,
@@ -154,11 +152,11 @@ def _document(
     settings = _of_node(settings, node)
     trust: dict[str, Any] = {}
     if settings.shared:
-        trust = {"trust": "", "trust_file": shared_trust.path()}
+        trust = {"trust": "", "trust_file": shared_trust(context)}
     return AgentDocument(
         node=node,
         user=user,
-        credential=replace(credential, host=settings.service_address),
+        credential=replace(credential, host=Listening(settings.address).dialled),
         directory=node_directory(settings, look_up(user) if user else None),
         cache="" if settings.shared else str(context.cache),
         preflight=settings.preflight,

@@ -3,10 +3,7 @@ can call this machine. Starts nothing there unless it is asked to (`slurm_node_d
 
 import asyncio
 import contextlib
-import errno
-import ipaddress
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +18,7 @@ from trainshed.engines.port import NodeState
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.lease import longest_silence
+from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.node_doctor import examine_nodes
@@ -74,7 +72,7 @@ def examine_slurm(
     for name in settings.clusters:
         for finding in _examine(settings.of_cluster(name), cache, nodes=nodes):
             yield replace(finding, about=f"{finding.about} ({name})")
-    yield _port(settings)
+    yield examine_port("slurm", "nodes", settings.address, settings.port)
 
 
 def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Iterator[Finding]:
@@ -90,7 +88,7 @@ def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Ite
             yield from asyncio.run(_users(settings, cache))
         if nodes:
             yield examine_nodes(settings, cache)
-    yield _address(settings)
+    yield examine_address("slurm", "nodes", settings.address)
 
 
 def _missing_command(settings: SlurmSettings) -> str:
@@ -342,38 +340,3 @@ def _nodes(node_lines: Sequence[NodeLine], routes: Routes) -> Finding:
     if away:
         return less("Slurm nodes", text, cause=cause, remedy=advice)
     return good("Slurm nodes", text)
-
-
-def _address(settings: SlurmSettings) -> Finding:
-    name = settings.service_address
-    advice = (
-        "Set [engines.slurm] address to a name or an address at which nodes reach this machine."
-    )
-    try:
-        addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-    except OSError as failure:
-        text = f"{name} is not resolved."
-        return bad("address for nodes", text, cause=f"{failure}.", remedy=advice)
-    numbers = ", ".join(sorted(addresses))
-    if all(ipaddress.ip_address(number.partition("%")[0]).is_loopback for number in addresses):
-        text = f"{name} is this machine's own loopback ({numbers}): nodes would call themselves."
-        cause = "It is what [engines.slurm] address says, or how this machine's own name is resolved here."
-        return bad("address for nodes", text, cause=cause, remedy=advice)
-    return good("address for nodes", f"{name} ({numbers}), as it is resolved here.")
-
-
-def _port(settings: SlurmSettings) -> Finding:
-    if not settings.port:
-        text = "any free one, the same again after a restart."
-        return good("port for nodes", text, remedy="Behind a firewall, set one and open it.")
-    advice = "A service of this configuration that runs has it; else set [engines.slurm] port to another."
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((settings.host, settings.port))
-    except OSError as failure:
-        fault = less if failure.errno == errno.EADDRINUSE else bad
-        text = f"{settings.port} on {settings.host} cannot be had."
-        return fault("port for nodes", text, cause=f"{failure.strerror}.", remedy=advice)
-    return good("port for nodes", f"{settings.port} on {settings.host} is free.")

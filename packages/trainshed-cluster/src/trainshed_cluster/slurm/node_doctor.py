@@ -21,6 +21,7 @@ from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.clocks import told_skew
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
 from trainshed_cluster.remote.node_directory import make_ours
+from trainshed_cluster.remote.options import Listening
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
 from trainshed_cluster.slurm.queries import list_nodes
@@ -99,11 +100,12 @@ def examine_nodes(settings: SlurmSettings, cache: Path | None) -> Finding:
 @contextlib.contextmanager
 def _listening(settings: SlurmSettings) -> Generator[int]:
     """Yield a port as the service would have it: either the service listens there, or this does meanwhile."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    host = Listening(settings.address).host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(OSError):
-            listener.bind((settings.host, settings.port))
+            listener.bind((host, settings.port))
             listener.listen(128)
             yield listener.getsockname()[1]
             return
@@ -130,7 +132,7 @@ async def _examine(settings: SlurmSettings, cache: Path | None, port: int) -> Fi
         wanted = {
             "directory": node_directory(settings, wish.user),
             "seen": [str(path) for path in _shared(settings, cache)],
-            "host": settings.service_address,
+            "host": Listening(settings.address).dialled,
             "port": port,
         }
         async with room:

@@ -4,9 +4,8 @@ import os
 import pwd
 import re
 import shutil
-import socket
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, cast
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -14,6 +13,7 @@ from trainshed.core.catalog.machines import closest
 from trainshed.core.catalog.regions import regions
 from trainshed.core.names import Api
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
+from trainshed_cluster.remote.lease import SHORTEST_LEASE
 
 
 def _text(pattern: str, what: str) -> msgspec.Meta:
@@ -47,9 +47,6 @@ _OURS = (
     *("immediate", "begin", "dependency"),
 )
 """Options of salloc that the engine gives itself, or that would break what it promises."""
-
-SHORTEST_LEASE: Final = 5
-"""Seconds."""
 
 _Constraint = Annotated[
     str,
@@ -184,16 +181,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(sorted(_all_regions() - regions)) if regions else ()
 
     @property
-    def service_address(self) -> str:
-        return self.address or socket.gethostname()
-
-    @property
-    def host(self) -> str:
-        """The address on which the service listens for agents: all of its own, since only who has a
-        certificate is let in."""
-        return "::" if ":" in self.address else "0.0.0.0"
-
-    @property
     def any_account(self) -> str:
         """The account of projects that `accounts` does not name; "" = Slurm's default one."""
         return self.accounts.get("*", "")
@@ -212,7 +199,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse(table: Mapping[str, Any]) -> SlurmSettings:
     """Parse the table. Raises ValueError with everything that is wrong with it, one line each."""
-    wrong = wrong_fields(SlurmSettings, table, _tables_inside)
+    wrong = wrong_fields(SlurmSettings, table)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
         wrong = [*_wrong_values(settings), *_wrong_regions(settings)]
@@ -294,20 +281,6 @@ def _wrong_regions(settings: SlurmSettings) -> list[str]:
             elif served.setdefault(region, name) != name:
                 wrong.append(f"{at}: {region} is served by {served[region]} already")
     return wrong
-
-
-def _tables_inside(
-    key: str, value: object
-) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
-    """Yield the tables inside a setting, each with its name and its type."""
-    if key == "machines" and isinstance(value, list):
-        for number, inner in enumerate(cast("list[object]", value)):
-            if isinstance(inner, Mapping):
-                yield f"machines[{number}]", MachineRoute, cast("Mapping[str, Any]", inner)
-    elif key == "clusters" and isinstance(value, Mapping):
-        for name, inner in cast("Mapping[str, object]", value).items():
-            if isinstance(inner, Mapping):
-                yield f"clusters.{name}", ClusterSettings, cast("Mapping[str, Any]", inner)
 
 
 def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:

@@ -1,7 +1,7 @@
 """Checks the settings tables of engines and describes every wrong field at once. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, cast
 
@@ -12,9 +12,6 @@ from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.names import Api
 from trainshed.core.routes import MachineWanted, Route
-
-Inside = Callable[[str, object], Iterable[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]]
-"""From a setting to the tables that it consists of: how each is called, and of what kind it is."""
 
 
 class ForMachines(Protocol):
@@ -27,10 +24,8 @@ class ForMachines(Protocol):
     def accelerators(self) -> list[str]: ...
 
 
-def wrong_fields(
-    kind: type[msgspec.Struct], table: Mapping[str, Any], inside: Inside, at: str = ""
-) -> list[str]:
-    """Yield a message for each field that does not exist or has a wrong value. `at`: prefix of the fields'
+def wrong_fields(kind: type[msgspec.Struct], table: Mapping[str, Any], at: str = "") -> list[str]:
+    """Return a message for each field that does not exist or has a wrong value. `at`: prefix of the fields'
     names in messages."""
     import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
 
@@ -43,8 +38,10 @@ def wrong_fields(
             wrong.append(f"{at}{key}: there is no such setting; {hint}")
             continue
         deeper: list[str] = []
-        for where, kind_inside, table_inside in inside(key, value):
-            deeper += wrong_fields(kind_inside, table_inside, inside, f"{at}{where}.")
+        for where, kind_inside, table_inside in _inside(
+            key, value, inspect.type_info(fields[key].type)
+        ):
+            deeper += wrong_fields(kind_inside, table_inside, f"{at}{where}.")
         wrong += deeper
         try:
             msgspec.convert(value, fields[key].type)
@@ -55,6 +52,28 @@ def wrong_fields(
                     f"{at}{key}{where}: {text}" for where, text in wrong_places or [("", str(e))]
                 ]
     return wrong
+
+
+def _inside(
+    at: str, value: object, kind: inspect.Type
+) -> Iterator[tuple[str, type[msgspec.Struct], Mapping[str, Any]]]:
+    """Yield the tables that a setting consists of: how each is called, and of what kind it is."""
+    match kind:
+        case inspect.Metadata(type=inner):
+            yield from _inside(at, value, inner)
+        case inspect.UnionType(types=types):
+            for inner in types:
+                yield from _inside(at, value, inner)
+        case inspect.StructType(cls=cls) if isinstance(value, Mapping):
+            yield at, cls, cast("Mapping[str, Any]", value)
+        case inspect.ListType(item_type=inner) if isinstance(value, list):
+            for number, item in enumerate(cast("list[object]", value)):
+                yield from _inside(f"{at}[{number}]", item, inner)
+        case inspect.DictType(value_type=inner) if isinstance(value, Mapping):
+            for name, item in cast("Mapping[str, object]", value).items():
+                yield from _inside(f"{at}.{name}", item, inner)
+        case _:
+            pass
 
 
 def _in_words(value: object, wanted: inspect.Type, meaning: str = "") -> Iterator[tuple[str, str]]:
