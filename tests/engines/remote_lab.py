@@ -17,7 +17,6 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.engines.streams import FileStreams
-from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
@@ -52,7 +51,8 @@ def new_engine(
             shared=shared,
         ),
         command=module_command,
-        autopsies=CollectorOptions(limit=AUTOPSY_LIMIT, nodes_directories=(nodes,)),
+        autopsy_limit=AUTOPSY_LIMIT,
+        nodes_directories=(nodes,),
         preflight=preflight,
         **more,
     )

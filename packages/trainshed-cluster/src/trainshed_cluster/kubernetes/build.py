@@ -9,7 +9,6 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, registry_access
-from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
 from trainshed_cluster.remote.engine import RemoteEngine
@@ -61,7 +60,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         preflight=settings.preflight,
         anywhere=settings.queue == "kueue",
         apart=True,
-        autopsies=CollectorOptions(nodes_directories=(_AGENTS,)),
+        nodes_directories=(_AGENTS,),
     )
 
     cluster = KubernetesCluster(

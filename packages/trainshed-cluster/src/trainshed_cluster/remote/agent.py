@@ -398,27 +398,18 @@ class Agent:
     ) -> tuple[Slot, ...]:
         """Allocate slots on the local engine, which knows only this node."""
         if not self._is_fit:
-            await self._check(requests)
+            await asyncio.to_thread(
+                preflight.require_fit,
+                Path(self._document.directory),
+                memory_bytes=sum(request.memory_bytes for request in requests),
+                gpus=sum(request.accelerators for request in requests),
+                devices=NvmlDevices(os.environ),
+                skew=self._skew,
+            )
             self._is_fit = True
         return await self._engine.allocate(
             uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
         )
-
-    async def _check(self, requests: Sequence[SlotRequest]) -> None:
-        """Check that the node is fit for these requests. Raises PreflightFailed."""
-        gpus = sum(request.accelerators for request in requests)
-        try:
-            findings = await asyncio.to_thread(
-                preflight.look,
-                Path(self._document.directory),
-                skew=self._skew,
-                devices=NvmlDevices(os.environ) if gpus else None,
-            )
-        except OSError as error:
-            raise PreflightFailed(f"its disk cannot be looked at: {error}") from error
-        memory = sum(request.memory_bytes for request in requests)
-        if wrong := preflight.failures(findings, memory_bytes=memory, gpus=gpus):
-            raise PreflightFailed("; ".join(wrong))
 
     async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
         """Carry out an order about the gang's other nodes: their addresses, and whether they reach each

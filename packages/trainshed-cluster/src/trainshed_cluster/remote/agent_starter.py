@@ -4,7 +4,7 @@ run them."""
 import asyncio
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -132,12 +132,6 @@ class AgentStarter:
             f"{why}. Nothing says that it is the node's fault: look at {where}, and at what "
             "`trainshed doctor` finds"
         )
-
-    async def hold_anywhere(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
-        """Acquire a hold as `Cluster.acquire` does, on nodes that the cluster chooses, except those in
-        `avoid`."""
-        name = hold_name(self._options.identity, gang.record, part)
-        return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
 
     def _prepared(self, record: GangRecord, agents: Sequence[AgentHandle]) -> list[PreparedAgent]:
         """Prepare the agents' commands and documents. Blocks: certificates are made, and the agents' code may

@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.redaction import REDACTED, redacted
@@ -55,31 +54,26 @@ class NotKept(Exception):
     """A replica's files cannot be fetched. The message says why."""
 
 
-class CollectorOptions(Struct, frozen=True):
-    """The operator's settings for fetching files."""
-
-    #: Most bytes of one replica's files; if it left more, nothing is fetched.
-    limit: int = 1 << 30
-    #: Directory on nodes below which programs have their files.
-    nodes_directories: tuple[str, ...] = ("/tmp",)
-
-
 class AutopsyCollector:
     """Fetches the files of failed replicas. `keeper`: keeps them. `directory`: of this engine, on the same
-    file system as the keeper's."""
+    file system as the keeper's. `limit`: most bytes of one replica's files; if it left more, nothing is
+    fetched. `nodes_directories`: directories on nodes below which programs have their files."""
 
     def __init__(
         self,
         keeper: LocalEngine,
         hub: Hub[Order, News],
         directory: Path,
-        options: CollectorOptions,
+        *,
+        limit: int,
+        nodes_directories: tuple[str, ...],
     ) -> None:
         self._keeper = keeper
         self._hub = hub
         self._plans = directory / "plans"
         self._drafts = directory / "drafts"
-        self._options = options
+        self._limit = limit
+        self._nodes_directories = nodes_directories
 
     async def start(self) -> None:
         """Delete what an earlier service had fetched in part."""
@@ -138,7 +132,7 @@ class AutopsyCollector:
         try:
             answer = await agent.call(
                 lambda number: messages.SendFiles(
-                    number=number, replica=seat.replica, stream=stream, limit=self._options.limit
+                    number=number, replica=seat.replica, stream=stream, limit=self._limit
                 )
             )
             if not isinstance(answer, messages.FilesAt):
@@ -166,7 +160,7 @@ class AutopsyCollector:
     async def _unpack(self, reader: asyncio.StreamReader, into: Path) -> None:
         """Unpack a stream of files, completely or not at all. Raises NotKept."""
         child = await asyncio.create_subprocess_exec(
-            *own_process("content.homecoming", str(into), str(self._options.limit)),
+            *own_process("content.homecoming", str(into), str(self._limit)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -189,7 +183,7 @@ class AutopsyCollector:
     def _checked(self, path: str) -> Path:
         """Check a path that a node gave for the files: it must be a place of programs' files. Raises
         NotKept."""
-        roots = self._options.nodes_directories
+        roots = self._nodes_directories
         if (
             len(path) > _LONGEST_PATH
             or os.path.normpath(path) != path

@@ -64,15 +64,18 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         self._closed = self._loop.create_future()
         #: Why it ended; None = it has not, or one of the two has closed it.
         self.cause: BaseException | None = None
-        # Bytes received of the next messages.
+        #: Bytes received of the next messages.
         self._coming = bytearray()
         self._frames: deque[bytes] = deque()
         self._waiting = 0
         self._is_held = False
-        self._arrival: asyncio.Future[None] | None = None
-        # Senders that wait until the transport takes more.
-        self._is_full = False
-        self._senders: deque[asyncio.Future[None]] = deque()
+        #: Set when a message has come, or the end.
+        self._arrived = asyncio.Event()
+        #: Set while the transport takes more, and after the end.
+        self._room = asyncio.Event()
+        self._room.set()
+        #: Of senders, so that one with many messages does not starve the others.
+        self._turn = asyncio.Lock()
 
     @property
     def is_closed(self) -> bool:
@@ -102,17 +105,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         """Send a message as soon as there is room. If it is cancelled, nothing was sent. A return does not
         mean that the message has arrived. Raises ChannelClosed, MessageTooLong."""
         frame = self._framed(message)
-        if self._is_full or self._senders:
-            # Senders wait in turn, so that one with many messages does not starve the others.
-            room = self._loop.create_future()
-            self._senders.append(room)
-            try:
-                await room
-                self._write(frame)
-            finally:
-                self._senders.remove(room)
-                self._admit()
-        else:
+        async with self._turn:
+            await self._room.wait()
             self._write(frame)
 
     def post(self, message: Sent) -> None:
@@ -132,12 +126,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
         while not self._frames:
             if self.is_closed:
                 raise self._ended()
-            assert self._arrival is None, "another task receives already"
-            self._arrival = self._loop.create_future()
-            try:
-                await self._arrival
-            finally:
-                self._arrival = None
+            self._arrived.clear()
+            await self._arrived.wait()
         frame = self._frames.popleft()
         self._waiting -= len(frame)
         if self._is_held and self._waiting <= _ENOUGH // 2:
@@ -195,17 +185,16 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._is_held = True
             self._transport.pause_reading()
         if self._frames:
-            self._wake()
+            self._arrived.set()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self._room.clear()
 
     def resume_writing(self) -> None:
-        self._is_full = False
-        self._admit()
+        self._room.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None and self._coming:
@@ -241,15 +230,10 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             return
         if self._transport is None or self._transport.is_closing():
             return
-        if not self._has_spoken and not self._is_full:
+        if not self._has_spoken and self._room.is_set():
             self._transport.write(bytes(_HEAD))
         self._has_spoken = False
         self._sign = self._loop.call_later(self._pace, self._look)
-
-    def _admit(self) -> None:
-        """Let the sender continue that has waited longest."""
-        if self._senders and not self._is_full and not self._senders[0].done():
-            self._senders[0].set_result(None)
 
     def _end(self, cause: BaseException) -> None:
         self._finish(cause)
@@ -264,14 +248,8 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._sign.cancel()
         self._closed.set_result(None)
         self._coming.clear()
-        self._wake()
-        for room in self._senders:
-            if not room.done():
-                room.set_result(None)
-
-    def _wake(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        self._arrived.set()
+        self._room.set()
 
     def _ended(self) -> ChannelClosed:
         if isinstance(self.cause, ChannelClosed):

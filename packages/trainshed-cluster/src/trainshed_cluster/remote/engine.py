@@ -79,7 +79,13 @@ class RemoteEngine:
         self._agents = Agents(self._attempts, cluster, self._nodes, streams, options)
         self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
         self._autopsies = (
-            AutopsyCollector(here, self._agents.hub, options.directory, options.autopsies)
+            AutopsyCollector(
+                here,
+                self._agents.hub,
+                options.directory,
+                limit=options.autopsy_limit,
+                nodes_directories=options.nodes_directories,
+            )
             if here.keeps_autopsies
             else None
         )

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from trainshed.engines.port import RegistryAccess, SecretSource
-from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.failed_starts import PAUSES
 from trainshed_cluster.remote.messages import AgentDocument
@@ -75,8 +74,10 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     #: Each replica has its own hold and agent, even beside others on its node.
     apart: bool = False
-    #: How the files of failed replicas are fetched.
-    autopsies: CollectorOptions = field(default_factory=CollectorOptions)
+    #: Most bytes that are fetched of what one failed replica left.
+    autopsy_limit: int = 1 << 30
+    #: Directories on nodes below which programs have their files.
+    nodes_directories: tuple[str, ...] = ("/tmp",)
     #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
     #: `apart`; 0 = only for a retry, or the next job in the queue.
     keep: float = 0.0

@@ -3,8 +3,6 @@
 import shutil
 from pathlib import Path
 
-from msgspec import Struct
-
 from trainshed.engines.launch.devices import Devices
 from trainshed.engines.port import EngineUnavailable
 from trainshed_cluster.remote.clocks import told_skew
@@ -18,44 +16,34 @@ class PreflightFailed(EngineUnavailable):
     """The node is not fit. The message says why."""
 
 
-class Findings(Struct, frozen=True):
-    """What the checks found on a node."""
-
-    #: Free disk space where agents write.
-    disk_bytes: int
-    #: Memory that programs can still get; None = the system does not tell.
-    memory_bytes: int | None
-    #: Seconds by which the node's clock is ahead of the service's; None = unknown.
-    skew: float | None
-    #: Number of GPUs that the driver lists; None = none are needed.
-    gpus: int | None = None
-
-
-def look(
-    directory: Path, *, skew: float | None, devices: Devices | None, meminfo: Path | None = None
-) -> Findings:
-    """Check the node. `devices`: None = GPUs are not counted. Blocks. Raises OSError."""
-    return Findings(
-        shutil.disk_usage(directory).free,
-        _available(meminfo or Path("/proc/meminfo")),
-        skew,
-        len(devices.find()) if devices is not None else None,
-    )
-
-
-def failures(findings: Findings, *, memory_bytes: int, gpus: int) -> tuple[str, ...]:
-    """Return everything that is wrong with a node for replicas that together need that much. Pure."""
+def require_fit(
+    directory: Path,
+    *,
+    memory_bytes: int,
+    gpus: int,
+    devices: Devices,
+    skew: float | None,
+    meminfo: Path = Path("/proc/meminfo"),
+) -> None:
+    """Check the node for replicas that together need that much. `devices`: tells the GPUs, if any are needed.
+    `skew`: seconds by which the node's clock is ahead of the service's; None = unknown. Blocks. Raises
+    PreflightFailed with everything that is wrong."""
     wrong: list[str] = []
-    if findings.disk_bytes < LEAST_DISK:
-        wrong.append(f"{_gib(findings.disk_bytes)} of disk are free, {_gib(LEAST_DISK)} are needed")
-    if findings.memory_bytes is not None and findings.memory_bytes < memory_bytes:
-        there, needed = _gib(findings.memory_bytes), _gib(memory_bytes)
-        wrong.append(f"{there} of memory are free, {needed} are needed")
-    if clock := told_skew(findings.skew or 0.0):
+    try:
+        disk = shutil.disk_usage(directory).free
+    except OSError as error:
+        raise PreflightFailed(f"its disk cannot be looked at: {error}") from error
+    if disk < LEAST_DISK:
+        wrong.append(f"{_gib(disk)} of disk are free, {_gib(LEAST_DISK)} are needed")
+    available = _available(meminfo)
+    if available is not None and available < memory_bytes:
+        wrong.append(f"{_gib(available)} of memory are free, {_gib(memory_bytes)} are needed")
+    if clock := told_skew(skew or 0.0):
         wrong.append(clock)
-    if findings.gpus is not None and findings.gpus < gpus:
-        wrong.append(f"the driver names {findings.gpus} GPUs, {gpus} are needed")
-    return tuple(wrong)
+    if gpus and (there := len(devices.find())) < gpus:
+        wrong.append(f"the driver names {there} GPUs, {gpus} are needed")
+    if wrong:
+        raise PreflightFailed("; ".join(wrong))
 
 
 def _available(meminfo: Path) -> int | None:

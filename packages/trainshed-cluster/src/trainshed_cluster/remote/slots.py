@@ -11,7 +11,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 
@@ -373,7 +373,7 @@ class SlotMaker:
         avoid = self._nodes.not_up()
 
         async def hold(part: int) -> None:
-            holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
+            holds[part] = await self._hold(gang, part, avoid)
 
         await all_or_none(hold(part) for part in gang.record.parts)
         return holds
@@ -386,7 +386,7 @@ class SlotMaker:
         for part in gang.record.parts:
             try:
                 async with asyncio.timeout(_REST_SECONDS if holds else None):
-                    holds[part] = await self._starter.hold_anywhere(gang, part, avoid)
+                    holds[part] = await self._hold(gang, part, avoid)
             except TimeoutError:
                 for hold in holds.values():
                     await self._cluster.give_back(hold.name)
@@ -396,6 +396,10 @@ class SlotMaker:
                     "all are asked for again"
                 ) from None
         return holds
+
+    async def _hold(self, gang: Gang, part: int, avoid: Collection[str]) -> Hold:
+        name = hold_name(self._options.identity, gang.record, part)
+        return await self._cluster.acquire(name, gang.record.parts[part], avoid=avoid)
 
     async def _with_agents(self, gang: Gang, holds: Mapping[int, Hold]) -> list[AgentHandle]:
         """Return an agent on each node with a replica, started if missing. `holds`: those acquired already,

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
-from trainshed_cluster.remote.autopsies import CollectorOptions
 from trainshed_cluster.remote.cluster import Cluster
 from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import Library
@@ -72,7 +71,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         preflight=settings.preflight,
         keep=settings.keep,
         anywhere=settings.queue == "slurm",
-        autopsies=CollectorOptions(nodes_directories=_directories(settings)),
+        nodes_directories=_directories(settings),
     )
 
     return RemoteEngine(

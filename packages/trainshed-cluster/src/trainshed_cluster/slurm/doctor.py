@@ -17,7 +17,6 @@ import trainshed
 from trainshed.engines.port import NodeState
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, Owner
-from trainshed_cluster.remote.lease import longest_silence
 from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
@@ -35,10 +34,6 @@ from trainshed_cluster.slurm.settings import SlurmSettings, parse
 from trainshed_cluster.slurm.users import Users
 
 _TOLD_NODES = 5
-_LATE = 120
-"""Seconds after which the loss of a node counts as reported late."""
-_SOON = 90
-"""Seconds of a lease with which it is reported soon enough."""
 _UNKNOWN = "what holds there is not known."
 _IN_FILE = "The table [engines.slurm] of the configuration says so."
 _SETTINGS = "Correct it there; docs/slurm.md lists all settings."
@@ -143,7 +138,6 @@ async def _what_holds(
     has_limit = any(argument.startswith("--time=") for argument in arguments)
     return [
         *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
-        lost_nodes(settings.lease),
         *(
             []
             if has_limit
@@ -274,22 +268,6 @@ def on_nodes(
             cause="Slurm finds them by their parents.",
             remedy="Set ProctrackType=proctrack/cgroup (slurm.conf).",
         )
-
-
-def lost_nodes(lease: float) -> Finding:
-    """Return what happens when a node falls silent, with that lease in seconds. Pure."""
-    lost = longest_silence(lease)
-    if lost > _LATE:
-        return less(
-            "lost nodes",
-            "are told late.",
-            cause=f"What ran on a silent node goes on elsewhere after up to {lost:g} s: when its lease "
-            f"({lease:g} s) is certainly over there.",
-            remedy=f"Set [engines.slurm] lease to at most {_SOON:g}: no longer may the service be away then.",
-        )
-    return good(
-        "lost nodes", f"their replicas go on elsewhere after {lost:g} s of silence at most."
-    )
 
 
 def time_limit(limits: Mapping[str, str]) -> Finding:

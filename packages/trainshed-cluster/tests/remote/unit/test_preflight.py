@@ -1,39 +1,32 @@
 """Which nodes are fit, by what was seen on them, and for how long the others are left alone."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from trainshed.engines.launch.devices import FakeDevices
+from trainshed_cluster.remote import preflight
 from trainshed_cluster.remote.nodes import Quarantine
-from trainshed_cluster.remote.preflight import Findings, failures, look
-
-GIB = 1 << 30
-FIT = Findings(disk_bytes=10 * GIB, memory_bytes=8 * GIB, skew=0.2, gpus=2)
+from trainshed_cluster.remote.preflight import PreflightFailed, require_fit
 
 
-def test_a_node_that_has_all_is_fit() -> None:
-    assert failures(FIT, memory_bytes=8 * GIB, gpus=2) == ()
-    assert failures(Findings(2 * GIB, None, None), memory_bytes=8 * GIB, gpus=0) == ()
-
-
-def test_all_that_is_wrong_is_said() -> None:
-    found = Findings(disk_bytes=GIB // 2, memory_bytes=GIB, skew=-40.0, gpus=1)
-    assert failures(found, memory_bytes=2 * GIB, gpus=2) == (
-        "0.5 GiB of disk are free, 1 GiB are needed",
-        "1 GiB of memory are free, 2 GiB are needed",
-        "its clock is 40 s behind the service's",
-        "the driver names 1 GPUs, 2 are needed",
-    )
-
-
-def test_a_node_is_looked_at(tmp_path: Path) -> None:
+def test_all_that_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:       100 kB\nMemAvailable:    64 kB\n")
-    found = look(tmp_path, skew=1.0, devices=FakeDevices("Tesla T4"), meminfo=meminfo)
-    assert (found.memory_bytes, found.skew, found.gpus) == (64 * 1024, 1.0, 1)
-    assert found.disk_bytes > 0
-    assert look(tmp_path, skew=None, devices=None, meminfo=tmp_path / "none").memory_bytes is None
+    check = partial(require_fit, tmp_path, devices=FakeDevices("Tesla T4"), meminfo=meminfo)
+    check(memory_bytes=64 << 10, gpus=1, skew=0.2)
+    check(memory_bytes=1 << 40, gpus=0, skew=None, meminfo=tmp_path / "none")
+    monkeypatch.setattr(preflight, "LEAST_DISK", 1 << 60)
+    with pytest.raises(PreflightFailed) as caught:
+        check(memory_bytes=2 << 30, gpus=2, skew=-40.0)
+    disk, *others = str(caught.value).split("; ")
+    assert disk.endswith("of disk are free, 1.1e+09 GiB are needed")
+    assert others == [
+        "6.1e-05 GiB of memory are free, 2 GiB are needed",
+        "its clock is 40 s behind the service's",
+        "the driver names 1 GPUs, 2 are needed",
+    ]
 
 
 def test_a_quarantine_outlives_its_service_and_has_an_end(tmp_path: Path) -> None:
