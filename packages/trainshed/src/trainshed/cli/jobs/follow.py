@@ -102,7 +102,7 @@ class Patience:
                 cause = failure.message
             if began is not None and (progressed or time.monotonic() - began > _STEADY):
                 self._was_back(began)
-            self._wait(cause)
+            self._wait(cause, began)
 
     def _is_over(self) -> bool:
         return JobView.parse(self._client.get(job_path(self._uid))).state.is_final
@@ -114,14 +114,17 @@ class Patience:
             if self._since is not None and at > self._since:
                 self._since = None
 
-    def _wait(self, cause: str) -> None:
+    def _wait(self, cause: str, began: float | None) -> None:
+        """Pause before the next attempt. `began`: when the stream that ended was opened; None = it was
+        not."""
         now = time.monotonic()
         with self._lock:
             if self._since is None:
                 self._since = now
                 # A second stream may end right after the first one, before anybody has tried to reach the
-                # service; the user is told once.
-                if now - self._said > _PAUSE:
+                # service, or be seen to have ended only after that; the user is told once.
+                known = began is not None and began <= self._said
+                if not known and now - self._said > _PAUSE:
                     click.echo(
                         f"The service does not answer any more; the job goes on. Waiting {PATIENCE:g} s for "
                         "the service ...",
