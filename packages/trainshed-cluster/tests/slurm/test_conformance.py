@@ -37,9 +37,10 @@ class TestSlurm(Conformance):
 
 
 def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
-    slurm_lab: SlurmLab, tmp_path: Path
+    slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`queue = "slurm"`: the node that requests name is busy, and others are not."""
+    settle_at_once(monkeypatch)
     busy = ["--no-shell", "-J", "others", "-w", "node1", f"-c{CPUS}", "--mem=1000"]
     slurm_lab.slurm("salloc", *busy)
 
