@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.messages import linked
-from trainshed.core.failure.table import RULES
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
@@ -30,14 +29,9 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
-from trainshed.core.lifecycle.transition import FailurePolicy, instructions
+from trainshed.core.lifecycle.transition import instructions
 
 DISABLED = Scheduling(disable_retries=True)
-WHOLE_JOB = Scheduling(restart_job_on_worker_restart=True)
-STOCK_OUT = (
-    "Resources are insufficient in region: us-central1. "
-    "Try a different region or use a different accelerator."
-)
 
 
 def failed(life: Life) -> tuple[int, str]:
@@ -63,14 +57,6 @@ def test_a_killed_replica_restarts_in_place_and_the_others_go_on() -> None:
     assert "the replica is restarted (1 of 5)" in life.last
 
 
-@pytest.mark.parametrize("signal", [9, 15])
-def test_a_kill_from_outside_is_not_the_programs_doing(signal: int) -> None:
-    """spec/failures#out-of-memory: SIGTERM or SIGKILL from outside without OOM."""
-    life = Life(job(1)).up().exits(PRIMARY, signal=signal)
-    assert life.replica(PRIMARY).incarnation == 2
-    assert life.rules == ["replica_lost"]
-
-
 def test_five_restarts_per_replica_and_attempt_then_three_retries_then_the_end() -> None:
     """spec/failures#retries, lost replicas: at most 5 restarts per replica and attempt; then the whole job is
     retried, at most 3 times; then FAILED. The retries count over the whole life, the restarts begin anew with
@@ -87,15 +73,6 @@ def test_five_restarts_per_replica_and_attempt_then_three_retries_then_the_end()
     assert "5 of 5 restarts used, 3 of 3 retries used; the job fails" in life.last
 
 
-def test_restarts_are_counted_by_replica() -> None:
-    """spec/failures#budgets: per replica and attempt."""
-    life = Life(job(1, 1)).up()
-    for _ in range(5):
-        life.loses(WORKER).up().loses(PRIMARY).up()
-    assert life.job.attempt == 1
-    assert life.loses(PRIMARY).up().job.attempt == 2
-
-
 def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same_places() -> None:
     """spec/failures#lost-replicas and spec/invariants#one-incarnation: never two live incarnations of one
     replica."""
@@ -106,22 +83,6 @@ def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same
     assert (life.job.attempt, life.job.phase) == (2, AttemptState.PREPARING)
     assert [r.node for r in life.job.replicas] == ["a", "b"]
     assert life.up().job.state is JobState.RUNNING
-
-
-@pytest.mark.parametrize("code", [6, 134, 11, 139])
-def test_transient_codes_retry_the_job_three_times(code: int) -> None:
-    """spec/failures#crashes: at most 3 times, then FAILED with the user-code message."""
-    life = Life(job(1)).up()
-    for attempt in (2, 3, 4):
-        life.exits(PRIMARY, code).up()
-        assert (life.job.attempt, life.job.state) == (attempt, JobState.RUNNING)
-    life.exits(PRIMARY, code, tail="Aborted")
-    found, message = failed(life)
-    assert found == 3
-    assert message.startswith(
-        f"The replica workerpool0-0 exited with a non-zero status of {code}. Termination reason: Error."
-    )
-    assert "Aborted" in message
 
 
 @pytest.mark.parametrize(
@@ -139,55 +100,12 @@ def test_sigabrt_and_sigsegv_are_transient_and_published_as_each_kind_of_job_doe
     assert f"a non-zero status of {status}." in failed(life)[1]
 
 
-@pytest.mark.parametrize("code", [1, 2, 127, 129, 130, 137, 143])
-def test_other_codes_are_permanent(code: int) -> None:
-    """spec/failures#user-code: any other non-zero exit, a plain exit code of 129 and more among them."""
-    life = Life(job(1, 1)).up().exits(WORKER, code)
-    assert instructions(life.job) == (StopReplicas(1),), "all replicas are shut down"
-    found, message = failed(life.up())
-    assert found == 3
-    assert f"The replica workerpool1-0 exited with a non-zero status of {code}." in message
-    assert life.rules == ["user_code_failed"]
-
-
-@pytest.mark.parametrize("signal", [2, 7, 8])
-def test_other_signals_of_the_programs_own_making_are_permanent(signal: int) -> None:
-    """spec/failures#user-code: SIGINT, bus error, arithmetic error."""
-    assert failed(Life(job(1)).up().exits(PRIMARY, signal=signal))[0] == 3
-
-
-def test_out_of_memory_is_permanent() -> None:
-    """spec/failures#out-of-memory: all replicas shut down, FAILED."""
-    life = Life(job(1, 1)).up().exits(WORKER, signal=9, oom=True).up()
-    assert failed(life) == (
-        3,
-        "The replica workerpool1-0 ran out of memory and exited with a non-zero status of 137.",
-    )
-    assert life.rules == ["out_of_memory"]
-
-
 def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
     """spec/failures#user-code: a timeline entry; the main process's own exit then decides."""
     life = Life(job(1)).up().exits(PRIMARY, 0, child_oom=2)
     assert life.job.state is JobState.SUCCEEDED
     (entry,) = [e for e in life.told if e.kind == "child_out_of_memory"]
     assert "workerpool0-0 2 processes beside its main one" in entry.message
-
-
-def test_out_of_memory_may_be_retried_with_more_if_an_operator_says_so() -> None:
-    """Issue of the escalation: 1.5 times the memory with each retry, up to a cap."""
-    rules = tuple(
-        replace(r, retries=3, memory_growth=1.5, memory_cap=2.0) if r.name == "out_of_memory" else r
-        for r in RULES
-    )
-    life = Life(job(1), FailurePolicy(rules)).up()
-    seen: list[float] = []
-    for _ in range(3):
-        life.exits(PRIMARY, signal=9, oom=True).up()
-        seen.append(life.job.memory_factor)
-    assert seen == [1.5, 2.0, 2.0]
-    life.exits(PRIMARY, signal=9, oom=True)
-    assert life.job.state is JobState.FAILED
 
 
 def test_a_failure_of_the_service_gives_three_attempts_in_all() -> None:
@@ -258,22 +176,6 @@ def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
     assert "no such object gs://b/x" in message
 
 
-def test_a_stock_out_is_retried_three_times_with_back_off() -> None:
-    """spec/failures#no-capacity: no capacity in the region; then FAILED with code 8. The job stays QUEUED
-    until its first room."""
-    life = Life(job(1))
-    pauses: list[int] = []
-    for _ in range(3):
-        life.see(CapacityRefused("no node has 8 T4"))
-        assert life.job.state is JobState.QUEUED
-        pauses.append(life.job.not_before - life.now)
-        life.now = life.job.not_before
-    assert pauses == [30 * SECOND, 60 * SECOND, 120 * SECOND]
-    assert failed(life.see(CapacityRefused("no node has 8 T4"))) == (8, STOCK_OUT)
-    assert life.job.error is not None
-    assert life.job.error.reason == "no node has 8 T4"
-
-
 def test_a_stock_out_that_is_told_twice_counts_once() -> None:
     """spec/failures#no-capacity: with back-off; nothing is asked for before the pause is over."""
     life = Life(job(1)).see(CapacityRefused("none"), CapacityRefused("none"))
@@ -292,15 +194,6 @@ def test_a_replica_that_finds_no_other_node_is_a_stock_out_of_the_whole_job() ->
     assert instructions(life.job) == (ReleaseSlots(1),)
     assert life.up().job.attempt == 2
     assert life.job.state is JobState.RUNNING
-
-
-def test_spot_preemption_restarts_the_job_six_times() -> None:
-    """spec/failures#no-capacity: then the stock-out message."""
-    life = Life(job(1)).up()
-    for attempt in range(2, 8):
-        life.see(Preempted("projects/p/jobs/other")).up()
-        assert (life.job.attempt, life.job.state) == (attempt, JobState.RUNNING)
-    assert failed(life.see(Preempted("projects/p/jobs/other")).up()) == (8, STOCK_OUT)
 
 
 def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
@@ -322,46 +215,6 @@ def test_a_preempted_job_gives_its_room_back() -> None:
     assert life.job.is_placed is False
 
 
-def test_counters_are_separate_by_cause_and_never_reset() -> None:
-    """spec/failures#budgets: separate per cause, over the whole life of the job, never reset."""
-    life = Life(job(1)).up()
-    for _ in range(2):
-        life.exits(PRIMARY, 139).up().see(Preempted("x")).up()
-    assert dict(life.job.retries) == {"transient_exit": 2, "spot_preempted": 2}
-    assert life.exits(PRIMARY, 6).up().job.state is JobState.RUNNING
-    assert life.exits(PRIMARY, 11).job.state is JobState.FAILED
-
-
-def test_there_are_ten_attempts_at_most() -> None:
-    """spec/failures#budgets: an overall cap of attempts, default 10."""
-    life = Life(job(1)).up()
-    for _ in range(3):
-        life.exits(PRIMARY, 139).up()
-    for _ in range(6):
-        life.see(Preempted("x")).up()
-    assert (life.job.attempt, life.job.state) == (10, JobState.RUNNING)
-    life.loses(PRIMARY, "gone", by_service=True)
-    assert failed(life)[0] == 13
-    assert "10 of 10 attempts used" in life.last
-
-
-def test_a_stock_out_of_a_running_job_does_not_go_past_the_cap() -> None:
-    """spec/failures#budgets: the cap is overall, whatever the rows would still give."""
-    life = Life(job(1, 1), FailurePolicy(max_attempts=1)).up().see(NodeLeft("b", "it is drained"))
-    life.exits(WORKER, 143, stopped=True).see(CapacityRefused("no other node")).up()
-    assert failed(life) == (8, STOCK_OUT)
-
-
-def test_restart_job_on_worker_restart_retries_the_whole_job() -> None:
-    """spec/failures#retries: any replica restart becomes a restart of the whole job."""
-    life = Life(job(1, 1, scheduling=WHOLE_JOB)).up().exits(WORKER, signal=9)
-    assert instructions(life.job) == (StopReplicas(1),)
-    assert life.up().job.attempt == 2
-    for _ in range(2):
-        life.loses(WORKER).up()
-    assert failed(life.loses(WORKER).up())[0] == 3
-
-
 def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:
     """spec/failures#retries: disableRetries forbids job-level retries."""
     assert Life(job(1, scheduling=DISABLED)).up().exits(PRIMARY, 139).job.state is JobState.FAILED
@@ -371,29 +224,6 @@ def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replic
     assert life.job.state is JobState.RUNNING
     life.loses(PRIMARY)
     assert "5 of 5 restarts used, the job forbids retries; the job fails" in life.last
-
-
-def test_disable_retries_overrides_restart_job_on_worker_restart() -> None:
-    """facts/lifecycle#scheduling: it forces restartJobOnWorkerRestart to false."""
-    both = Scheduling(disable_retries=True, restart_job_on_worker_restart=True)
-    life = Life(job(1, 1, scheduling=both)).up().loses(WORKER)
-    assert life.replica(WORKER).incarnation == 2
-    assert life.job.retry is None
-
-
-def test_disable_retries_lets_a_job_wait_for_its_first_room() -> None:
-    """spec/failures#retries: nothing ran, so nothing is retried; once it ran, there is no second attempt."""
-    life = Life(job(1, 1, scheduling=DISABLED)).see(CapacityRefused("none"))
-    assert (life.job.state, life.job.phase) == (JobState.QUEUED, AttemptState.WAITING)
-    life.up().see(NodeLeft("b", "it is drained")).exits(WORKER, 143, stopped=True)
-    assert failed(life.see(CapacityRefused("none")).up()) == (8, STOCK_OUT)
-
-
-def test_a_stalled_replica_is_restarted() -> None:
-    """The stall watchdog ended it; restart by policy, as of a lost replica."""
-    life = Life(job(1)).up().exits(PRIMARY, signal=6, stalled=True)
-    assert life.rules == ["replica_lost"]
-    assert life.replica(PRIMARY).incarnation == 2
 
 
 def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() -> None:
@@ -423,15 +253,6 @@ def test_a_replica_leaves_its_node_and_goes_on_on_another() -> None:
     assert (life.job.attempt, life.rules) == (1, ["replica_lost"])
 
 
-@pytest.mark.parametrize("code", [0, 1, 143])
-def test_a_replica_that_its_node_has_stopped_is_not_finished(code: int) -> None:
-    """spec/failures#maintenance: an agent that has lost the service ends its programs, and may still tell of
-    their ends."""
-    life = Life(job(1, 1)).up().exits(PRIMARY, code, stopped=True)
-    assert (life.job.state, life.rules) == (JobState.RUNNING, ["replica_lost"])
-    assert life.replica(PRIMARY).incarnation == 2
-
-
 @pytest.mark.parametrize(
     ("loss", "is_retried"), [(Loss.POD_EVICTED, False), (Loss.CLUSTER_PREEMPTED, True)]
 )
@@ -456,15 +277,6 @@ def test_what_the_service_has_asked_to_leave_has_left_whatever_the_cluster_does_
     record = exited(0, stopped=True, ended=life.now)
     life.see(ReplicaExited(1, PRIMARY, 1, record, Loss.POD_EVICTED, "it was evicted"))
     assert life.rules == ["replica_lost"]
-
-
-def test_an_end_of_its_own_before_the_request_to_leave_decides() -> None:
-    """spec/failures#maintenance: the program's own exit, seen after the node was drained."""
-    for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
-        life = Life(job(1)).up().see(NodeLeft("a", "it is drained")).exits(PRIMARY, code)
-        assert life.job.state is state
-    crashed = Life(job(1)).up().see(NodeLeft("a", "it is drained")).exits(PRIMARY, 139)
-    assert (crashed.job.attempt, crashed.replica(PRIMARY).node) == (2, "")
 
 
 def test_a_replica_that_dies_while_it_leaves_goes_on_elsewhere() -> None:

@@ -119,38 +119,6 @@ def test_a_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
     assert life.job.state is JobState.CANCELLED
 
 
-def test_a_cancel_wins_over_a_primary_that_ends_well_afterwards() -> None:
-    """spec/lifecycle#end: after an accepted cancel the final state is CANCELLED ..."""
-    assert Life(job(1)).up().cancel().exits(PRIMARY).job.state is JobState.CANCELLED
-
-
-@pytest.mark.parametrize(
-    ("code", "state"), [(0, JobState.SUCCEEDED), (1, JobState.FAILED), (139, JobState.CANCELLED)]
-)
-def test_a_cancel_loses_to_a_primary_that_had_already_exited_for_good(
-    code: int, state: JobState
-) -> None:
-    """... unless the primary had already exited: with 139 the job would have gone on, so the cancel
-    stands."""
-    life = Life(job(1)).up()
-    before = life.now
-    life.cancel().exits(PRIMARY, code, ended=before)
-    assert life.job.state is state
-
-
-def test_a_cancel_loses_to_an_end_of_the_primary_that_is_winding_down() -> None:
-    """spec/lifecycle#cancel: on what is over already, by whatever end of the primary, a cancel changes
-    nothing."""
-    for code, state in ((0, JobState.SUCCEEDED), (1, JobState.FAILED)):
-        life = Life(job(1, 1)).up().exits(PRIMARY, code).cancel().up()
-        assert life.job.state is state
-
-
-def test_a_cancel_wins_over_a_failure_of_a_worker_that_is_winding_down() -> None:
-    life = Life(job(1, 1)).up().exits(WORKER, 1).cancel().up()
-    assert life.job.state is JobState.CANCELLED
-
-
 def test_a_cancel_is_idempotent() -> None:
     """spec/lifecycle#cancel: cancel is idempotent; the first one's moment and reason stay."""
     life = Life(job(1)).up().cancel()
@@ -158,27 +126,6 @@ def test_a_cancel_is_idempotent() -> None:
     assert life.cancel(CancelCause.TIMEOUT).job == once
     done = life.up().job
     assert life.cancel().job == done
-
-
-def test_a_cancel_during_a_retry_ends_the_job() -> None:
-    """spec/lifecycle#cancel: never lost, also while the attempt is being given up for another one, or waits
-    for room."""
-    stopping = Life(job(1, 1)).up().exits(WORKER, 139)
-    assert stopping.job.retry is not None
-    assert stopping.cancel().up().job.state is JobState.CANCELLED
-    preparing = Life(job(1)).up().exits(PRIMARY, 139)
-    assert preparing.job.attempt == 2
-    assert preparing.cancel().job.state is JobState.CANCELLED
-
-
-def test_a_primary_that_had_ended_well_before_a_retry_was_decided_ends_the_job() -> None:
-    """spec/lifecycle#success: a worker's crash was seen first, though the primary had exited before it."""
-    life = Life(job(1, 1)).up()
-    before = life.now
-    life.exits(WORKER, 139).exits(PRIMARY, 0, ended=before)
-    assert life.job.state is JobState.SUCCEEDED
-    later = Life(job(1, 1)).up().exits(WORKER, 139).exits(PRIMARY, 0)
-    assert (later.job.state, later.job.attempt) == (JobState.PREPARING, 2)
 
 
 def test_reports_that_come_twice_or_late_change_nothing() -> None:
