@@ -109,31 +109,10 @@ def set_quota(service: Service, metric: str, limit: float | None) -> None:
 # --- the failure table's rows for want of room ---
 
 
-def test_a_job_falls_back_to_the_machine_type_that_there_is(strict: Service) -> None:
-    """spec/queue#fall-backs: told on the timeline; the program has the smaller machine's memory limit."""
-    body = container_job("import os; print(os.environ['CLOUD_ML_REGION'])")
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-16"
-    body["labels"] = {
-        "trainshed-fallback-machine-types": "n1-standard-32_n1-standard-4",
-        "trainshed-fallback-regions": "us-east1",
-    }
-    told = story(strict, submit(strict, body))
-    assert told.state == "SUCCEEDED"
-    (fell,) = told.of_kind("fallback")
-    assert fell["message"].startswith(
-        "The job takes n1-standard-4 in us-central1 now, choice 3 of 6"
-    )
-    assert "needs 16 CPUs on one node; the largest node has 8" in fell["message"]
-    body["labels"] = {"trainshed-fallback-regions": "mars-east1"}
-    refused = strict.call("POST", CUSTOM_JOBS, body, expect=400)
-    assert "labels.trainshed-fallback-regions" in str(refused)
-
-
-@pytest.mark.parametrize("wishes", [{}, {"disableRetries": True}], ids=["", "disableRetries"])
-def test_stock_out(strict: Service, wishes: dict[str, Any]) -> None:
+def test_stock_out(strict: Service) -> None:
     """spec/failures#no-capacity: three more tries with back-off, then FAILED with code 8. Nothing ran, so
     disableRetries has nothing to forbid."""
-    body = scheduled(container_job("print('never')"), **wishes)
+    body = scheduled(container_job("print('never')"), disableRetries=True)
     body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n1-standard-16"
     job_id = submit(strict, body)
     waited = [view["waiting"] for view in strict.watch(job_id) if view.get("waiting")]

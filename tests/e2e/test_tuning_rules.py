@@ -58,44 +58,6 @@ while trial == 6:
     assert not marked(mark)
 
 
-def test_a_metric_under_another_name_ends_the_job_and_says_so(service: Service) -> None:
-    """facts/tuning#metrics: tag and metricId must be the same; facts/tuning#failing-trials: the first trial
-    without a result ends the job."""
-    script = "report(0.5, 1, tag='precision')"
-    job = finished(service, tune(service, tuning_job(script, trials=6)))
-    assert job["state"] == "JOB_STATE_FAILED"
-    assert states(job) == ["INFEASIBLE"]
-    for text in (job["error"]["message"], job["trials"][0]["infeasibleReason"]):
-        assert "'precision'" in text and "'score'" in text
-        assert "hyperparameter_metric_tag" in text
-    assert "finalMeasurement" not in job["trials"][0]
-    # The program itself went well.
-    assert job_of(service, job["trials"][0])["state"] == "JOB_STATE_SUCCEEDED"
-
-
-def test_the_first_trial_fails_and_the_job_with_it(service: Service) -> None:
-    """facts/tuning#failing-trials: at once, and the trial that runs beside it is stopped."""
-    mark = new_mark()
-    script = f"""
-# {mark}
-if trial == 2:
-    time.sleep(600)
-print("no such column")
-raise SystemExit(3)
-"""
-    job = finished(service, tune(service, tuning_job(script, trials=8, parallel=2)))
-    assert (job["state"], job["error"]["code"]) == ("JOB_STATE_FAILED", 3)
-    assert job["error"]["message"].startswith("Trial 1 failed")
-    assert (
-        "The replica workerpool0-0 exited with a non-zero status of 3." in job["error"]["message"]
-    )
-    assert "no such column" in job["error"]["message"]
-    assert states(job) == ["INFEASIBLE", "INFEASIBLE"]
-    ended = [job_of(service, trial)["state"] for trial in job["trials"]]
-    assert ended == ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"]
-    assert not marked(mark)
-
-
 def test_cancel_while_trials_run(service: Service, commons: Path) -> None:
     """spec/lifecycle#cancel, spec/tuning#trials: the job and its trials are CANCELLED, and no process is
     left."""
