@@ -60,8 +60,7 @@ for name in others[1:] + others[:1]:
     said[name] = reach(*name.split(":"), mine)
 report = {
     "host": socket.gethostname(), "address": socket.gethostbyname(host), "mine": mine,
-    "cluster": cluster, "tf": json.loads(os.environ["TF_CONFIG"]), "rank": rank, "world": world,
-    "master": os.environ.get("MASTER_ADDR"), "said": said,
+    "rank": rank, "world": world, "master": os.environ.get("MASTER_ADDR"), "said": said,
 }
 print("REPORT " + json.dumps(report), flush=True)
 if rank == "0":
@@ -115,51 +114,6 @@ def test_four_replicas_bind_port_2222_and_reach_each_other_by_name(gang: Gang) -
     assert heard == sorted(names - {primary})
 
 
-def test_cluster_spec_leaves_out_the_empty_pool_in_every_replica(gang: Gang) -> None:
-    """spec/program: pools that were skipped are absent, positions keep their numbers."""
-    clusters = [gang.report(name)["cluster"] for name in gang.replicas]
-    for name, spec in zip(gang.replicas, clusters, strict=True):
-        pool, index = name.split("-")
-        assert spec["task"] == {"type": pool, "index": int(index)}
-        assert spec["environment"] == "cloud"
-        assert spec["cluster"] == clusters[0]["cluster"]
-        # The job as a dictionary in the public spelling, the skipped pool included.
-        pools = spec["job"]["workerPoolSpecs"]
-        assert [each.get("replicaCount") for each in pools] == ["1", "2", None, "1"]
-    cluster = clusters[0]["cluster"]
-    assert {pool: len(names) for pool, names in cluster.items()} == {
-        "workerpool0": 1,
-        "workerpool1": 2,
-        "workerpool3": 1,
-    }
-    tokens = set[str]()
-    for pool, names in cluster.items():
-        for index, name in enumerate(names):
-            prefix, suffix = f"cmle-training-{pool}-", f"-{index}:2222"
-            assert name.startswith(prefix) and name.endswith(suffix)
-            tokens.add(name.removeprefix(prefix).removesuffix(suffix))
-    assert len(tokens) == 1
-
-
-def test_tf_config_names_chief_and_workers_and_never_evaluators(gang: Gang) -> None:
-    """spec/program#tf_config, facts/program#tf_config: TF_CONFIG of a distributed Vertex job."""
-    roles = {
-        "workerpool0-0": ("chief", 0),
-        "workerpool1-0": ("worker", 0),
-        "workerpool1-1": ("worker", 1),
-        "workerpool3-0": ("evaluator", 0),
-    }
-    for name, (role, index) in roles.items():
-        report = gang.report(name)
-        config, cluster = report["tf"], report["cluster"]["cluster"]
-        assert config["cluster"] == {
-            "chief": cluster["workerpool0"],
-            "worker": cluster["workerpool1"],
-        }
-        assert (config["task"]["type"], config["task"]["index"]) == (role, index)
-        assert config["environment"] == "cloud"
-
-
 def test_env_rendezvous_of_primary_and_workers(gang: Gang) -> None:
     """spec/program#ranks: MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE as PyTorch's env:// uses them."""
     place = {name: gang.report(name) for name in gang.replicas}
@@ -174,14 +128,6 @@ def test_env_rendezvous_of_primary_and_workers(gang: Gang) -> None:
     assert {said["master"] for said in place.values() if said["rank"]} == {primary}
     _, ranks = gang.said("workerpool0-0", "HEARD")
     assert ranks == ["1", "2"]
-
-
-def test_a_single_replica_has_a_cluster_spec_and_no_tf_config(service: Service) -> None:
-    """facts/program#tf_config: TF_CONFIG only for jobs of more than one replica."""
-    script = "import os; print('TF_CONFIG' in os.environ, 'CLUSTER_SPEC' in os.environ)"
-    job_id = submit(service, container_job(script))
-    service.finish(job_id)
-    assert service.lines(job_id)[-1] == "False True"
 
 
 _STORAGE = """
