@@ -103,3 +103,41 @@ def answered(request: urllib.request.Request) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refused:
         return refused.code, refused.read().decode()
+
+
+_STORAGE = """
+import os, pathlib
+from google.cloud import storage
+
+bucket = storage.Client().bucket("trainshed")
+here = pathlib.Path("/gcs/trainshed")
+(here / "deep/er").mkdir(parents=True)
+(here / "deep/er/one.txt").write_text("by file")
+bucket.blob("deep/er/two.txt").upload_from_string("by client")
+print("READ", bucket.blob("deep/er/one.txt").download_as_text(), "+", (here / "deep/er/two.txt").read_text())
+print("LIST", sorted(blob.name for blob in bucket.list_blobs(prefix="deep/")))
+model = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
+model.mkdir(parents=True)
+(model / "model.txt").write_text("weights")
+pathlib.Path("/var/hypertune/output.metrics").write_text("{}")
+print("METRICS", [name for name in os.listdir("/var/hypertune") if name[0] != "."])
+"""
+
+
+def test_buckets_and_metrics_from_inside(service: Service) -> None:
+    """spec/program#metrics-file: gs:// by google-cloud-storage and /gcs/BUCKET are one and the same;
+    /var/hypertune is writable."""
+    body = container_job(_STORAGE)
+    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/out"}
+    job_id = submit(service, body)
+    view = service.finish(job_id)
+    said = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
+    assert said[-3:] == [
+        "READ by file + by client",
+        "LIST ['deep/er/one.txt', 'deep/er/two.txt']",
+        "METRICS ['output.metrics']",
+    ]
+    # What a job wrote as a file is an object for everybody.
+    found = service.call("GET", "/storage/v1/b/trainshed/o?prefix=out/")
+    assert [item["name"] for item in found["items"]] == ["out/model/model.txt"]
