@@ -79,25 +79,3 @@ def test_the_default_tag_in_uploaded_objects(service: Service) -> None:
         for curve in service.call("GET", path)["curves"]
     }
     assert curves == {(n, "eval", "training/hptuning/metric", 3) for n in (1, 2)}
-
-
-def test_a_job_directory_that_an_earlier_job_has_used(service: Service) -> None:
-    """What is left of that one measures nothing."""
-    first = ended(service, ml_job("before"))
-    assert first["state"] == "SUCCEEDED", first
-    again = ml_job("after", maxTrials=1)
-    again["trainingInput"]["jobDir"] = f"gs://{BUCKET}/before"
-    again["trainingInput"]["masterConfig"]["containerCommand"] = ["true"]
-    job = ended(service, again)
-    assert job["state"] == "FAILED"
-    assert f"write it as a TensorFlow summary below gs://{BUCKET}/before/1" in job["errorMessage"]
-
-
-def test_a_tag_that_is_spelled_differently_is_named(service: Service) -> None:
-    job = ended(service, ml_job("misspelled", hyperparameterMetricTag="accuracy"))
-    assert job["state"] == "FAILED"
-    told = (
-        f"summaries under gs://{BUCKET}/misspelled/1 have the tags 'training/hptuning/metric'; "
-        "hyperparameterMetricTag says 'accuracy'"
-    )
-    assert told in job["errorMessage"]
