@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
-from tests.contract.cli.fake_service import FakeService, Stream, job
+from tests.contract.cli.fake_service import FakeService, job
 from trainshed.core.held import Leftover, text
 
 JOBS = "/trainshed/v1/jobs"
@@ -30,35 +29,20 @@ def process(service: FakeService, tmp_path: Path) -> "Iterator[subprocess.Popen[
 def test_it_cancels_waits_and_stops(
     trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
 ) -> None:
-    service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
-    gate = threading.Event()
-    views = Stream([job(), job(state="CANCELLED")], gate)
-    service.on("GET", f"{JOBS}/7/watch", views)
-    service.on("POST", f"{JOBS}/7:cancel", {})
-    threading.Timer(0.05, gate.set).start()
-    result = trainshed("down")
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout == "Cancelling 7 digits\nThe service has ended.\n"
-    assert process.wait(10) == -15
-    assert {a.query.get("project") for a in service.sent} == {"-", None}
-    request = [(a.method, a.query.get("state")) for a in service.sent]
-    live = "QUEUED,PREPARING,RUNNING,CANCELLING"
-    assert request == [("GET", live), ("POST", None), ("GET", live), ("GET", None)]
-
-
-def test_of_many_jobs_only_those_that_take_time_are_watched(
-    trainshed: Invoke, service: FakeService, process: "subprocess.Popen[bytes]"
-) -> None:
     jobs = [job(uid=str(number)) for number in range(1, 26)]
-    service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in (jobs, jobs[-1:])))
+    seen = (jobs, jobs[-1:], list[dict[str, Any]]())
+    service.on("GET", JOBS, *({"jobs": live, "nextPageToken": ""} for live in seen))
     for number in range(1, 26):
         service.on("POST", f"{JOBS}/{number}:cancel", {})
-    service.on("GET", f"{JOBS}/25/watch", Stream([job(uid="25", state="CANCELLED")]))
     result = trainshed("down")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
+    assert lines[0] == "Cancelling 1 digits"
     assert (len(lines), lines[-2:]) == (22, ["Cancelling 5 more", "The service has ended."])
     assert process.wait(10) == -15
+    asked = [(a.method, a.query.get("state")) for a in service.sent]
+    live = "QUEUED,PREPARING,RUNNING,CANCELLING"
+    assert asked == [("GET", live), *[("POST", None)] * 25, ("GET", live), ("GET", live)]
 
 
 def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(
@@ -87,7 +71,6 @@ def test_a_job_that_does_not_end_keeps_the_service(
 ) -> None:
     service.on("GET", JOBS, {"jobs": [job()], "nextPageToken": ""})
     service.on("POST", f"{JOBS}/7:cancel", {})
-    service.on("GET", f"{JOBS}/7/watch", Stream([job(), job()], threading.Event()))
     result = trainshed("down", "--timeout", "0.1")
     assert result.exit_code == 1
     assert "1 of 1 jobs are not over yet" in result.stderr

@@ -53,10 +53,6 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines() == [
         "node-1  takes no more work; 2 replicas there are asked to leave",
-        f"  workerpool0-0 of {JOB}  is leaving",
-        f"  workerpool1-0 of {JOB}  is leaving",
-        f"  workerpool0-0 of {JOB}  has left",
-        f"  workerpool1-0 of {JOB}  has left",
         "node-1  is free",
     ]
 

@@ -13,7 +13,7 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import ListGroup
-from trainshed.cli.output import Actions, print_data, takes_actions, takes_form
+from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.moments import counted, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, table_of
 
@@ -94,12 +94,10 @@ def ls(endpoint: Endpoint, *, place: str | None, recursive: bool, form: str) -> 
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.argument("target")
 @click.option("-r", "--recursive", is_flag=True, help="Copy all below SOURCE, to below TARGET.")
-@takes_actions
 @takes_endpoint
 def cp(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     sources: tuple[str, ...],
     target: str,
     recursive: bool,
@@ -111,25 +109,22 @@ def cp(
     """
     storage = endpoint.storage_client()
     several = len(sources) > 1
-    _check(sources, target, as_data=actions.as_data)
+    _check(sources, target)
     copied = 0
     for source in sources:
         if source.startswith(_SCHEME):
             copies = _from_bucket(storage, Place.parse(source), target, recursive, several)
         else:
             copies = _to_bucket(storage, source, Place.parse(target), recursive, several)
-        for made_of, copy in copies:
-            actions.did("object", copy, "copied", record={"source": made_of})
-            copied += 1
+        copied += sum(1 for _ in copies)
     click.echo(f"{counted(copied, 'object')} copied", err=True)
 
 
 @command.command()
 @click.argument("places", nargs=-1, required=True, metavar="gs://BUCKET/NAME...")
 @click.option("-r", "--recursive", is_flag=True, help="Delete all that lies below.")
-@takes_actions
 @takes_endpoint
-def rm(endpoint: Endpoint, *, actions: Actions, places: tuple[str, ...], recursive: bool) -> None:
+def rm(endpoint: Endpoint, *, places: tuple[str, ...], recursive: bool) -> None:
     """Delete objects, with -r all below a name. Buckets themselves stay."""
     storage = endpoint.storage_client()
     deleted = 0
@@ -145,7 +140,6 @@ def rm(endpoint: Endpoint, *, actions: Actions, places: tuple[str, ...], recursi
         for name in names:
             gone = Place(at.bucket, name)
             storage.delete(_object_path(gone))
-            actions.did("object", str(gone), "deleted")
             deleted += 1
     click.echo(f"{counted(deleted, 'object')} deleted", err=True)
 
@@ -186,7 +180,7 @@ def _pages(storage: Client, path: str, **query: str | None) -> Iterator[dict[str
             return
 
 
-def _check(sources: tuple[str, ...], target: str, *, as_data: bool) -> None:
+def _check(sources: tuple[str, ...], target: str) -> None:
     """Raise click.UsageError, before anything is copied, if the sources and the target do not fit
     together."""
     to_bucket = target.startswith(_SCHEME)
@@ -195,8 +189,6 @@ def _check(sources: tuple[str, ...], target: str, *, as_data: bool) -> None:
     )
     if not to_bucket and not all(source.startswith(_SCHEME) for source in sources):
         raise click.UsageError("One of the two must be in a bucket: write gs://BUCKET/NAME.")
-    if target == "-" and as_data:
-        raise click.UsageError("--format and the object itself cannot both go to standard output.")
     if "-" in sources and is_directory:
         raise click.UsageError(f"Standard input has no name: write which one it gets in {target}.")
     if len(sources) > 1 and target != "-" and not is_directory:

@@ -2,7 +2,6 @@
 `trainshed list` lists both."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -11,7 +10,6 @@ import click
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.core.capacity import NodeCondition
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
 from trainshed.wire.trainshed_v1.record import read
@@ -30,78 +28,53 @@ def nodes() -> None:
 @click.argument("node")
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
-@takes_actions
 @takes_endpoint
-def drain(endpoint: Endpoint, *, actions: Actions, node: str, reason: str, wait: bool) -> None:
+def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool) -> None:
     """Drain NODE for maintenance: it takes no more work, and what runs there is asked to leave.
 
     Its replicas get SIGTERM and their grace time, and are started again on other nodes.
     """
-    client = endpoint.client(raw=actions.as_data)
-    answer = client.post(_path(node, ":drain"), {"reason": reason})
-    drained = read(answer, Node)
-    actions.say(f"{node}  takes no more work; {_running(drained)}")
+    client = endpoint.client()
+    drained = read(client.post(_path(node, ":drain"), {"reason": reason}), Node)
+    click.echo(f"{node}  takes no more work; {_running(drained)}")
     if not wait:
-        actions.did("node", node, "drained", record=answer)
         return
     try:
-        for line in leaving(client, drained):
-            actions.say(line)
+        _wait_until_free(client, node)
     except KeyboardInterrupt:
         click.echo(
             f"{node} stays drained. It is given back with: trainshed nodes undrain {node}", err=True
         )
-        actions.did("node", node, "drained", record=answer)
         raise SystemExit(130) from None
-
-    def now() -> dict[str, Any]:
-        nodes: list[dict[str, Any]] = client.get(_NODES)["nodes"]
-        return next((record for record in nodes if record["name"] == node), {"name": node})
-
-    actions.did("node", node, "free", f"{node}  is free", record=now)
+    click.echo(f"{node}  is free")
 
 
 @nodes.command()
 @click.argument("node")
-@takes_actions
 @takes_endpoint
-def undrain(endpoint: Endpoint, *, actions: Actions, node: str) -> None:
+def undrain(endpoint: Endpoint, *, node: str) -> None:
     """Let NODE take work again."""
-    answer = endpoint.client(raw=actions.as_data).post(_path(node, ":undrain"), {})
-    undrained = read(answer, Node)
-    why, sentence = "", f"{node}  takes work again"
-    if undrained.condition != NodeCondition.READY:
-        why = undrained.cause or "it is not there now"
-        sentence = f"{node}  is not drained any more, and takes no work yet: {why}"
-    actions.did("node", node, "undrained", sentence, record=answer, why=why)
+    undrained = read(endpoint.client().post(_path(node, ":undrain"), {}), Node)
+    if undrained.condition == NodeCondition.READY:
+        click.echo(f"{node}  takes work again")
+        return
+    why = undrained.cause or "it is not there now"
+    click.echo(f"{node}  is not drained any more, and takes no work yet: {why}")
 
 
-def leaving(client: Client, node: Node) -> Iterator[str]:
-    """Yield a line for each replica on a drained node, and one when it has left, until none is there. Polls.
-
-    Raises click.ClickException if somebody undrains the node meanwhile; Refused, Unreachable.
-    """
-    replicas = _holders(node)
-    for job, replica in replicas:
-        yield f"  {replica} of {job}  is leaving"
-    while replicas:
-        time.sleep(_LOOK_AGAIN)
+def _wait_until_free(client: Client, name: str) -> None:
+    """Look again and again until no replica is on a drained node. Raises click.ClickException if somebody
+    undrains the node meanwhile; Refused, Unreachable."""
+    while True:
         nodes = read(client.get(_NODES), NodeList).nodes
-        current = next((other for other in nodes if other.name == node.name), None)
-        if current is not None and current.condition == NodeCondition.READY:
+        node = next((other for other in nodes if other.name == name), None)
+        if node is None or not node.replicas:
+            return
+        if node.condition == NodeCondition.READY:
             raise click.ClickException(
-                f"{node.name} was let take work again meanwhile; what has not left stays there."
+                f"{name} was let take work again meanwhile; what has not left stays there."
             )
-        remaining = _holders(current) if current else {}
-        for job, replica in replicas:
-            if (job, replica) not in remaining:
-                yield f"  {replica} of {job}  has left"
-        replicas = remaining
-
-
-def _holders(node: Node) -> dict[tuple[str, str], None]:
-    """Return (job, replica) of each replica on a node, in their order."""
-    return dict.fromkeys((holder.job, holder.replica) for holder in node.replicas or ())
+        time.sleep(_LOOK_AGAIN)
 
 
 def _path(node: str, verb: str) -> str:
@@ -109,7 +82,7 @@ def _path(node: str, verb: str) -> str:
 
 
 def _running(node: Node) -> str:
-    count = len(_holders(node))
+    count = len(node.replicas or ())
     if not count:
         return "nothing runs there"
     return (
@@ -156,12 +129,10 @@ def quotas() -> None:
 @click.argument("limit", callback=_limit)
 @_project
 @_region
-@takes_actions
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     metric: str,
     limit: float | str,
     project: str | None,
@@ -173,13 +144,13 @@ def set_(
         "metric": metric,
         "limit": limit,
     }
-    answer = endpoint.client(raw=actions.as_data).post(f"{_QUOTAS}:set", wanted)
+    answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
     message = (
         f"{quota.metric}  {_number(quota.limit)} for {quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
-    actions.did("quota", quota.metric, "set", message, record=answer)
+    click.echo(message)
 
 
 def _number(value: float | str) -> str:

@@ -4,7 +4,8 @@ tells, or gives back, what a service that has ended may still hold in its cluste
 import os
 import shlex
 import subprocess
-import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,21 +13,20 @@ from pathlib import Path
 import click
 
 from trainshed.cli.client import Client, Refused, Unreachable
-from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, data_directory, local, on_this_machine, takes_address
 from trainshed.cli.jobs.references import job_path, live_jobs
 from trainshed.cli.jobs.views import JobView
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.processes import Process
 from trainshed.cli.text.moments import TimeLimit
 from trainshed.core import held
 from trainshed.replica.system import durable
 
-_SECOND = 10**9
 _AT_ONCE = 32
 """Requests to the service at a time."""
 _NAMED = 20
 """Maximum jobs, or allocations, that are named one by one."""
+_PAUSE = 0.2
+"""Seconds between two looks at what is not over yet."""
 _RELEASE = 60.0
 """Seconds that a cluster's command may take to give an allocation back."""
 
@@ -45,13 +45,9 @@ _RELEASE = 60.0
     is_flag=True,
     help="Try again to give back what a service that has ended may still hold in its cluster.",
 )
-@takes_actions
 @takes_address
-@click.pass_obj
 def command(
-    session: Session,
     *,
-    actions: Actions,
     release: bool,
     url: str | None,
     token: str | None,
@@ -71,26 +67,26 @@ def command(
             raise
         click.echo(none_runs.format_message().partition(". ")[0] + ".", err=True)
         if release:
-            _release(data_directory(data), actions)
+            _release(data_directory(data))
         _require_nothing_held(data_directory(data))
         return
     if url:
         on_this_machine(endpoint, url, "down")
     _refuse_another(endpoint, chosen=bool(url or data) or "TRAINSHED_DATA" in os.environ)
-    deadline = session.now() + round(timeout * _SECOND)
+    deadline = time.monotonic() + timeout
 
     def left() -> float:
-        return max(0.0, (deadline - session.now()) / _SECOND)
+        return max(0.0, deadline - time.monotonic())
 
     # Opened before the first request, so that the process that answers is the one that is stopped.
     with Process(endpoint.pid) as process:
         client = endpoint.client()
         jobs = live_jobs(client)
-        _cancel(client, jobs, actions)
+        _cancel(client, jobs)
         _wait_until_over(client, jobs, left)
-        _stop(endpoint, process, left(), actions)
+        _stop(endpoint, process, left())
     if release:
-        _release(data_directory(data), actions)
+        _release(data_directory(data))
     _require_nothing_held(data_directory(data))
 
 
@@ -114,17 +110,17 @@ def _require_nothing_held(data: Path) -> None:
     )
 
 
-def _release(data: Path, actions: Actions) -> None:
+def _release(data: Path) -> None:
     """Give back what is written down as held, as far as the cluster takes it."""
     for file in held.files(data):
-        left = [leftover for leftover in _read(file) if not _is_given_back(leftover, actions)]
+        left = [leftover for leftover in _read(file) if not _is_given_back(leftover)]
         if left:
             durable.write(str(file), held.text(left))
         else:
             file.unlink(missing_ok=True)
 
 
-def _is_given_back(leftover: held.Leftover, actions: Actions) -> bool:
+def _is_given_back(leftover: held.Leftover) -> bool:
     try:
         subprocess.run(
             leftover.command,
@@ -135,7 +131,7 @@ def _is_given_back(leftover: held.Leftover, actions: Actions) -> bool:
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    actions.did("allocation", leftover.name, "given back", f"{leftover.name} was given back.")
+    click.echo(f"{leftover.name} was given back.")
     return True
 
 
@@ -158,13 +154,13 @@ def _refuse_another(endpoint: Endpoint, *, chosen: bool) -> None:
         )
 
 
-def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
+def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
     """Ask the service to cancel all jobs, several at once, since it can store several requests in one
     commit."""
     for job in jobs[:_NAMED]:
-        actions.say(f"Cancelling {job.id} {job.display_name}".rstrip())
+        click.echo(f"Cancelling {job.id} {job.display_name}".rstrip())
     if len(jobs) > _NAMED:
-        actions.say(f"Cancelling {len(jobs) - _NAMED} more")
+        click.echo(f"Cancelling {len(jobs) - _NAMED} more")
 
     def cancel(job: JobView) -> None:
         try:
@@ -175,22 +171,16 @@ def _cancel(client: Client, jobs: Sequence[JobView], actions: Actions) -> None:
                 raise
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for job, _ in zip(jobs, threads.map(cancel, jobs), strict=True):
-            actions.did("job", job.id, "cancelling")
+        deque(threads.map(cancel, jobs), maxlen=0)
 
 
 def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[], float]) -> None:
-    """Wait until all jobs are over. Raises click.ClickException with the jobs that are not over in time."""
-    # Jobs that had not started are over by now. One list tells that of all of them.
-    live = _still_live(client, jobs)
-    over: set[str] = set()
-    # A daemon thread, which does not keep the command alive if a job is not over in time.
-    watcher = threading.Thread(target=_watch_all, args=(client, live, over), daemon=True)
-    watcher.start()
-    watcher.join(left())
-    late = [job for job in live if job.uid not in over]
-    # Some jobs may not have been watched at all.
-    if late and (late := _still_live(client, late)):
+    """Look again and again until all jobs are over. Raises click.ClickException with the jobs that are not
+    over in time."""
+    while late := _still_live(client, jobs):
+        if left():
+            time.sleep(min(_PAUSE, left()))
+            continue
         listed = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
         if len(late) > _NAMED:
             listed += f"\n  and {len(late) - _NAMED} more"
@@ -201,35 +191,15 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
 
 
 def _still_live(client: Client, jobs: Sequence[JobView]) -> list[JobView]:
-    live = {job.uid for job in live_jobs(client)}
+    live = {job.uid for job in live_jobs(client)} if jobs else set[str]()
     return [job for job in jobs if job.uid in live]
 
 
-def _watch_all(client: Client, jobs: Sequence[JobView], over: set[str]) -> None:
-    for job in jobs:
-        _watch(client, job, over)
-
-
-def _watch(client: Client, job: JobView, over: set[str]) -> None:
-    try:
-        with client.stream(job_path(job.uid, "/watch")) as views:
-            for view in views:
-                if JobView.parse(view).state.is_final:
-                    over.add(job.uid)
-    except Refused as refused:
-        # The job was deleted meanwhile, so it was over.
-        if refused.status == 404:
-            over.add(job.uid)
-    except Unreachable:
-        # The job is not known to be over, and counts as late.
-        return
-
-
-def _stop(endpoint: Endpoint, process: Process, seconds: float, actions: Actions) -> None:
+def _stop(endpoint: Endpoint, process: Process, seconds: float) -> None:
     process.terminate()
     if not process.wait(seconds):
         raise click.ClickException(
             f"The service (process {endpoint.pid}) was asked to end and has not yet. Its log in"
             f" {endpoint.data} may say why; kill {endpoint.pid} ends it by force."
         )
-    actions.did("service", endpoint.rest, "stopped", "The service has ended.")
+    click.echo("The service has ended.")

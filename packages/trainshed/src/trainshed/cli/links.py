@@ -7,7 +7,6 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.viewers import ViewLink
 
@@ -21,11 +20,8 @@ from trainshed.wire.trainshed_v1.viewers import ViewLink
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 @click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
-@takes_actions
 @takes_endpoint
-def tensorboard(
-    endpoint: Endpoint, jobs: tuple[str, ...], *, actions: Actions, opens: bool, waits: bool
-) -> None:
+def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits: bool) -> None:
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
 
     TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
@@ -38,8 +34,7 @@ def tensorboard(
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
     if waits:
         _wait(client, link)
-    record = {"directories": list(link.directories), "hasFiles": link.has_files}
-    actions.did("link", link.uri, "made", link.uri, record=record)
+    click.echo(link.uri)
     if opens and not webbrowser.open(link.uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")
 
@@ -56,14 +51,13 @@ def _wait(client: Client, link: ViewLink) -> None:
 
 @click.command(short_help="Print a link that opens the web console.")
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
-@takes_actions
 @takes_endpoint
-def console(endpoint: Endpoint, *, actions: Actions, opens: bool) -> None:
+def console(endpoint: Endpoint, *, opens: bool) -> None:
     """Print a link that signs a browser in to the console of the service.
 
     The link is good once, for 15 minutes, with the rights of the token that this command uses.
     """
     uri = str(endpoint.client().post("/login/link", {})["uri"])
-    actions.did("link", uri, "made", uri)
+    click.echo(uri)
     if opens and not webbrowser.open(uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")

@@ -10,10 +10,8 @@ from trainshed.cli.connection import Endpoint, find, place_of, takes_address, ta
 from trainshed.cli.jobs.references import find_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import (
-    Actions,
     output_format,
     print_data,
-    takes_actions,
     takes_form,
     terminal_width,
     yaml_text,
@@ -122,9 +120,8 @@ def describe(*, kind: Kind, name: str, form: str, **where: Unpack[_Where]) -> No
 @click.argument("kind", type=_KindName(lambda kind: kind.deleted))
 @click.argument("name", nargs=-1, required=True)
 @_takes_place
-@takes_actions
 @takes_address
-def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpack[_Where]) -> None:
+def delete(*, kind: Kind, name: tuple[str, ...], **where: Unpack[_Where]) -> None:
     """Delete the things NAME of a KIND: datasets, models, secrets, studies or tokens. `trainshed KIND delete
     NAME` is the same.
 
@@ -132,11 +129,10 @@ def delete(*, kind: Kind, name: tuple[str, ...], actions: Actions, **where: Unpa
     secrets that they were given; jobs that name a deleted one fail when they start. A token is revoked by its
     id, and all of a person by the e-mail address.
     """
-    place = _place(kind, where, raw=actions.as_data)
-    singular = f"{kind.name.removesuffix('ies')}y" if kind.name.endswith("ies") else kind.name[:-1]
+    place = _place(kind, where, raw=False)
     for target in name:
         place.delete(kind, target)
-        actions.did(singular, target, "deleted", f"{target}  is deleted")
+        click.echo(f"{target}  is deleted")
 
 
 def _endpoint(where: _Where) -> Endpoint:

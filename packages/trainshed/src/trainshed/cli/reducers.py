@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from trainshed.cli.groups import Group
-from trainshed.cli.output import Actions, takes_actions
 
 
 @click.group(cls=Group)
@@ -26,8 +25,7 @@ def command() -> None:
     metavar="DIRECTORY",
     help="Directory for the wheel. Default: the current one.",
 )
-@takes_actions
-def wheel(output: Path, actions: Actions) -> None:
+def wheel(output: Path) -> None:
     """Write the wheel for your own container images.
 
     Jobs in prebuilt images have it by themselves.
@@ -42,4 +40,4 @@ def wheel(output: Path, actions: Actions) -> None:
         path.write_bytes(distribution.wheel())
     except OSError as failure:
         raise click.ClickException(f"{path} cannot be written: {failure.strerror}") from None
-    actions.did("file", str(path), "written", str(path))
+    click.echo(path)

@@ -9,7 +9,6 @@ import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.record import read
 from trainshed.wire.trainshed_v1.secrets import KeyRotation, StoredSecret
 
@@ -46,12 +45,10 @@ def command() -> None:
     help="Take the value from the environment variable VAR.",
 )
 @_project
-@takes_actions
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     name: str,
     rest: tuple[str, ...],
     file: Path | None,
@@ -76,29 +73,26 @@ def set_(
         "value": _without_line_end(_value(name, file, variable)),
         "project": _whose(endpoint, project),
     }
-    answer = endpoint.client(raw=actions.as_data).post(_SECRETS, body)
+    answer = endpoint.client().post(_SECRETS, body)
     stored = read(answer, StoredSecret)
-    sentence = (
+    click.echo(
         f"{name}  version {stored.version} is stored for {stored.project}. A job gets it by a "
         f"variable with the value $(secret:{name})"
     )
-    actions.did("secret", name, "stored", sentence, record=answer)
 
 
 @command.command("rotate-key", short_help="Seal all secrets with a new key.")
-@takes_actions
 @takes_endpoint
-def rotate_key(endpoint: Endpoint, actions: Actions) -> None:
+def rotate_key(endpoint: Endpoint) -> None:
     """Seal the secrets of all projects with a new key, and forget the former one.
 
     Jobs notice nothing. If it breaks off, no secret is lost: call it again. A value that somebody may have
     read is not safe by that: set it anew as well.
     """
-    answer = endpoint.client(raw=actions.as_data).post(f"{_SECRETS}:rotateKey", {})
+    answer = endpoint.client().post(f"{_SECRETS}:rotateKey", {})
     rotation = read(answer, KeyRotation)
     values = "value is" if rotation.sealed == 1 else "values are"
-    sentence = f"{rotation.sealed} {values} sealed with the new key {rotation.key}"
-    actions.did("key", rotation.key, "rotated", sentence, record=answer)
+    click.echo(f"{rotation.sealed} {values} sealed with the new key {rotation.key}")
     if rotation.left:
         kept = ", ".join(f"{left.name}@{left.version} of {left.project}" for left in rotation.left)
         click.echo(

@@ -5,7 +5,6 @@ import click
 
 from trainshed.cli.connection import Endpoint, answering, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.wire.trainshed_v1.access import Grant, IssuedToken
 from trainshed.wire.trainshed_v1.record import read
 
@@ -33,12 +32,10 @@ def tokens() -> None:
     "--days", type=click.FloatRange(0), default=0, help="Days it is valid. Default: until revoked."
 )
 @click.option("--note", metavar="TEXT", default="", help="What it is for.")
-@takes_actions
 @takes_endpoint
 def create(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     email: str,
     role: str,
     project: str | None,
@@ -57,13 +54,13 @@ def create(
         "note": note,
         "project": _whose(endpoint, project),
     }
-    answer = endpoint.client(raw=actions.as_data).post("/trainshed/v1/tokens", body)
+    answer = endpoint.client().post("/trainshed/v1/tokens", body)
     issued = read(answer, IssuedToken)
-    actions.say(
+    click.echo(
         f"{issued.id}  is a token of {email}. It is shown this once; it goes into TRAINSHED_TOKEN, or after "
         "--token."
     )
-    actions.did("token", issued.id, "created", issued.token, record=answer)
+    click.echo(issued.token)
 
 
 @click.command()
@@ -71,12 +68,10 @@ def create(
 @click.argument("role")
 @_project
 @click.option("--remove", is_flag=True, help="Take the role away.")
-@takes_actions
 @takes_endpoint
 def iam(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     member: str,
     role: str,
     project: str | None,
@@ -93,12 +88,11 @@ def iam(
         "remove": remove,
         "project": _whose(endpoint, project),
     }
-    answer = endpoint.client(raw=actions.as_data).post("/trainshed/v1/access:change", body)
+    answer = endpoint.client().post("/trainshed/v1/access:change", body)
     grant = read(answer, Grant)
     where = "all projects" if grant.project == "-" else grant.project
     verb = "does not have" if remove else "has"
-    sentence = f"{member}  {verb} the role {role} in {where}"
-    actions.did("grant", member, "removed" if remove else "added", sentence, record=answer)
+    click.echo(f"{member}  {verb} the role {role} in {where}")
 
 
 def _whose(endpoint: Endpoint, project: str | None) -> str:

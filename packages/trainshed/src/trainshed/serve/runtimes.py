@@ -11,7 +11,7 @@ import click
 from msgspec.structs import asdict
 
 from trainshed.cli.groups import ListGroup
-from trainshed.cli.output import Actions, print_data, takes_actions, takes_form
+from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.colours import coloured
 from trainshed.serve import clock
 from trainshed.serve.settings import Settings, SettingsError, load
@@ -74,10 +74,8 @@ def list_(
     "--python", default="", metavar="X.Y", help="Python version. Default: the one that jobs get."
 )
 @_takes_cache
-@takes_actions
 def build(
     *,
-    actions: Actions,
     family: str,
     version: str,
     python: str,
@@ -88,23 +86,20 @@ def build(
     the same."""
     inventory = _inventory(_settings(config, cache))
     family, _, with_it = family.partition("=")
-    _build(inventory, actions, family, version or with_it, python)
+    _build(inventory, family, version or with_it, python)
 
 
 @command.command(short_help="Build the runtimes that jobs are likely to need.")
 @click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
 @_takes_cache
-@takes_actions
-def warm(
-    *, actions: Actions, families: tuple[str, ...], cache: Path | None, config: Path | None
-) -> None:
+def warm(*, families: tuple[str, ...], cache: Path | None, config: Path | None) -> None:
     """Build the runtimes of jobs that name none, or those named, so that no job has to wait for them."""
     from trainshed.runtimes.inventory import LIKELY
 
     inventory = _inventory(_settings(config, cache))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
-        _build(inventory, actions, family, version)
+        _build(inventory, family, version)
 
 
 @command.command(short_help="Remove cached files that are no longer used.")
@@ -121,10 +116,8 @@ def warm(
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_takes_cache
-@takes_actions
 def gc(
     *,
-    actions: Actions,
     age: str | None,
     downloads: bool,
     dry_run: bool,
@@ -156,10 +149,9 @@ def gc(
             count += 1
         outcome = "kept" if not removed else "due" if dry_run else "deleted"
         why = "" if removed else piece.why or "it has come into use"
-        text = _said(piece, outcome, why)
-        actions.did(piece.kind, piece.name, outcome, text, record={"bytes": piece.bytes}, why=why)
+        click.echo(_said(piece, outcome, why))
     word = "would be removed" if dry_run else "removed"
-    actions.say(f"{count} {word}, {_size(gone)}; cache {root}.")
+    click.echo(f"{count} {word}, {_size(gone)}; cache {root}.")
 
 
 def _remove(piece: "Removal") -> bool:
@@ -178,17 +170,14 @@ def _said(piece: "Removal", outcome: str, why: str) -> str:
     return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
 
 
-def _build(
-    inventory: "Inventory", actions: Actions, family: str, version: str, python: str = ""
-) -> None:
+def _build(inventory: "Inventory", family: str, version: str, python: str = "") -> None:
     def say(line: str) -> None:
         # The output of the build, which may come from setup scripts of users.
-        actions.say(coloured(line))
+        click.echo(coloured(line))
 
     offer = _told(lambda: inventory.build(family, say, version, python))
     name = f"{offer.family} {offer.version}".strip()
-    text = f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}"
-    actions.did("runtime", name.replace(" ", "="), "built", text, record=_record(offer))
+    click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 
 
 def _record(offer: "InventoryEntry") -> dict[str, Any]:

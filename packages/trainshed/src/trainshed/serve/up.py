@@ -9,13 +9,12 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.colours import plain
 from trainshed.core.units import Nanos
 from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
@@ -92,10 +91,8 @@ _NAMED = 10
 @click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
-@takes_actions
 def command(
     *,
-    actions: Actions,
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
@@ -111,7 +108,6 @@ def command(
     --stop-jobs-on-exit is given. Every setting can also stand in the TOML file of --config or in an
     environment variable such as TRAINSHED_PORT.
     """
-    _require_an_end(actions, detach=detach)
     if stop_with_parent:
         from trainshed.replica.system import kernel
 
@@ -128,7 +124,7 @@ def command(
     os.umask(0o077)
     _make_data_directory(settings.data)
     if detach:
-        _start_in_the_background(settings, actions)
+        _start_in_the_background(settings)
         return
     configure(settings.log_format, settings.log_level, plain)
 
@@ -157,11 +153,12 @@ def _make_data_directory(data: Path) -> None:
         ) from None
 
 
-def _start_in_the_background(settings: "Settings", actions: Actions) -> None:
+def _start_in_the_background(settings: "Settings") -> None:
     from trainshed.cli.processes import started_by
 
-    started_by(_in_the_foreground(sys.argv[1:]), settings.data)
-    _say_started(settings, actions)
+    in_the_foreground = [word for word in sys.argv[1:] if word != "--detach"]
+    started_by(in_the_foreground, settings.data)
+    _say_started(settings.data)
 
 
 def _serve(
@@ -272,26 +269,6 @@ def facts_of(settings: "Settings", taken_over: list[str]) -> Iterator[str]:
         )
 
 
-def _require_an_end(actions: Actions, *, detach: bool) -> None:
-    if actions.as_data and not detach:
-        raise click.UsageError(
-            "--format goes with --detach: in the foreground there is no end to tell of. Addresses for"
-            " programs: --ready-file FILE."
-        )
-
-
-def _in_the_foreground(words: Sequence[str]) -> list[str]:
-    """Return the command line without the options that concern the start in the background."""
-    kept = list[str]()
-    rest = iter(words)
-    for word in rest:
-        if word == "--format":
-            next(rest, "")
-        elif word != "--detach" and not word.startswith("--format="):
-            kept.append(word)
-    return kept
-
-
 def _last_written(data: Path) -> Nanos:
     """Return when the last service of a data directory wrote to its database (ns since the epoch), 0 = there
     was none. It may have run somewhat longer than that."""
@@ -302,15 +279,10 @@ def _last_written(data: Path) -> Nanos:
     return max(times, default=0)
 
 
-def _say_started(settings: "Settings", actions: Actions) -> None:
+def _say_started(data: Path) -> None:
     """Report what a service in the background has printed, and where it prints more."""
-    from trainshed.cli.connection import local
-
-    service, output = local(settings.data), settings.data / "up.log"
-    text = f"{output.read_text().rstrip()}\nWhat it says from now on: {output}"
-    # Without its output, which contains the link that signs in to its console.
-    record = {"pid": service.pid, "data": str(settings.data), "log": str(output)}
-    actions.did("service", service.rest, "started", text, record=record)
+    output = data / "up.log"
+    click.echo(f"{output.read_text().rstrip()}\nWhat it says from now on: {output}")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -30,10 +30,8 @@ from trainshed.cli.jobs.references import (
 )
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.output import (
-    Actions,
     output_format,
     print_data,
-    takes_actions,
     takes_form,
     terminal_width,
 )
@@ -166,21 +164,17 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
 
 @command.command()
 @takes_jobs
-@takes_actions
 @takes_endpoint
-def cancel(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> None:
+def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Cancel one or more jobs. The others are cancelled even if one cannot be."""
-    client = endpoint.client(raw=actions.as_data)
+    client = endpoint.client()
 
     def cancel_one(reference: str) -> None:
         view = JobView.parse(find_job(client, reference, endpoint.project))
         client.post(job_path(view.uid, ":cancel"), {})
-        actions.did(
-            *("job", view.id, "cancelling", f"{view.id}  is being cancelled"),
-            record=lambda: client.get(job_path(view.uid)),
-        )
+        click.echo(f"{view.id}  is being cancelled")
 
-    if not _for_all(job, cancel_one, actions):
+    if not _for_all(job, cancel_one):
         raise SystemExit(1)
 
 
@@ -257,9 +251,8 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
 
 @command.command()
 @takes_jobs
-@takes_actions
 @takes_endpoint
-def delete(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> None:
+def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     """Delete jobs that are over, with their logs, curves and autopsies. What they wrote to buckets stays.
 
     The others are deleted even if one cannot be.
@@ -269,13 +262,13 @@ def delete(endpoint: Endpoint, *, actions: Actions, job: tuple[str, ...]) -> Non
     def delete_one(reference: str) -> None:
         view = JobView.parse(find_job(client, reference, endpoint.project))
         client.delete(job_path(view.uid))
-        actions.did("job", view.id, "deleted", f"{view.id}  is deleted")
+        click.echo(f"{view.id}  is deleted")
 
-    if not _for_all(job, delete_one, actions):
+    if not _for_all(job, delete_one):
         raise SystemExit(1)
 
 
-def _for_all(references: tuple[str, ...], act: Callable[[str], None], actions: Actions) -> bool:
+def _for_all(references: tuple[str, ...], act: Callable[[str], None]) -> bool:
     """Call `act` for each job, and print the errors; whether there was none. After an error it goes on with
     the next job."""
     well = True
@@ -286,7 +279,6 @@ def _for_all(references: tuple[str, ...], act: Callable[[str], None], actions: A
             text = failure.format_message()
             # Many messages name the job already.
             click.echo(f"Error: {text if reference in text else f'{reference}: {text}'}", err=True)
-            actions.did("job", reference, "failed", why=text)
             well = False
     return well
 

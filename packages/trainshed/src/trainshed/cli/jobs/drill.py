@@ -2,7 +2,6 @@
 what drills did."""
 
 import time
-from collections.abc import Callable
 from datetime import tzinfo
 
 import click
@@ -14,10 +13,8 @@ from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView, TimelineView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output import (
-    Actions,
     output_format,
     print_data,
-    takes_actions,
 )
 from trainshed.cli.text.colours import faint
 from trainshed.cli.text.moments import duration, local_clock, parse_moment, size
@@ -31,7 +28,7 @@ from trainshed.wire.trainshed_v1.drills import (
     ResumeVerdict,
     Steps,
 )
-from trainshed.wire.trainshed_v1.record import plain, read
+from trainshed.wire.trainshed_v1.record import read
 
 _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
@@ -68,12 +65,10 @@ takes_step_pattern = click.option(
     help="Wait until the job recovered or failed.",
 )
 @takes_step_pattern
-@takes_actions
 @takes_endpoint
 def command(
     endpoint: Endpoint,
     *,
-    actions: Actions,
     job: str,
     kind: str,
     replica: str | None,
@@ -97,27 +92,21 @@ def command(
     order = {"kind": kind, "replica": replica, "atLine": at_line, "after": after}
     body = {name: value for name, value in order.items() if value}
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
-    name = f"{target.id}/{drill.number or ''}".rstrip("/")
-    actions.say(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
+    click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
-        actions.say(f"What comes of it: trainshed jobs resume-report {target.id}")
-        actions.did("drill", name, "ordered", record={"drill": plain(drill)})
+        click.echo(f"What comes of it: trainshed jobs resume-report {target.id}")
         return
     try:
-        finding = _watched(client, target, drill, step_pattern=step_pattern, say=actions.say)
+        finding = _watched(client, target, drill, step_pattern=step_pattern)
     except KeyboardInterrupt:
-        actions.did("drill", name, "ordered", record={"drill": plain(drill)})
         click.echo(
             f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.id}",
             err=True,
         )
         raise SystemExit(130) from None
-    if actions.as_data:
-        actions.did("drill", name, finding.outcome or "unknown", record=plain(finding))
-    else:
-        click.echo()
-        for line in drill_lines(finding):
-            click.echo(line)
+    click.echo()
+    for line in drill_lines(finding):
+        click.echo(line)
     if finding.outcome == "started_over":
         raise SystemExit(1)
 
@@ -128,7 +117,6 @@ def _watched(
     drill: Drill,
     *,
     step_pattern: str | None,
-    say: Callable[[str], None],
 ) -> ResumeFinding:
     """Tell what happens to the job until the result of the drill is known or the job is over, and return what
     the resume report then says of it."""
@@ -146,7 +134,7 @@ def _watched(
 
     for update in follow(client, job.uid, lines=False):
         if isinstance(update, TimelineView) and update.at >= ordered:
-            say(timeline_line(update))
+            click.echo(timeline_line(update))
         elif isinstance(update, JobView) and finding().restart:
             break
     known = finding()

@@ -7,12 +7,10 @@ directory, and last the checksum of all lines before.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from trainshed.cli.text.moments import rfc3339
 from trainshed.core.units import Bytes, Nanos
 
 FILE = "MANIFEST"
@@ -69,22 +67,6 @@ class Entry(Struct, frozen=True):
 class _Sealed(Struct, frozen=True):
     lines: int
     sha256: str
-
-
-def record_of(contents: Contents) -> dict[str, Any]:
-    """Return the description for programs, with times in RFC 3339."""
-    return {
-        "version": contents.version,
-        "schema": contents.schema,
-        "createTime": rfc3339(contents.created),
-        "data": contents.data,
-        "jobs": contents.jobs,
-        "objects": contents.objects,
-        "running": [
-            {"uid": str(j.uid), "name": j.name, "state": j.state} for j in contents.running
-        ],
-        "leftOut": list(contents.left_out),
-    }
 
 
 def encode(contents: Contents, entries: Iterable[Entry]) -> Iterator[bytes]:

@@ -12,7 +12,6 @@ import click
 from msgspec import Struct
 
 from trainshed.cli.connection import data_option
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Bytes
 from trainshed.replica.system import durable
@@ -23,7 +22,6 @@ from trainshed.serve.backup.manifest import (
     Contents,
     Entry,
     decode,
-    record_of,
 )
 from trainshed.serve.settings import SettingsError, load
 from trainshed.store.port import StoreUnreadable
@@ -136,8 +134,7 @@ def _incomplete(why: str) -> BackupUnusable:
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Data directory. Default: ~/.trainshed."
 )
-@takes_actions
-def command(*, actions: Actions, source: str, data: Path | None) -> None:
+def command(*, source: str, data: Path | None) -> None:
     """Restore the backup in the directory FROM into a data directory that is empty or new.
 
     Every file is compared with the backup's list before any of it counts. Jobs that ran at the moment of the
@@ -158,10 +155,7 @@ def command(*, actions: Actions, source: str, data: Path | None) -> None:
         raise click.ClickException(f"The backup cannot be used. {failure}") from None
     except OSError as failure:
         raise click.ClickException(f"Nothing was restored: {failure}") from None
-    if actions.as_data:
-        actions.did("data", str(settings.data), "restored", record=record_of(contents))
-    else:
-        _tell(contents, settings.data, (settings.data / "settings.toml").exists())
+    _tell(contents, settings.data, (settings.data / "settings.toml").exists())
 
 
 def _tell(contents: Contents, data: Path, has_settings: bool) -> None:

@@ -34,7 +34,6 @@ from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
 from trainshed.buckets.rest.access_log import ACCESS_LOG
 from trainshed.cli.connection import local, on_this_machine
-from trainshed.cli.output import Actions, takes_actions
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
@@ -46,7 +45,6 @@ from trainshed.serve.backup.manifest import (
     Entry,
     RunningJob,
     encode,
-    record_of,
 )
 from trainshed.serve.settings import SettingsError, load
 from trainshed.store.points import POINTS
@@ -334,10 +332,7 @@ def _files(top: Path, directory: str) -> Iterator[str]:
     help="TOML file of settings to include in the backup.",
 )
 @click.option("--url", metavar="URL", help="Address of the service, which must be of this machine.")
-@takes_actions
-def command(
-    *, actions: Actions, target: str, data: Path | None, config: Path | None, url: str | None
-) -> None:
+def command(*, target: str, data: Path | None, config: Path | None, url: str | None) -> None:
     """Write a backup into DIR, which must be empty or new.
 
     The service may run: jobs, logs and objects are as of one moment. The backup holds keys and tokens and is
@@ -365,7 +360,6 @@ def command(
         if isinstance(failure, StoreUnreadable | OSError):
             raise click.ClickException(f"No backup was made: {failure}.") from None
         raise
-    actions.did("backup", target, "made", record=record_of(contents))
     running = f", {len(contents.running)} of them not over" if contents.running else ""
     click.echo(
         f"Backed up {place} as of {local_moment(contents.created)}: "
