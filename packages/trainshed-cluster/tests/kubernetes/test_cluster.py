@@ -291,7 +291,6 @@ def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
         assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == f"job-{uid}"
         assert pod["metadata"]["labels"]["trainshed/replica"] == "workerpool0-0"
         assert "PRIVATE KEY" not in json.dumps(pod)
-        assert cluster.get("services", "trainshed")["spec"]["clusterIP"] == "None"
 
     staged(body)(None, engine_lab(cluster, tmp_path))
 
@@ -356,6 +355,6 @@ def test_a_pod_costs_three_calls_over_its_life(cluster: KubernetesLab, tmp_path:
     # A WebSocket begins with a GET, as an attach does here.
     of_pods = {"create pods": _SEVERAL, "get pods/attach": _SEVERAL, "delete pods": _SEVERAL}
     doubts = calls.pop("get nodes", 0)
-    once = {"list pods": 1 + doubts, "list nodes": 1, "create services": 1}
+    once = {"list pods": 1 + doubts, "list nodes": 1}
     watches = ("watch pods", "watch nodes")
     assert {what: n for what, n in calls.items() if what not in watches} == of_pods | once

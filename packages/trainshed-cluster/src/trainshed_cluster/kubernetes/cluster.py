@@ -112,8 +112,6 @@ class KubernetesCluster:
         self._deleting: set[HoldName] = set()
         #: Uids of Pods that this service has deleted, until they are gone.
         self._asked_to_go: set[str] = set()
-        #: Namespaces that have the headless Service by which Pods find each other.
-        self._discovery: set[str] = set()
         #: When each node was last asked about, in seconds of the monotonic clock.
         self._confirmed: dict[str, float] = {}
         self._confirming: set[str] = set()
@@ -414,7 +412,6 @@ class KubernetesCluster:
             again=again,
             avoid=avoid,
         )
-        await self._make_discoverable(where)
         if self._admission is not None:
             await self._await_vacancy(name, need)
         while True:
@@ -465,19 +462,6 @@ class KubernetesCluster:
         self._touch()
         # The API does not signal that a quota has room again.
         await asyncio.sleep(_QUOTA_SECONDS)
-
-    async def _make_discoverable(self, where: str) -> None:
-        """Create the namespace's headless Service, once. Without it hostnames of other Pods do not resolve;
-        replicas are told their addresses anyway."""
-        if where in self._discovery:
-            return
-        self._discovery.add(where)
-        manifest = manifests.discovery(self._settings, where)
-        try:
-            await self._api.create(f"/api/v1/namespaces/{where}/services", manifest, Pod)
-        except ApiFailure as failure:
-            if failure.status != 409:
-                log.warning("kubernetes: hostnames do not resolve in %s: %s", where, failure)
 
     async def _delete(self, pod: Pod) -> None:
         """Raises ApiFailure, ClusterUnavailable."""

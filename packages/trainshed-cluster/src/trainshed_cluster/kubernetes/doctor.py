@@ -59,9 +59,7 @@ _PODS_EVERYWHERE = Right("list", "pods", "what others take of nodes is not count
 _IN_NAMESPACES = (
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
     *(Right(verb, "pods/attach") for verb in ("get", "create")),
-    Right("create", "services", "replicas cannot be found by name from outside of their job"),
 )
-_DONE_WITHOUT = "create services"
 _OF_KUEUE = tuple(
     Right(verb, "workloads", why, "kueue.x-k8s.io")
     for verb, why in (
@@ -169,8 +167,7 @@ class Examination:
         for namespace in self._namespaces:
             for right in self._in_namespaces:
                 if not await self._may(right, namespace):
-                    final = str(right) != _DONE_WITHOUT
-                    yield _lacks(right, f"of namespace {namespace}", final=final)
+                    yield _lacks(right, f"of namespace {namespace}", final=True)
 
     @property
     def _in_namespaces(self) -> tuple[Right, ...]:

@@ -1,4 +1,4 @@
-"""Makes the manifests of a hold's Pod and of the Service by which Pods find each other. Pure.
+"""Makes the manifest of a hold's Pod. Pure.
 
 Nothing that a user wrote gets into a command: a Pod's command is the agent's, which reads what to run from
 its standard input.
@@ -29,8 +29,6 @@ SERVICE: Final = "trainshed/service"
 JOB, ATTEMPT, REPLICA = "trainshed/job", "trainshed/attempt", "trainshed/replica"
 CONTAINER: Final = "replica"
 """The one container of a Pod."""
-DISCOVERY: Final = "trainshed"
-"""The headless Service of a namespace, by which hostnames resolve."""
 DIRECTORY: Final = "/var/lib/trainshed"
 """Where an agent and its programs write."""
 CARRIED: Final = "/opt/trainshed"
@@ -104,8 +102,6 @@ def pod(
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _end_seconds(settings),
         "hostname": _hostname(need),
-        "subdomain": DISCOVERY,
-        "dnsConfig": {"searches": [f"{DISCOVERY}.{namespace(settings, need)}.svc.cluster.local"]},
         "enableServiceLinks": False,
         # Programs are not trusted: they get no credentials of the cluster.
         "automountServiceAccountToken": False,
@@ -148,28 +144,6 @@ def pod(
     }
 
 
-def discovery(settings: KubernetesSettings, where: str) -> dict[str, Any]:
-    """Return the headless Service of a namespace, below which each Pod's hostname is a DNS name."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": DISCOVERY,
-            "namespace": where,
-            "labels": {
-                "app.kubernetes.io/name": DISCOVERY,
-                "app.kubernetes.io/managed-by": DISCOVERY,
-            },
-        },
-        "spec": {
-            "clusterIP": "None",
-            "selector": {"app.kubernetes.io/managed-by": DISCOVERY},
-            # Peers look for each other before they are ready.
-            "publishNotReadyAddresses": True,
-        },
-    }
-
-
 def namespace(settings: KubernetesSettings, need: NodeNeed) -> str:
     return need.owner.account or "default"
 
@@ -185,7 +159,7 @@ def _labels(settings: KubernetesSettings, hold: HoldName, need: NodeNeed) -> dic
         "app.kubernetes.io/name": "training-job",
         "app.kubernetes.io/instance": f"job-{hold.job_uid}",
         "app.kubernetes.io/component": pool,
-        "app.kubernetes.io/managed-by": DISCOVERY,
+        "app.kubernetes.io/managed-by": "trainshed",
         SERVICE: hold.service,
         JOB: str(JobUid(hold.job_uid)),
         ATTEMPT: str(hold.attempt),

@@ -91,7 +91,7 @@ def test_it_meets_pod_securitys_level_restricted() -> None:
 
 
 def test_no_right_goes_beyond_nodes_and_pods() -> None:
-    allowed = {"nodes", "pods", "pods/attach", "services", "events"}
+    allowed = {"nodes", "pods", "pods/attach"}
     for kind in ("ClusterRole", "Role"):
         for role in of_kind(kind, "rbac.yaml"):
             for rule in role["rules"]:
