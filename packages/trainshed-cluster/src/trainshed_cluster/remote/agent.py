@@ -50,7 +50,7 @@ from trainshed.engines.port import (
     StartWaits,
 )
 from trainshed.engines.terminals import TerminalRefused
-from trainshed.eventloop.background import Crew, begin, joined, keep
+from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed_cluster.remote import messages, own_image, preflight, shared_files
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
@@ -127,8 +127,6 @@ class Agent:
         self._lease = Lease(document.lease, time.monotonic())
         #: Stalls of shared files, until it was sent that the files answer again.
         self._files: list[messages.SharedFiles] = []
-        #: The first connection to the service, in the making; None = it is in use.
-        self._dialled: asyncio.Task[Connection] | None = None
         self._leaving = asyncio.Event()
         #: Set when something was seen of a replica.
         self._seen = asyncio.Event()
@@ -139,8 +137,6 @@ class Agent:
 
     async def run(self) -> None:
         """Run until the service dismisses the agent, or the lease ends."""
-        # The connection is made while the node is examined.
-        self._dialled = joined(self._dialer.dial())
         try:
             await self._engine.start()
         except (EngineUnavailable, LevelUnavailable, OSError) as failure:
@@ -170,8 +166,6 @@ class Agent:
                 task.cancel()
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
             await self._orders.settled()
-            if (unused := self._take_dialled()) is not None:
-                unused.cancel()
             self._beacon.close()
             await self._shells.close()
             await self._engine.close()
@@ -198,15 +192,11 @@ class Agent:
 
     # --- connections ---
 
-    def _take_dialled(self) -> "asyncio.Task[Connection] | None":
-        dialled, self._dialled = self._dialled, None
-        return dialled
-
     async def _talk(self) -> None:
         pause = _FIRST_PAUSE
         while True:
             try:
-                connection = await (self._take_dialled() or self._dialer.dial())
+                connection = await self._dialer.dial()
             except NotAdmitted:
                 # The replicas run elsewhere by now, or are over: they must not run here as well.
                 log.warning("the service knows this agent no more: programs are ended")

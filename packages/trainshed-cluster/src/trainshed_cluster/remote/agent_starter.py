@@ -84,20 +84,18 @@ class AgentStarter:
     async def start_part(
         self, gang: Gang, part: int, hold: Hold | None, agents: Sequence[AgentHandle]
     ) -> None:
-        """Acquire a part's hold, unless it is held, and start agents there; their input is prepared
-        meanwhile. Raises EngineUnavailable, ClusterRefused, ClusterUnavailable."""
-        making = joined(asyncio.to_thread(self._prepared, gang.record, agents))
+        """Acquire a part's hold, unless it is held, and start agents there. Raises EngineUnavailable,
+        ClusterRefused, ClusterUnavailable."""
         try:
             if hold is None:
                 name = hold_name(self._options.identity, gang.record, part)
                 hold = await self._cluster.acquire(name, gang.record.parts[part])
-            await asyncio.gather(*(self._start(started, hold) for started in await making))
+            prepared = await asyncio.to_thread(self._prepared, gang.record, agents)
+            await asyncio.gather(*(self._start(started, hold) for started in prepared))
         except AgentEnded as failure:
             for agent in agents:
                 self._agents.give_up_start(gang, agent, str(failure))
             raise
-        finally:
-            making.cancel()
 
     async def require_startable(self, gang: Gang, missing: Iterable[tuple[int, str]]) -> None:
         """Wait until agents may be started at the given (part, node) places, if earlier ones there ended

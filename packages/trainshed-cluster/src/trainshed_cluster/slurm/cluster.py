@@ -42,6 +42,8 @@ _FRESH_SECONDS = 1.0
 and gives the number to another one takes longer."""
 _PATIENT_SECONDS = 0.5
 """After which a request is looked at that was not granted at once."""
+_MOST_QUERIES = 3
+"""Of this service's jobs after that of the nodes, until they stay the same meanwhile."""
 _UNSEEN_SECONDS = 5.0
 """After which a request that no look finds is lost: its controller crashed."""
 _ENDED_SECONDS = 1.2
@@ -467,20 +469,22 @@ class SlurmCluster:
     async def _look_now(self) -> None:
         begun = time.monotonic()
         ask, users = self._client.ask, self._users.uids
-        earlier = mine = await self._own(users)
+        mine = await self._own(users)
         nodes = await ask(list_nodes(self._routes.partitions))
         if mine or self._wanted or self._seen:
-            # Queried again: jobs that are the same before and after the query of the nodes were so during
-            # it.
-            mine = await self._own(users)
+            # Jobs that are the same before and after the query of the nodes were so during it. What was
+            # granted in between would count as others' on one side alone.
+            for _ in range(_MOST_QUERIES):
+                earlier, mine = mine, await self._own(users)
+                if _held_ids(earlier) == _held_ids(mine):
+                    break
+                nodes = await ask(list_nodes(self._routes.partitions))
         waits = any(job.pending for _, job in mine)
         look = await asyncio.to_thread(
             compile_look,
             begun,
             now=time.time(),
             jobs=mine,
-            earlier=earlier,
-            before=self._look.report if self._look else None,
             pending=await ask(list_pending()) if waits else (),
             steps=await ask(list_steps(users)) if mine else (),
             nodes=nodes,
@@ -514,6 +518,10 @@ class SlurmCluster:
             log.warning("%s: job %d is a second one: cancelled", name, job.id)
             with contextlib.suppress(ClusterUnavailable):
                 await self._client.answer(commands.cancel(str(name), job.user, job.id))
+
+
+def _held_ids(jobs: Iterable[tuple[HoldName, Job]]) -> set[int]:
+    return {job.id for _, job in jobs if job.held}
 
 
 def _told_of(report: ClusterReport) -> tuple[object, ...]:

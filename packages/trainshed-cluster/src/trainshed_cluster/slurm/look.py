@@ -1,6 +1,6 @@
 """Compiles what one look at the cluster found. Pure."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -57,19 +57,15 @@ def compile_look(
     *,
     now: float,
     jobs: Sequence[tuple[HoldName, Job]],
-    earlier: Sequence[tuple[HoldName, Job]],
-    before: ClusterReport | None,
     pending: Sequence[Pending],
     steps: Iterable[Step],
     nodes: Sequence[NodeLine],
     routes: Routes,
     known: Mapping[HoldName, int],
 ) -> Look:
-    """Compile a look. `now`: seconds since the epoch. `earlier` and `jobs`:
-    this service's jobs as of before and after the query of the nodes. Where those differ on a node, what
-    others have there cannot be told, and the report `before` counts. `pending`: all waiting jobs; () =
-    not queried. `known`: ids of the jobs that the service knows to be its holds, which are the right ones of
-    two with one name."""
+    """Compile a look. `now`: seconds since the epoch. `jobs`: this service's. `pending`: all waiting jobs;
+    () = not queried. `known`: ids of the jobs that the service knows to be its holds, which are the right
+    ones of two with one name."""
     first: dict[HoldName, Job] = {}
     doubles: list[tuple[HoldName, Job]] = []
     for name, job in sorted(
@@ -86,16 +82,11 @@ def compile_look(
         name = by_id.get(step.job)
         if name and step.name == str(name):
             agents[name].update(step.nodes)
-    mine, once = _shares(jobs), _shares(earlier)
-    moved = {node for node in mine.keys() | once.keys() if _ids(mine, node) != _ids(once, node)}
-    reports = _nodes(nodes, mine, routes)
-    if before:
-        reports = tuple(_as_before(reports, before, moved))
     return Look(
         MappingProxyType(first),
         tuple(doubles),
         ClusterReport(
-            nodes=reports,
+            nodes=_nodes(nodes, _shares(jobs), routes),
             agents=MappingProxyType({name: frozenset(item) for name, item in agents.items()}),
             looked=looked,
             delays=MappingProxyType(_delays(first, pending, now)),
@@ -130,23 +121,6 @@ def _shares(jobs: Iterable[tuple[HoldName, Job]]) -> dict[str, dict[int, Job]]:
         for node in job.nodes if job.held else ():
             shares.setdefault(node, {})[job.id] = job
     return shares
-
-
-def _ids(shares: Mapping[str, Mapping[int, Job]], node: str) -> frozenset[int]:
-    return frozenset(shares.get(node, ()))
-
-
-def _as_before(
-    reports: Iterable[NodeReport], before: ClusterReport, nodes: Container[str]
-) -> Iterator[NodeReport]:
-    """Return the reports with the others' use of `nodes` taken from `before`."""
-    known = {report.node.name: report.node.others for report in before.nodes}
-    for report in reports:
-        node = report.node
-        if node.name in nodes and node.name in known:
-            yield replace(report, node=replace(node, others=known[node.name]))
-        else:
-            yield report
 
 
 def _nodes(

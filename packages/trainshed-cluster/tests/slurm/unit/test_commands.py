@@ -13,7 +13,7 @@ from trainshed.core.capacity import OthersUse
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
 from trainshed.engines.port import NodeState
-from trainshed_cluster.remote.cluster import ClusterReport, HoldName
+from trainshed_cluster.remote.cluster import HoldName
 from trainshed_cluster.slurm import commands, records
 from trainshed_cluster.slurm.commands import Ask
 from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
@@ -49,17 +49,12 @@ def look(
     sinfo: str = "",
     service: str = "lab",
     settings: SlurmSettings = SETTINGS,
-    earlier: str | None = None,
-    before: ClusterReport | None = None,
 ) -> Look:
-    jobs = own(squeue or recorded("squeue"), service)
     return compile_look(
         0.0,
         now=1_795_304_650,
         pending=(),
-        jobs=jobs,
-        earlier=jobs if earlier is None else own(earlier, service),
-        before=before,
+        jobs=own(squeue or recorded("squeue"), service),
         steps=read(list_steps([0]), steps or recorded("squeue_steps")),
         nodes=read(list_nodes(""), sinfo or recorded("sinfo")),
         routes=Routes(settings),
@@ -93,19 +88,6 @@ def test_another_services_holds_are_not_ours() -> None:
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
-def test_what_others_have_is_not_told_of_a_node_that_has_just_changed_hands() -> None:
-    """The queue and the nodes are asked one after the other: what was granted in between would count as
-    others' on one side alone."""
-    before = look().report
-    earlier = recorded("squeue").splitlines()[1]
-    squeue = recorded("squeue").replace(earlier, "")
-    assert look(squeue).report.nodes[0].node.others.vcpus == 2
-    found = look(squeue, earlier=recorded("squeue"), before=before)
-    assert [one.node.others for one in found.report.nodes] == [
-        one.node.others for one in before.nodes
-    ]
-
-
 def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     line = recorded("squeue").splitlines()[1]
     twice = f"{line}\n{line.replace('25', '31', 1)}\n"
@@ -117,8 +99,6 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
             now=0.0,
             pending=(),
             jobs=jobs,
-            earlier=jobs,
-            before=None,
             steps=(),
             nodes=(),
             routes=routes,
