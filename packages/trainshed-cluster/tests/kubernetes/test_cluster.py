@@ -20,11 +20,8 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
-from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, requests_for, staged
+from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.port import (
-    EngineUnavailable,
-    LaunchRejected,
-    NodeState,
     StartFailed,
     StartWaits,
 )
@@ -52,19 +49,6 @@ def engine_lab(lab: KubernetesLab, directory: Path, **settings: Any) -> Kubernet
 
 def our_pods(lab: KubernetesLab) -> list[dict[str, Any]]:
     return lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
-
-
-def test_a_cordoned_node_is_to_be_left(cluster: KubernetesLab, tmp_path: Path) -> None:
-    async def body(_: object, stage: Stage) -> None:
-        uid = await stage.run(FOREVER)
-        await stage.printed(uid, 1)
-        cluster.kubectl("cordon", "node1")
-        await stage.changed("node1", NodeState.DRAINING)
-        assert not stage.ends(uid), "what runs there runs on"
-        cluster.kubectl("uncordon", "node1")
-        await stage.changed("node1", NodeState.UP)
-
-    staged(body)(None, engine_lab(cluster, tmp_path))
 
 
 def test_who_is_evicted_gets_the_grace_and_is_told_so(
@@ -117,16 +101,6 @@ def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
     cluster.await_ready()
 
 
-def test_an_image_that_can_never_be_had_is_the_jobs_end(
-    cluster: KubernetesLab, tmp_path: Path
-) -> None:
-    async def body(_: object, stage: Stage) -> None:
-        with pytest.raises(LaunchRejected, match=r"image NoWhere:1 .*InvalidImageName"):
-            await stage.allocate(stage.job())
-
-    staged(body)(None, engine_lab(cluster, tmp_path, image="NoWhere:1"))
-
-
 def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
     cluster: KubernetesLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,78 +118,6 @@ def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
 
     staged(body)(None, engine_lab(cluster, tmp_path))
     assert cluster.asked("httpx").count("create pods") - before == len(PAUSES) + 1
-
-
-def test_a_pod_that_fits_nowhere_waits_and_says_why(cluster: KubernetesLab, tmp_path: Path) -> None:
-    """Of a node that is full of others' Pods."""
-    wanted = {"requests": {"cpu": "1900m"}}
-    other = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "other"},
-        "spec": {
-            "nodeName": "node1",
-            "terminationGracePeriodSeconds": 1,
-            "containers": [
-                {
-                    "name": "other",
-                    "image": "trainshed-lab:1",
-                    "imagePullPolicy": "Never",
-                    "resources": wanted,
-                }
-            ],
-        },
-    }
-
-    async def body(_: object, stage: Stage) -> None:
-        cluster.kubectl("apply", "-f", "-", given=json.dumps(other))
-        [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
-        with pytest.raises(EngineUnavailable):
-            await stage.engine.allocate(uid, 1, [request])
-        await stage.until(
-            lambda: any(isinstance(event, StartWaits) and event.delay for event in stage.events),
-            "why it waits",
-        )
-        [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
-        assert told.word == "Unschedulable" and "cpu" in told.message
-        [node, _] = await stage.engine.capacity()
-        assert node.others.vcpus == pytest.approx(15.2), "what others have is not ours to give"
-        cluster.kubectl("delete", "pod", "other", "--grace-period=1", "--wait=false")
-        await stage.allocate(uid)
-
-    staged(body)(None, engine_lab(cluster, tmp_path))
-
-
-def test_a_pod_beyond_its_namespaces_quota_waits_and_says_why(
-    cluster: KubernetesLab, tmp_path: Path
-) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "none-at-all"},
-        "spec": {"hard": {"pods": "0"}},
-    }
-
-    async def body(_: object, stage: Stage) -> None:
-        cluster.kubectl("apply", "-f", "-", given=json.dumps(quota))
-        try:
-            [request] = requests_for(uid := stage.job(), "node1", PRIMARY)
-            with pytest.raises(EngineUnavailable):
-                await stage.engine.allocate(uid, 1, [request])
-            await stage.until(
-                lambda: any(
-                    isinstance(event, StartWaits) and event.delay for event in stage.events
-                ),
-                "why it waits",
-            )
-            [told, *_] = [e.delay for e in stage.events if isinstance(e, StartWaits) and e.delay]
-            assert told.word == "ExceededQuota" and "quota" in told.message
-            assert not our_pods(cluster)
-        finally:
-            cluster.kubectl("delete", "resourcequota", "none-at-all")
-        await stage.allocate(uid)
-
-    staged(body)(None, engine_lab(cluster, tmp_path))
 
 
 ASKS = """

@@ -10,14 +10,13 @@ import pytest
 
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
-from tests.e2e.stories import BEGUN, PRIMARY, Story, story, telling, until
+from tests.e2e.stories import PRIMARY, Story, story, telling, until
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.whole import (
     await_condition,
     configure,
     service_on,
     settle,
-    start_again,
 )
 from tests.slurm.nodes import until as asked_until
 
@@ -43,12 +42,11 @@ while not gate.exists():
 
 
 class Site:
-    """A lab and the service on it, which may be killed and started again."""
+    """A lab and the service on it."""
 
-    def __init__(self, lab: KubernetesLab, config: Any, service: Service) -> None:
+    def __init__(self, lab: KubernetesLab, service: Service) -> None:
         self.lab = lab
         self.service = service
-        self._config = config
         self._key = ""
 
     def training(self) -> str:
@@ -95,12 +93,6 @@ class Site:
     def pods(self) -> list[dict[str, Any]]:
         return self.lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]
 
-    def kill_service(self) -> None:
-        self.service.kill()
-
-    def start_service(self) -> None:
-        self.service = start_again(self.service, self._config)
-
 
 @pytest.fixture(scope="module")
 def opened(
@@ -108,10 +100,7 @@ def opened(
 ) -> Iterator[Site]:
     config = configure(kubernetes_lab, tmp_path_factory.mktemp("faults") / "service", "grace = 2")
     with service_on(kubernetes_lab, config) as service:
-        site = Site(kubernetes_lab, config, service)
-        yield site
-        if site.service is not service and site.service.process.poll() is None:
-            site.service.terminate()
+        yield Site(kubernetes_lab, service)
 
 
 @pytest.fixture
@@ -227,25 +216,3 @@ def _told(site: Site, job_id: str) -> Iterator[str]:
     for _ in asked_until("a reason on the timeline", 60):
         for entry in site.service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")["entries"]:
             yield entry["message"]
-
-
-MOMENTS: dict[str, Callable[[Site], bool]] = {
-    "told": lambda site: True,
-    "made": lambda site: bool(site.pods()),
-    "running": lambda site: any(pod["status"]["phase"] == "Running" for pod in site.pods()),
-}
-"""Of a start: until when it has gone."""
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_service_killed_at_a_step_of_a_start_goes_on_with_it(site: Site, moment: str) -> None:
-    job_id = site.submit()
-    for _ in asked_until(moment, 60):
-        if MOMENTS[moment](site):
-            break
-    site.kill_service()
-    site.start_service()
-    lines = site.service.follow(job_id, PRIMARY)
-    assert next(lines) == BEGUN
-    until(lines, "trained")
-    site.undisturbed(job_id)

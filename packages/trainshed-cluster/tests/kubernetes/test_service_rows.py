@@ -209,33 +209,6 @@ def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
     assert first == node != second
 
 
-def test_a_pod_that_says_that_it_was_preempted_waits_for_new_room(site: Site) -> None:
-    """As schedulers since 1.26 do it: a condition of the Pod, then its deletion."""
-    job_id = site.staying()
-    name = site.pod()["metadata"]["name"]
-    path = f"/api/v1/namespaces/default/pods/{name}"
-    condition = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": "default-scheduler: preempting to accommodate a higher priority pod",
-    }
-    for _ in asked_until("a Pod that nobody changes meanwhile", 10):
-        pod = site.pod()
-        pod["status"]["conditions"].append(condition)
-        given = json.dumps(pod)
-        if site.lab.kubectl(
-            "replace", "--raw", f"{path}/status", "-f", "-", check=False, given=given
-        ):
-            break
-    site.lab.kubectl("delete", "pod", name, "--wait=false")
-    said = site.told(job_id, "Rule cluster_preempted")
-    assert "preempting to accommodate a higher priority pod (PreemptionByScheduler)" in said
-    told = site.finished(job_id)
-    assert causes(told) == ["cluster_preempted"]
-    assert told.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
-
-
 def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(site: Site) -> None:
     """Of a registry that does not answer."""
     body = container_job("pass")

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import Service, running, start
+from tests.e2e.running import Service, running
 from tests.kubernetes.conformance_lab import lab_settings
 from tests.kubernetes.lab import KubernetesLab
 from tests.slurm.nodes import until
@@ -51,11 +51,6 @@ def service_on(lab: KubernetesLab, config: Path) -> Generator[Service]:
     for _ in until("the end of its Pods", 60):
         if not lab.get("pods", "-l", "app.kubernetes.io/managed-by=trainshed")["items"]:
             return
-
-
-def start_again(service: Service, config: Path) -> Service:
-    """After `service.kill()`."""
-    return start(service.data, "--config", str(config))
 
 
 def await_condition(service: Service, node: str, condition: str) -> None:

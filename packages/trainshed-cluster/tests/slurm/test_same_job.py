@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests import torch_runtime
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
@@ -24,7 +23,6 @@ from tests.e2e.running import (
 )
 from tests.e2e.running import submit as submit_container
 from tests.e2e.stories import PRIMARY, timeline
-from tests.sources import ROOT
 
 SUMS = """
 import json, os, pathlib, signal, socket, sys, time
@@ -104,9 +102,6 @@ def spread(name: str, image: str, program: Path, *counts: int) -> dict[str, Any]
 
 _HERE = Path(__file__).parent
 AVERAGING = spread("averaging", SKLEARN, _HERE / "averaging.py", 1, 2)
-DDP = spread(
-    "ddp", torch_runtime.IMAGE, ROOT / "tests/programs/samples/torch_ddp_env/task.py", 1, 1
-)
 _ITS_OWN = {"createTime", "startTime", "endTime", "updateTime", "etag"}
 """Fields of a job that no two have in common."""
 
@@ -250,12 +245,3 @@ def test_a_program_that_finds_its_peers_by_tf_config_runs_across_nodes(
     assert there.nodes == 3
     assert len(there.specs) == 3 and len(there.lines) == 3
     assert len(set(there.lines)) == 1, "all have fitted the same line"
-
-
-@pytest.mark.soak  # An environment of PyTorch.
-def test_ddp_as_public_samples_have_it_runs_across_nodes(
-    services: tuple[Service, Service], tmp_path: Path
-) -> None:
-    there = same(services, tmp_path / "job.json", DDP, CUSTOM_JOBS, "same-ddp/model/model.pt")
-    assert there.nodes == 2
-    assert [line for line in there.lines if line.startswith("epoch 4 loss ")]

@@ -12,7 +12,6 @@ from tests.e2e import test_failure_rows as rows
 from tests.e2e import test_progress as progress
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service
-from tests.e2e.stories import Verdict, run, story
 from tests.slurm.adopting import adopt
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import AGENTS
@@ -54,20 +53,3 @@ def shim_of(slurm_lab: SlurmLab) -> Callable[[str, str], int]:
 
 adopt(globals(), rows, left_out=NOT_HERE)
 adopt(globals(), progress)
-
-
-def test_what_slurm_will_never_give_fails_the_job_at_once(
-    slurm_lab: SlurmLab, service: Service
-) -> None:
-    """The row `launch_rejected`, by a partition that an operator has made too small."""
-    # What an attempt held that has failed is kept for a moment (ADR 68), and would do for this job.
-    slurm_lab.await_idle()
-    slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=0")
-    try:
-        told = story(service, run(service, "print('never')"))
-    finally:
-        slurm_lab.slurm("scontrol", "update", "partitionname=main", "maxnodes=unlimited")
-    assert (told.state, told.code) == ("FAILED", 9)
-    assert told.verdicts == [Verdict("launch_rejected", "job_fails", "")]
-    assert told.message.startswith("The job cannot be started here: Slurm would never start this")
-    assert not told.begun
