@@ -100,10 +100,8 @@ def quota(service: Service, metric: str) -> dict[str, Any]:
 
 def set_quota(service: Service, metric: str, limit: float | None) -> None:
     body: dict[str, Any] = {"project": PROJECT, "region": REGION, "metric": metric}
-    if limit is None:
-        service.call("POST", "/trainshed/v1/quotas:clear", body)
-    else:
-        service.call("POST", "/trainshed/v1/quotas:set", body | {"limit": limit})
+    wanted = "unlimited" if limit is None else limit
+    service.call("POST", "/trainshed/v1/quotas:set", body | {"limit": wanted})
 
 
 # --- the failure table's rows for want of room ---

@@ -59,7 +59,7 @@ def test_a_package_that_was_replaced_while_its_job_waited_is_not_run(service: Se
         1
     ]
     service.put(bucket, name, THEIRS)
-    service.call("POST", "/trainshed/v1/quotas:clear", quota)
+    service.call("POST", "/trainshed/v1/quotas:set", quota | {"limit": "unlimited"})
     view = service.finish(job)
     assert view["state"] == "FAILED" and "them" not in service.lines(job)
     message = view["error"]["message"]

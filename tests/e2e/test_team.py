@@ -162,3 +162,41 @@ def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, j
     assert list(log) == []
     assert ask(service, bo["token"], JOBS) == 401
     assert ask(service, bo["token"], storage) == 401
+
+
+def test_limits_and_budgets_hold_jobs_and_say_so_until_they_are_raised(
+    service: Service, job: str
+) -> None:
+    ana = token_of(service, "ana@corp.example", "roles/aiplatform.user")
+    hers = Service(service.data, service.process, service.rest, ana["token"], service.pid)
+    until_running(service, job)
+
+    def limit(metric: str, value: str, *more: str) -> None:
+        words = ("quotas", "set", metric, value, "--project", PROJECT, *more)
+        trainshed(*words, data=service.data)
+
+    limit("jobs", "1", "--user", "each")
+    second = hers.call("POST", JOBS, container_job("pass"))["name"].rpartition("/")[2]
+    waiting = hers.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
+    assert (
+        waiting["message"] == f"ana@corp.example may have at most 1 job at once, and has job {job}"
+    )
+    limit("cpu_hours_per_month", "0")
+    limit("jobs", "unlimited", "--user", "each")
+    waiting = hers.call("GET", f"/trainshed/v1/jobs/{second}")["waiting"]
+    assert "of this month's budget" in waiting["message"]
+    limit("cpu_hours_per_month", "unlimited")
+    assert hers.finish(second)["state"] == "SUCCEEDED"
+    usage = trainshed("usage", "--project", PROJECT, "--format", "csv", data=service.data).stdout
+    assert usage.splitlines()[1].startswith("ana@corp.example,")
+    listed = trainshed(
+        "jobs", "list", "--user", "ana@corp.example", "--project", PROJECT, data=service.data
+    )
+    assert second in listed.stdout and job in listed.stdout
+    mine = trainshed("jobs", "list", "--mine", "--project", PROJECT, data=service.data)
+    assert second not in mine.stdout
+
+
+def until_running(service: Service, job: str) -> None:
+    """The log is followed until its first line."""
+    assert next(service.follow(job)) == "talks"

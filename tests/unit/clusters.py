@@ -48,6 +48,7 @@ def gang(
     created: int = 0,
     machine: str = "",
     region: str = REGION,
+    person: str = "",
 ) -> Gang:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
@@ -61,6 +62,7 @@ def gang(
         priority=priority,
         created=created or uid,
         replicas=tuple((replica, demand) for replica in ids),
+        person=person,
         quota=quota,
         spot=spot,
         longest=longest * SECOND,

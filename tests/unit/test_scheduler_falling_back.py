@@ -118,8 +118,8 @@ def test_another_region_has_nodes_and_quotas_of_its_own() -> None:
     scene.tracker.put(Life(asks).see(fell, admitted).job)
     (used,) = (
         one
-        for one in scene.tracker.quota_statuses("demo", "us-east1")
-        if one.key.metric == "cpus_n1_e2"
+        for one in scene.tracker.quota_statuses(NOW, "demo")
+        if one.key == QuotaKey("demo", "us-east1", "cpus_n1_e2")
     )
     assert used.used == 16
 

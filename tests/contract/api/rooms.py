@@ -47,6 +47,7 @@ class ValueRoom:
         self.asked: list[Job] = []
         self.known: tuple[NodeStatus, ...] = (node("node-1"), node("node-2"))
         self.used: dict[QuotaKey, float] = {}
+        self.held: tuple[Job, ...] = ()
         self._limits: dict[QuotaKey, float] = {}
         self.readmitted: list[str] = []
 
@@ -63,7 +64,7 @@ class ValueRoom:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self.known
 
-    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
+    def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
         return tuple(
             QuotaStatus(
                 key,
@@ -72,8 +73,11 @@ class ValueRoom:
                 0,
             )
             for key in {**self.used, **self._limits}
-            if (key.project_id, key.region) == (project_id, region)
+            if key.project_id == project_id
         )
+
+    def holding(self) -> tuple[Job, ...]:
+        return self.held
 
     def load(self) -> Load:
         return Load({}, 0, ())

@@ -3,16 +3,21 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.contract.api.house import House
 from tests.contract.api.refusals import violations
 from tests.contract.api.rooms import node
+from tests.contract.store.store_samples import SECOND, make_job
 from tests.unit.specs_requests import REFUSED_IMAGE, container, custom_job, ml_job, pool
+from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
 from trainshed.core.names import JobUid
-from trainshed.store.port import NodeDrain
+from trainshed.core.usage import Use
+from trainshed.store.port import Commit, NodeDrain
 
 pytestmark = pytest.mark.anyio
 NODES, QUOTAS, EXPLAIN = (f"/trainshed/v1/{what}" for what in ("nodes", "quotas", "jobs:explain"))
@@ -85,12 +90,12 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     house.capacity.used = {key: 12.0}
     quota = {**PLACE, "metric": "cpus_n1_e2"}
     view = (await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": 20})).json
-    assert view == {**PLACE, **quota, "limit": 20, "used": 12, "waiting": 0}
+    assert view == {**PLACE, **quota, "user": "", "limit": 20, "used": 12, "waiting": 0}
     assert await house.store.reader.quotas() == ((key, 20.0),)
     path = f"{QUOTAS}?project=p1&region=us-central1"
     (seen,) = (await house.call("GET", path)).json["quotas"]
     assert (seen["metric"], seen["limit"], seen["used"]) == ("cpus_n1_e2", 20, 12)
-    cleared = (await house.call("POST", f"{QUOTAS}:clear", quota)).json
+    cleared = (await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})).json
     assert cleared["limit"] == "unlimited"
     assert await house.store.reader.quotas() == ()
 
@@ -224,3 +229,88 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
     assert view["waits"][0] == pause.message
     assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
+
+
+# --- quotas of people, and what was used ---
+
+USAGE = "/trainshed/v1/usage"
+ANA, BO = "ana@corp.example", "bo@corp.example"
+
+
+async def test_a_quota_of_a_person_stands_beside_that_of_the_project(house: House) -> None:
+    quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
+    view = (await house.call("POST", f"{QUOTAS}:set", quota)).json
+    assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
+    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "each", "limit": 1})
+    await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "", "limit": 9})
+    listed = (await house.call("GET", f"{QUOTAS}?project=p1&region=us-east1")).json["quotas"]
+    assert [(row["user"], row["limit"]) for row in listed] == [("", 9), (ANA, 2), ("each", 1)]
+    await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
+    assert {key.person for key, _ in await house.store.reader.quotas()} == {"", "each"}
+    faults = violations(await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "everybody"}))
+    assert "not an e-mail address" in faults["user"] and "each" in faults["user"]
+
+
+async def used(house: House) -> None:
+    """An hour of Ana's on two GPUs, which is over, and half an hour of Bo's, which goes on."""
+    hour = 3600 * SECOND
+    epoch = await house.store.ledger.acquire("test")
+    made = replace(make_job(1, project_id="p1"), creator=Actor(ANA))
+    await house.store.intake.create_job(made, ())
+    live = await house.store.ledger.load(made.uid)
+    assert live is not None
+    use = Use(
+        "p1", ANA, (("team", "x"),), str(made.name), house.clock - 2 * hour, house.clock - hour,
+        "n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2,
+    )  # fmt: skip
+    await house.store.ledger.commit(epoch, Commit(made, live.generation, uses=(use,)))
+    running = replace(
+        make_job(2, project_id="p1"), creator=Actor(BO), placed=house.clock - hour // 2
+    )
+    house.capacity.held = (running, replace(running, name=replace(running.name, project_id="p2")))
+
+
+async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
+    await used(house)
+    report = (await house.call("GET", f"{USAGE}?project=p1")).json
+    ana, bo = report["rows"]
+    assert (ana["name"], ana["gpuHours"], ana["cpuHours"], ana["gigabyteHours"]) == (ANA, 2, 4, 15)
+    assert (bo["name"], bo["gpuHours"], bo["cpuHours"], bo["machineHours"]) == (BO, 0, 2, 0.5)
+    everywhere = (await house.call("GET", f"{USAGE}?project=-&by=project")).json["rows"]
+    assert [(row["name"], row["cpuHours"]) for row in everywhere] == [("p1", 6), ("p2", 2)]
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("machine", ["n1-standard-4 + NVIDIA_L4", "n1-standard-4"]),
+        ("labels.team", ["x", ""]),
+    ],
+)
+async def test_usage_is_summed_up_as_asked(house: House, by: str, names: list[str]) -> None:
+    await used(house)
+    rows = (await house.call("GET", f"{USAGE}?project=p1&by={by}")).json["rows"]
+    assert [row["name"] for row in rows] == names
+
+
+async def test_usage_is_cut_at_the_moments_that_are_asked_for(house: House) -> None:
+    await used(house)
+    since, until = (text_micros(house.clock - minutes * 60 * SECOND) for minutes in (90, 15))
+    rows = (await house.call("GET", f"{USAGE}?project=p1&since={since}&until={until}")).json["rows"]
+    assert [(row["name"], row["machineHours"]) for row in rows] == [(ANA, 0.5), (BO, 0.25)]
+    faults = violations(
+        await house.call("GET", f"{USAGE}?project=p1&by=colour&since=now&until={until}")
+    )
+    assert set(faults) == {"by", "since"}
+
+
+async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
+    jobs = [
+        replace(make_job(n, project_id="p1"), creator=Actor(who)) for n, who in ((1, ANA), (2, BO))
+    ]
+    for made in jobs:
+        await house.store.intake.create_job(made, ())
+    await house.store.intake.replace_labels(jobs[0].name, (("a", "b"),), "", house.clock)
+    listed = (await house.call("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}")).json["jobs"]
+    assert [(row["jobId"], row["user"]) for row in listed] == [("job1", ANA)]
+    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1&user=me")).json["jobs"] == []

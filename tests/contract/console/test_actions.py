@@ -107,7 +107,7 @@ async def test_a_quota_is_set_and_cleared(house: ConsoleHouse, browser: Browser)
     await browser.post("/quotas", limit="unlimited", **form)
     assert (await browser.post("/quotas", limit="lots", **form)).status == 400
     assert (await browser.post("/quotas", limit="nan", **form)).status == 400
-    assert (await browser.post("/quotas/clear", **form)).status == 303
+    assert (await browser.post("/quotas", limit="unlimited", **form)).status == 303
     assert key not in dict(await house.store.reader.quotas())
     page = await browser.get("/queue?project=p2")
     assert 'name="metric"' in page.body.decode()

@@ -233,7 +233,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Nodes.Undrain": "trainshed.nodes.drain",
     "trainshed.v1.Quotas.List": "trainshed.quotas.get",
     "trainshed.v1.Quotas.Set": "trainshed.quotas.set",
-    "trainshed.v1.Quotas.Clear": "trainshed.quotas.set",
+    "trainshed.v1.Usage.List": "trainshed.quotas.get",
     "trainshed.v1.Models.Describe": "trainshed.models.get",
     "trainshed.v1.Secrets.List": "trainshed.secrets.list",
     "trainshed.v1.Secrets.Set": "trainshed.secrets.set",

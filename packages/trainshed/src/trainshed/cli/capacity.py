@@ -109,12 +109,15 @@ def _limit(context: click.Context, parameter: click.Parameter, value: str) -> fl
 
 _project = click.option("--project", metavar="PROJECT", help="Project. Default: the service's.")
 _region = click.option("--region", metavar="REGION", help="Region. Default: the service's.")
+_user = click.option(
+    "--user", metavar="EMAIL", default="", help="Limit one person, or `each`: whoever has no limit."
+)
 
 
 @click.group(cls=Group)
 def quotas() -> None:
-    """Set what a project may use at once in a region. Without a command: list the quotas that are set, used
-    or waited for.
+    """Set what a project, or a person in it, may use in a region. Without a command: list the quotas that
+    are set, used or waited for.
 
     A job for which no quota is left waits. A job that runs goes on, whatever is set.
     """
@@ -122,13 +125,14 @@ def quotas() -> None:
 
 @quotas.command(
     "set",
-    short_help="Set the most that jobs may use at once.",
+    short_help="Set the most that jobs may use.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("metric")
 @click.argument("limit", callback=_limit)
 @_project
 @_region
+@_user
 @takes_endpoint
 def set_(
     endpoint: Endpoint,
@@ -137,17 +141,23 @@ def set_(
     limit: float | str,
     project: str | None,
     region: str | None,
+    user: str,
 ) -> None:
-    """Let jobs use at most LIMIT of METRIC at a time: a number, or `unlimited`."""
+    """Let jobs use at most LIMIT of METRIC: a number, or `unlimited`.
+
+    Most metrics are of what jobs hold at a time. Those whose names end with _per_month are budgets: when one
+    is used up, nothing new starts until the next month.
+    """
     wanted: dict[str, Any] = {
         **place_of(endpoint, project, region),
         "metric": metric,
+        "user": user,
         "limit": limit,
     }
     answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
     message = (
-        f"{quota.metric}  {_number(quota.limit)} for {quota.project} in"
+        f"{quota.metric}  {_number(quota.limit)} for {quota.user or 'all'} of {quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
     click.echo(message)

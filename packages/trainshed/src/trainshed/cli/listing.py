@@ -1,5 +1,8 @@
 """`trainshed list`, `describe` and `delete`: the same for every kind of thing in `cli.resources`."""
 
+import csv
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -12,11 +15,11 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import (
     output_format,
     print_data,
-    takes_form,
     terminal_width,
     yaml_text,
 )
 from trainshed.cli.resources import KINDS, Kind, Place
+from trainshed.cli.text.moments import parse_moment, rfc3339, seconds_of
 from trainshed.cli.text.tables import table_of
 
 
@@ -52,6 +55,22 @@ class _KindName(click.ParamType[Kind]):
         )
 
 
+def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    """Return a moment, or one as long ago, as RFC 3339."""
+    if not text:
+        return None
+    try:
+        return rfc3339(parse_moment(text))
+    except ValueError:
+        pass
+    try:
+        return rfc3339(time.time_ns() - round(seconds_of(text) * 1e9))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither a moment such as 2026-11-01T00:00:00Z nor 30d."
+        ) from None
+
+
 _takes_place = takes_place("things")
 
 
@@ -61,20 +80,45 @@ _takes_place = takes_place("things")
 )
 @click.argument("kind", type=_KindName(lambda kind: kind.listed or kind.local))
 @click.option("--all", "every", is_flag=True, help="Include quotas that are neither set nor used.")
+@click.option("--by", metavar="WHAT", help="Sum usage up by user, project, machine or labels.KEY.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    callback=_since,
+    help="Count usage from then on: 2026-11-01T00:00:00Z, or 30d. Default: this month.",
+)
 @_takes_place
-@takes_form
+@output_format(
+    "table", "Output as a table, as JSON or YAML for programs, or as CSV.", more=("csv",)
+)
 @takes_address
-def list_(*, kind: Kind, every: bool, form: str, **where: Unpack[_Where]) -> None:
+def list_(
+    *,
+    kind: Kind,
+    every: bool,
+    by: str | None,
+    since: str | None,
+    form: str,
+    **where: Unpack[_Where],
+) -> None:
     """List all things of a KIND: audit (who changed what), datasets, experiments, grants (who has which
     role), machine-types, models, nodes, projects, quotas, reducer-support (which frameworks can use
-    reducers), secrets, studies or tokens. `trainshed KIND list` is the same.
+    reducers), secrets, studies, tokens or usage (of people and projects). `trainshed KIND list` is the same.
 
     --format json has all that is known of each. Jobs: trainshed jobs list.
     """
+    wanted = {name: value for name, value in (("by", by), ("since", since)) if value}
+    if wanted and kind.name != "usage":
+        raise click.UsageError(f"--{min(wanted)} goes with usage alone, and not with {kind.name}.")
     place = None if kind.local else _place(kind, where, raw=form == "json")
-    records = place.records(kind, every=every) if place else kind.made()
+    records = place.records(kind, every=every, wanted=wanted) if place else kind.made()
     if form == "json":
         print_data(records)
+        return
+    if form == "csv":
+        rows = csv.writer(sys.stdout, lineterminator="\n")
+        rows.writerow([field.title for field in kind.fields])
+        rows.writerows([field.cell(record) for field in kind.fields] for record in records)
         return
     if not records:
         of_whom = f" of {place}" if kind.is_placed else ""

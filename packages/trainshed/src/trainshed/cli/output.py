@@ -11,21 +11,23 @@ import click
 _YAML = "trainshed.yaml"
 
 
-def output_format(first: str, help_text: str, *, default: str = "") -> Callable[[Any], Any]:
+def output_format(
+    first: str, help_text: str, *, default: str = "", more: tuple[str, ...] = ()
+) -> Callable[[Any], Any]:
     """Return a decorator that adds --format to a command and passes it `form`: `first` or "json". For YAML
     `form` is "json" as well, and `print_data` prints YAML. `first`: "text" or "table"; the other of the two
-    is accepted for it. `default`: the option's default; "" = `first`."""
+    is accepted for it. `default`: the option's default; "" = `first`. `more`: further forms."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
-        return "json" if value in ("json", "yaml") else first
+        return value if value in more else "json" if value in ("json", "yaml") else first
 
     other = "text" if first == "table" else "table"
     return click.option(
         "--format",
         "form",
-        type=_Form([first, "json", "yaml", other]),
-        metavar=f"[{first}|json|yaml]",
+        type=_Form([first, "json", "yaml", *more, other]),
+        metavar=f"[{'|'.join((first, 'json', 'yaml', *more))}]",
         default=default or first,
         show_default=True,
         callback=chosen,

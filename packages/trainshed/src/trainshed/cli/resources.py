@@ -83,13 +83,15 @@ class Place:
         values = {"project": self.project, "region": self.region, "id": name, "version": version}
         return template.format_map({key: quote(value, safe="") for key, value in values.items()})
 
-    def records(self, kind: Kind, *, every: bool) -> list[Json]:
+    def records(
+        self, kind: Kind, *, every: bool, wanted: Mapping[str, str] | None = None
+    ) -> list[Json]:
         """Return all records of a kind, in the service's order. `every`: also those that are not usual.
-        Raises Refused, Unreachable."""
+        `wanted`: more for the query. Raises Refused, Unreachable."""
         path, key = self.filled(kind.listed), kind.key or kind.name
         query = {"all": "true"} if every and kind.usual else {}
         try:
-            query = {**query, **self._query(kind, path), **(kind.listing or {})}
+            query = {**query, **self._query(kind, path), **(kind.listing or {}), **(wanted or {})}
             records = list(self._pages(path, key, query))
         except Refused as refused:
             # Clients make the store of experiments with the first one.
@@ -228,6 +230,10 @@ def _schema(uri: str) -> str:
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.10g}"
+
+
+def _hours(value: float) -> str:
+    return f"{value:.2f}" if value else ""
 
 
 def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
@@ -439,6 +445,7 @@ KINDS: Final = {
             "quotas",
             (
                 Field("METRIC", "metric"),
+                Field("OF", "user", optional=True),
                 Field("USED", "used", _number, right=True),
                 Field("LIMIT", "limit", _number, right=True),
                 Field("WAITING", "waiting", _number, right=True),
@@ -511,7 +518,18 @@ KINDS: Final = {
         ),
         Kind(
             "usage",
-            (),
+            (
+                Field("NAME", "name"),
+                Field("COST", "cost", _hours, right=True, optional=True),
+                Field("GPU-HOURS", "gpuHours", _hours, right=True, optional=True),
+                Field("CPU-HOURS", "cpuHours", _hours, right=True),
+                Field("GB-HOURS", "gigabyteHours", _hours, right=True),
+                Field("MACHINE-HOURS", "machineHours", _hours, right=True),
+            ),
+            listed=f"{_OWN}/usage",
+            key="rows",
+            query={"project": "{project}"},
+            none="It counts from the beginning of the month: --since 90d",
             path=f"{_OWN}/jobs/{{id}}/usage",
             of_job=lambda job: job.program.uid,
         ),

@@ -64,7 +64,6 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/team/tokens"): team.create_token,
     ("POST", "/team/tokens/{token}/delete"): team.delete_token,
     ("POST", "/quotas"): capacity.set_quota,
-    ("POST", "/quotas/clear"): capacity.clear_quota,
 }
 STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]] = {
     ("GET", "/jobs/{job}/lines"): logs.lines,

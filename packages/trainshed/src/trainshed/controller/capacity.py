@@ -18,7 +18,9 @@ from functools import partial
 from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from trainshed.controller.budgets import Budgets
 from trainshed.core.capacity import (
     Delay,
     NodeCondition,
@@ -28,6 +30,7 @@ from trainshed.core.capacity import (
     QuotaStatus,
     Waiting,
 )
+from trainshed.core.catalog.quotas import BUDGETS
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -41,6 +44,7 @@ from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.timeline import expected_start
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
+from trainshed.core.usage import MachineTime, Prices, Use
 from trainshed.engines.port import Node, NodeState
 from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
@@ -91,7 +95,9 @@ class CapacityTracker:
         wake_at: Callable[[int], None],
         deliver: Callable[[Sequence[Decision]], None],
         at_once: int = AT_ONCE,
+        budgets: Budgets | None = None,
     ) -> None:
+        self.budgets = budgets or Budgets(Prices(), tuple)
         self._wake_at = wake_at
         self._deliver = deliver
         self._at_once = at_once
@@ -189,7 +195,19 @@ class CapacityTracker:
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
         self._snapshot.set_quotas(dict(quotas))
+        self.budgets.set_quotas(quotas)
         self._changed = True
+
+    def given_back(self, uses: Sequence[Use]) -> None:
+        """Count what an attempt has held, which is over."""
+        self.budgets.add(uses)
+        for use in uses:
+            self._snapshot.add_past(use.within(use.began, use.ended), use.began, use.ended)
+
+    def remember(self, used: Sequence[MachineTime], began: Nanos, ended: Nanos) -> None:
+        """Count for the fair share what was used between two moments, before this service."""
+        for part in used:
+            self._snapshot.add_past(part, began, ended)
 
     def time_passed(self) -> None:
         """Take note that the moment of `wake_at` has come."""
@@ -206,6 +224,8 @@ class CapacityTracker:
         if not (self._snapshot.queue or self._snapshot.unplaced):
             self._snapshot.set_reservations(())
             return ()
+        self._snapshot.set_time(now)
+        self._snapshot.set_exhausted(self.budgets.exhausted(now))
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:
             return self._taken(decide(planned, now))
@@ -241,8 +261,9 @@ class CapacityTracker:
             self._told.pop(decision.uid, None)
             taken.append(decision)
         self._snapshot.set_reservations(made.reservations)
-        if made.look_again:
-            self._wake_at(made.look_again)
+        held = self.budgets.next_month if self._snapshot.exhausted else 0
+        if look_again := min(filter(None, (made.look_again, held)), default=0):
+            self._wake_at(look_again)
         return tuple(taken)
 
     def counts(self, uid: JobUid, event: Event) -> bool:
@@ -337,15 +358,15 @@ class CapacityTracker:
         causes = {name: cause for name, (_, cause) in self._engine_says.items() if cause} | causes
         return explaining.node_statuses(self._snapshot, causes)
 
-    def quota_statuses(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        """Return every quota of the project in the region that has a limit, is used, or is waited for; by
-        metric."""
-        statuses = explaining.quota_statuses(self._snapshot, project_id)
-        return tuple(status for status in statuses if status.key.region == region)
-
-    def all_quota_statuses(self) -> tuple[QuotaStatus, ...]:
-        """Return every quota of any project that is set, used or waited for."""
-        return explaining.quota_statuses(self._snapshot)
+    def quota_statuses(self, now: Nanos, project_id: str = "") -> tuple[QuotaStatus, ...]:
+        """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
+        project, region, metric and person."""
+        return tuple(
+            replace(status, used=self.budgets.used(status.key, now))
+            if status.key.metric in BUDGETS
+            else status
+            for status in explaining.quota_statuses(self._snapshot, project_id)
+        )
 
     # --- inside ---
 

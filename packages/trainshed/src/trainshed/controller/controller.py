@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import AT_ONCE
 from trainshed.controller.carrier import JobCarrier
 from trainshed.controller.curves import JobCurves
@@ -39,9 +40,11 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
+from trainshed.core.months import month_of
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
+from trainshed.core.usage import Prices, released
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -70,6 +73,9 @@ second at most."""
 _TURN = 0.02
 """Seconds of loading jobs at the start after which other tasks get the event loop."""
 
+_DAY = 24 * 3600 * 10**9
+_REMEMBERED, _STRETCH = 56, 2
+"""Days for which use counts for the fair share, and those that are read at a time: eight half-lives."""
 _LOOKED_AT = 50
 """Jobs that are looked at before other tasks get the event loop; takes some milliseconds."""
 
@@ -108,11 +114,13 @@ class Controller:
         curves: JobCurves | None = None,
         meters: Meters | None = None,
         outbox: OutboxWorker | None = None,
+        prices: Prices | None = None,
         at_once: int = AT_ONCE,
     ) -> None:
         """`ports`: makes the carrier's ports, given the function that takes their events. `now`: ns since the
         epoch. `owner`: names this service in the ledger. `max_child_jobs`: see `JobsOfJobs`. `outbox`: makes
-        the notifications of steps; None = nobody is notified. `at_once`: see `CapacityTracker`."""
+        the notifications of steps; None = nobody is notified. `prices`: None = all is free.
+        `at_once`: see `CapacityTracker`."""
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
@@ -122,7 +130,12 @@ class Controller:
         self._owner = owner
         self._epoch = 0
         self._decisions = Decisions(
-            scheduling, now, stored=self._stored, report=self.report, at_once=at_once
+            scheduling,
+            now,
+            stored=self._stored,
+            report=self.report,
+            budgets=Budgets(prices or Prices(), self.holding),
+            at_once=at_once,
         )
         self._capacity = self._decisions.capacity
         self._alarms = Alarms(now, self._deadline_passed)
@@ -176,6 +189,7 @@ class Controller:
                 parents.append(live.job.uid)
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
+        await self._read_usage()
         await self._read_drains_and_quotas()
         # The jobs as they were loaded: one that starts from here on may get its slots while the engine is
         # asked for its allocations.
@@ -240,6 +254,11 @@ class Controller:
         """Return the jobs that have, or may have, processes now."""
         jobs = (tracked.live.job for tracked in self._tracked.values())
         return tuple(job for job in jobs if job.phase in _LIVE)
+
+    def holding(self) -> tuple[Job, ...]:
+        """Return the jobs that hold places now."""
+        jobs = (tracked.live.job for tracked in self._tracked.values())
+        return tuple(job for job in jobs if job.placed)
 
     def runs(self, uid: JobUid, attempt: int) -> bool:
         """Whether that attempt of a job has, or may have, processes now."""
@@ -310,13 +329,13 @@ class Controller:
     def nodes(self) -> tuple[NodeStatus, ...]:
         return self._capacity.node_statuses()
 
-    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        return self._capacity.quota_statuses(project_id, region)
+    def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
+        return self._capacity.quota_statuses(self._now(), project_id)
 
     def load(self) -> Load:
         jobs = (tracked.live.job for tracked in self._tracked.values())
         counts = Counter((job.name.api, job.state.value) for job in jobs if not job.state.is_final)
-        return Load(counts, self._capacity.queue_length, self._capacity.all_quota_statuses())
+        return Load(counts, self._capacity.queue_length, self._capacity.quota_statuses(self._now()))
 
     async def readmit(self, node: str) -> None:
         """Have the engine take back a node that it had quarantined. Raises Unavailable."""
@@ -482,9 +501,11 @@ class Controller:
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
-            commit = Commit(job, live.generation, entries, consumed)
+            uses = released(live.job, job)
+            commit = Commit(job, live.generation, entries, consumed, uses=uses)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
+            self._capacity.given_back(uses)
             count_step(self._meters, live.job, job, self._now())
             if job.state is not live.job.state and (parent := parent_of(job)) is not None:
                 self.wake(parent)
@@ -545,6 +566,16 @@ class Controller:
         self._notices.forget(uid)
 
     # --- nodes and the engine ---
+
+    async def _read_usage(self) -> None:
+        """Remember what was used: of this month's budgets, and for the fair share."""
+        now = self._now()
+        month, _ = month_of(now)
+        self._capacity.budgets.load(await self._reader.machine_time(None, month, now), now)
+        for days in range(_REMEMBERED, 0, -_STRETCH):
+            began, ended = now - days * _DAY, now - (days - _STRETCH) * _DAY
+            used = await self._reader.machine_time(None, began, ended)
+            self._capacity.remember(used, began, ended)
 
     async def _read_drains_and_quotas(self) -> None:
         self._capacity.set_drains(await self._reader.drained_nodes())

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.mailboxes import LONGEST_DELAY
 from trainshed.core.lifecycle.events import Event
@@ -25,11 +26,14 @@ class Decisions:
         *,
         stored: Callable[[JobUid], Job | None],
         report: Callable[[JobUid, Event], None],
+        budgets: Budgets,
         at_once: int,
     ) -> None:
         """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
         `CapacityTracker`."""
-        self.capacity = CapacityTracker(policy, self._decide_at, self._decided_apart, at_once)
+        self.capacity = CapacityTracker(
+            policy, self._decide_at, self._decided_apart, at_once, budgets
+        )
         self._now = now
         self._stored = stored
         self._report = report

@@ -167,6 +167,13 @@ class QuotaKey(Struct, frozen=True):
     project_id: str
     region: str
     metric: str
+    #: It limits what this person uses in the project; `EACH` = everybody who has no limit of their own;
+    #: "" = all together.
+    person: str = ""
+
+
+EACH = "each"
+"""In place of a person's address: whoever has no limit of their own."""
 
 
 class QuotaStatus(Struct, frozen=True):

@@ -51,18 +51,21 @@ class Meter:
 
 
 class Project:
-    """What a project uses now, for fair share."""
+    """What a project uses now and has used, for fair share."""
 
-    __slots__ = ("running", "used")
+    __slots__ = ("past", "running", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
+        #: What it has used, as `Snapshot.add_past` counts it.
+        self.past: Mapping[str, float] = {}
         #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
 
     def copy(self) -> "Project":
         made = Project()
         made.used, made.running = self.used.copy(), self.running.copy()
+        made.past = self.past
         return made
 
     def add(self, takes: Takes, times: int) -> None:
@@ -70,7 +73,7 @@ class Project:
             self.used[what] = self.used.get(what, 0) + amount * times
 
 
-def share(used: Mapping[str, int], totals: Mapping[str, int]) -> float:
+def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
     """Return the dominant share: the largest part of any one resource that is used."""
     most = 0.0
     for what, amount in used.items():
@@ -103,15 +106,21 @@ class Shape:
         "charged",
         "kinds",
         "longest",
+        "person",
         "replicas",
         "request",
         "samples",
     )
 
     def __init__(
-        self, request: ResourceRequest, quota: Sequence[tuple[str, float]], longest: int
+        self,
+        request: ResourceRequest,
+        quota: Sequence[tuple[str, float]],
+        longest: int,
+        person: str,
     ) -> None:
         self.request = request
+        self.person = person
         self.kinds = request.kinds
         self.longest = longest
         #: What it takes of each quota, by metric.
@@ -228,7 +237,7 @@ class Shapes:
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the sort of each of its replicas."""
-        key = (id(gang.replicas), gang.quota, gang.region, gang.longest)
+        key = (id(gang.replicas), gang.quota, gang.region, gang.longest, gang.person)
         shape = self._same.get(key)
         if shape is not None:
             return shape, shape.request.in_order
@@ -254,10 +263,10 @@ class Shapes:
         request = self._requests.get(content)
         if request is None:
             request = self._requests[content] = ResourceRequest(content)
-        key = (request, gang.quota, gang.region, gang.longest)
+        key = (request, gang.quota, gang.region, gang.longest, gang.person)
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(request, gang.quota, gang.longest)
+            shape = self._shapes[key] = Shape(request, gang.quota, gang.longest, gang.person)
         return shape
 
     def _kind(self, demand: Demand) -> Kind:

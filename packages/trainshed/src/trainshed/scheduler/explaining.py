@@ -14,6 +14,7 @@ from trainshed.core.capacity import (
     Waiting,
     WaitReason,
 )
+from trainshed.core.catalog.quotas import GLOBAL, JOBS
 from trainshed.core.names import ML_ROLES, Api, JobName, JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, Meter
@@ -46,6 +47,7 @@ _NAMED = 5
 _KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
 """Conditions that an operator can end."""
 SECOND = 10**9
+_RAISED = "an owner of the project raises the budget with: trainshed quotas set"
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
@@ -182,27 +184,42 @@ def _condition(snapshot: Snapshot, name: str) -> str:
 
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
     """Explain that a quota, or the number of replicas at once, is used up."""
-    limit = meter.limit or 0
+    if (budget := snapshot.exhausted.get(meter.key)) is not None:
+        return Waiting(WaitReason.QUOTA, budget, _RAISED)
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
-    used = f"{meter.used / 1000:g} of {limit / 1000:g}"
     if meter.alone:
+        used = f"{meter.used / 1000:g} of {(meter.limit or 0) / 1000:g}"
         what = f"needs {amount / 1000:g} replicas, and {used} that may run at once do"
         reason = WaitReason.REPLICA_LIMIT
     else:
-        what = f"needs {amount / 1000:g} {meter.key.metric} in {meter.key.region}"
         reason = WaitReason.QUOTA
-        if amount > limit:
-            what += f", and the project's quota is {limit / 1000:g}"
-        else:
-            what += f", {used} are used by {_jobs(snapshot, entry.gang, holders)}"
+        what = _over_quota(snapshot, entry, meter, amount, holders)
     fewer = hint(snapshot, entry)
     if not fewer and not meter.alone:
         key, enough = meter.key, (meter.used + amount) / 1000
+        region = "" if key.region == GLOBAL else f" --region {key.region}"
+        user = f" --user {key.person}" if key.person else ""
         fewer = (
             f"it is let through by: trainshed quotas set {key.metric} {enough:g} "
-            f"--project {key.project_id} --region {key.region}"
+            f"--project {key.project_id}{region}{user}"
         )
     return Waiting(reason, what, fewer, _names(snapshot, entry.gang, holders))
+
+
+def _over_quota(
+    snapshot: Snapshot, entry: Entry, meter: Meter, amount: int, holders: Sequence[JobUid]
+) -> str:
+    key, limit = meter.key, (meter.limit or 0) / 1000
+    whose = key.person or "the project"
+    used_by = _jobs(snapshot, entry.gang, holders)
+    if key.metric == JOBS:
+        return (
+            f"{whose} may have at most {limit:g} job{'s' * (limit != 1)} at once, and has {used_by}"
+        )
+    needs = f"needs {amount / 1000:g} {key.metric} in {key.region}"
+    if amount > (meter.limit or 0):
+        return f"{needs}, and {whose}'s quota is {limit:g}"
+    return f"{needs}, {meter.used / 1000:g} of {limit:g} are used by {used_by}"
 
 
 def _capacity(snapshot: Snapshot, entry: Entry) -> tuple[str, list[JobUid]]:
@@ -457,14 +474,16 @@ def node_statuses(snapshot: Snapshot, causes: Mapping[str, str]) -> tuple[NodeSt
 
 
 def quota_statuses(snapshot: Snapshot, project_id: str = "") -> tuple[QuotaStatus, ...]:
-    """Return every quota that is set, used or waited for, of one project or of all; by project, region and
-    metric."""
+    """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
+    project, region, metric and person."""
     keys = {*snapshot.meters, *snapshot.quotas_set()} - {AT_ONCE}
     statuses: list[QuotaStatus] = []
-    for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric)):
+    for key in sorted(keys, key=lambda k: (k.project_id, k.region, k.metric, k.person)):
         limit = snapshot.limit(key)
         meter = snapshot.meters.get(key)
         used, waiting = (meter.used, meter.waiting) if meter else (0, 0)
-        if project_id in ("", key.project_id) and (used or waiting or limit is not None):
+        # What nobody limits is of interest for the project as a whole.
+        counts = limit is not None or ((used or waiting) and not (key.person or key.metric == JOBS))
+        if project_id in ("", key.project_id) and counts:
             statuses.append(QuotaStatus(key, limit, used / 1000, waiting / 1000))
     return tuple(statuses)

@@ -1,6 +1,6 @@
 """Whose turn it is on one level, and how many jobs stand before one.
 
-The project that uses least comes first, and within a project the oldest.
+The project that uses least comes first, now and lately, and within a project the oldest.
 
 A job that has waited longer than the policy's patience is not made to pay for younger ones of its project
 that overtook it: they are left out of its project's share.
@@ -77,11 +77,12 @@ class _ProjectCandidates:
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
             used = {
-                what: value - self._younger.get(what, 0) for what, value in project.used.items()
+                what: value - self._younger.get(what, 0)
+                for what, value in snapshot.used_by(entry.gang.project_id).items()
             }
             return share(used, snapshot.totals)
         if self._share is None:
-            self._share = share(project.used, snapshot.totals)
+            self._share = share(snapshot.used_by(entry.gang.project_id), snapshot.totals)
         return self._share
 
     def _count_younger(self, entry: Entry, project: Project) -> None:
@@ -168,9 +169,9 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     return before + 1
 
 
-def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, int]:
+def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
     """Return what a project uses when all that wait on these levels have started."""
-    used = dict(snapshot.projects[project_id].used)
+    used = dict(snapshot.used_by(project_id))
     for key in levels:
         groups = snapshot.queue.levels[key]
         for what, amount in groups.own(project_id).sums.items() if project_id in groups else ():
@@ -179,7 +180,7 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
 
 
 def _earlier(
-    snapshot: Snapshot, used: dict[str, int], group: Group, turn: tuple[float, Entry]
+    snapshot: Snapshot, used: dict[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
     """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
     low, high = 0, len(group.waiting)
@@ -192,7 +193,9 @@ def _earlier(
     return low
 
 
-def _key(snapshot: Snapshot, before: dict[str, int], group: Group, at: int) -> tuple[float, Entry]:
+def _key(
+    snapshot: Snapshot, before: dict[str, float], group: Group, at: int
+) -> tuple[float, Entry]:
     """Return the sort key of the turn of a project's job number `at`: the share when the ones before it have
     started."""
     count = len(group.waiting)

@@ -49,6 +49,8 @@ class Gang(Struct, frozen=True, gc=False):
     #: Nanoseconds since the epoch.
     created: Nanos
     replicas: Replicas
+    #: Who is responsible for it; "" = it is not known.
+    person: str = ""
     #: What it takes of each metric of its project and region while it is placed.
     quota: tuple[tuple[str, float], ...] = ()
     #: On-demand work may preempt it.
@@ -238,6 +240,7 @@ def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
         priority=spec.scheduling.priority,
         created=job.created,
         replicas=replicas,
+        person=job.creator.person if job.creator is not None else "",
         quota=quota,
         spot=strategy is Strategy.SPOT,
         longest=_in_steps(spec.scheduling.timeout),

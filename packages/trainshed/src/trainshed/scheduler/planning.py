@@ -57,8 +57,9 @@ class _Planner:
         self._now = now
         #: By request, the longest run times with which it did not fit; 0 = it does not fit at all.
         self._failed: dict[ResourceRequest, set[int]] = {}
-        #: (project, "" = any; request; spot) for which preempting all that may be would not be enough.
-        self._hopeless: set[tuple[str, ResourceRequest, bool]] = set()
+        #: (project and person, None = any; request; spot) for which preempting all that may be would not be
+        #: enough.
+        self._hopeless: set[tuple[tuple[str, str] | None, ResourceRequest, bool]] = set()
         #: Requests that nothing but a reservation can help in this plan.
         self._refused: set[ResourceRequest] = set()
         self._preemption = Preemption(snapshot, self._transaction)
@@ -156,7 +157,8 @@ class _Planner:
         or is sure to as soon as what is given back is there."""
         reserve = self._may_reserve(entry)
         request, spot = entry.shape.request, entry.gang.spot
-        keys = (("", request, spot), (entry.gang.project_id, request, spot))
+        account = (entry.gang.project_id, entry.gang.person)
+        keys = ((None, request, spot), (account, request, spot))
         hopeful = self._preemption.possible and self._hopeless.isdisjoint(keys)
         if not (reserve or hopeful):
             return False

@@ -7,15 +7,17 @@ decides anything.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import NodeCondition, QuotaKey
+from trainshed.core.capacity import EACH, NodeCondition, QuotaKey
+from trainshed.core.catalog.quotas import GLOBAL, JOBS
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
+from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler.entries import (
     CPUS,
     MEMORY,
@@ -261,6 +263,8 @@ class Queue:
         return self._back_offs[0][0] if self._back_offs else 0
 
 
+HALF_LIFE: Final = 7 * 24 * HOUR
+"""Nanoseconds after which past use counts half."""
 AT_ONCE = QuotaKey("", "", REPLICAS)
 """The key of the meter of how many replicas run at once."""
 _COPIED = (
@@ -319,6 +323,12 @@ class Snapshot:
         self.totals: dict[str, int] = {}
         #: For whom the last plan reserved resources; explanations read it, plans do not.
         self.reservations: tuple[Reservation, ...] = ()
+        #: See `set_exhausted`.
+        self.exhausted: Mapping[QuotaKey, str] = {}
+        #: What past use counts now, as a part of `Project.past`.
+        self.fading = 1.0
+        #: The first moment of which something is remembered (ns); 0 = there is none.
+        self._past_since = 0
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
         self._shapes = Shapes()
@@ -351,6 +361,52 @@ class Snapshot:
         """Set all limits that an operator has set: those left out are not set any more."""
         self._quotas = dict(quotas)
         self._set_limits()
+
+    def add_past(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
+        """Remember for the fair share what a project used between two moments. It counts as if the project
+        still used it, times 1 - 2 ** -(duration / HALF_LIFE), and half as much after each `HALF_LIFE`."""
+        if ended <= began:
+            return
+        # What lies back is not made smaller with time, since that is a lot: what is new is made larger.
+        self._past_since = self._past_since or ended
+        grown = 2 ** ((ended - self._past_since) / HALF_LIFE)
+        weight = (1 - 2 ** -((ended - began) / HALF_LIFE)) * grown * HOUR / (ended - began)
+        if used.project_id not in self.projects:
+            self.projects[used.project_id] = Project()
+        project = self.projects.own(used.project_id)
+        hours = {
+            REPLICAS: used.machine_hours,
+            CPUS: used.cpu_hours * 1000,
+            MEMORY: used.gigabyte_hours * 1e9,
+            used.accelerator: used.gpu_hours,
+        }
+        past = dict(project.past)
+        for what, value in hours.items():
+            if value:
+                past[what] = past.get(what, 0.0) + value * weight
+        project.past = past
+
+    def set_time(self, now: Nanos) -> None:
+        """Set the moment for which past use is counted."""
+        if self._past_since:
+            self.fading = 2 ** -((now - self._past_since) / HALF_LIFE)
+
+    def used_by(self, project_id: str) -> Mapping[str, float]:
+        """Return what counts for the share of a project: what it uses now, and what it used lately."""
+        project = self.projects[project_id]
+        if not project.past:
+            return project.used
+        used: dict[str, float] = dict(project.used)
+        for what, value in project.past.items():
+            used[what] = used.get(what, 0) + value * self.fading
+        return used
+
+    def set_exhausted(self, budgets: Mapping[QuotaKey, str]) -> None:
+        """Set whose budget is used up, by the key of their number of jobs, with a sentence about it: none of
+        their jobs starts."""
+        if budgets != self.exhausted:
+            self.exhausted = budgets
+            self._set_limits()
 
     def _set_limits(self) -> None:
         for key in self.meters:
@@ -407,7 +463,10 @@ class Snapshot:
 
     def limit(self, key: QuotaKey) -> float | None:
         """Return a quota's limit; None = it has none."""
-        return self._quotas.get(key)
+        limit = self._quotas.get(key)
+        if limit is None and key.person:
+            return self._quotas.get(replace(key, person=EACH))
+        return limit
 
     def quotas_set(self) -> Iterator[QuotaKey]:
         return iter(self._quotas)
@@ -433,9 +492,12 @@ class Snapshot:
         """Return who is charged for gangs of that shape and this one's project."""
         if gang.project_id not in self.projects:
             self.projects[gang.project_id] = Project()
+        taken = [(metric, gang.region, value) for metric, value in shape.amounts]
+        taken.append((JOBS, GLOBAL, amount(1)))
         quotas = [
-            (QuotaKey(gang.project_id, gang.region, metric), taken)
-            for metric, taken in shape.amounts
+            (QuotaKey(gang.project_id, region, metric, person), value)
+            for metric, region, value in taken
+            for person in dict.fromkeys(("", gang.person))
         ]
         for key, _ in quotas:
             if key not in self.meters:
@@ -447,6 +509,8 @@ class Snapshot:
     def _limit(self, key: QuotaKey) -> int | None:
         if key == AT_ONCE:
             return None if self.policy.strict else amount(self.policy.max_replicas)
+        if key in self.exhausted:
+            return 0
         limit = self.limit(key)
         return None if limit is None else amount(limit)
 

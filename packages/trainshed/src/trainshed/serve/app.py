@@ -33,6 +33,7 @@ from trainshed.core.idling import IdlePolicy
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import DEFAULT_BUCKET, JobUid
 from trainshed.core.retention import Retention, RetentionReport
+from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.port import BringsImages, Engine, ServiceAccess, TakesMemory
@@ -67,6 +68,7 @@ from trainshed.serve.engine_adapters import (
     viewer_terms,
 )
 from trainshed.serve.setting_facts import described
+from trainshed.serve.setting_types import prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.logs.reader import LogReader
@@ -79,6 +81,8 @@ from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
 from trainshed.viewers.service import LocalViewers, ViewerPool
 
+_TENSORBOARDS = 4
+"""TensorBoards that run at once, each with at most 2 GiB; beyond that the one used least lately is ended."""
 _ANY_NUMBER = 1 << 30
 """The limit of replicas at once if a cluster itself limits how many it takes."""
 
@@ -93,8 +97,7 @@ class App(Struct, frozen=True):
     runtimes: LocalRuntimes
     services: Services
     lag: LagMeter
-    #: None: the service starts no viewers.
-    viewers: LocalViewers | None
+    viewers: LocalViewers
     retention: RetentionTimer
     outbox: OutboxWorker
     idling: IdleWatch
@@ -246,6 +249,7 @@ def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) 
         curves=JobCurves(_curve_stores(shared)),
         meters=shared.meters,
         outbox=outbox,
+        prices=Prices(prices_of(settings.prices)),
     )
 
 
@@ -288,7 +292,7 @@ def _services(
     controller: Controller,
     suggesting: StudyOperations,
     exports: OperationWorker,
-    viewers: LocalViewers | None,
+    viewers: LocalViewers,
     lag: LagMeter,
     retention: Callable[[], RetentionTimer],
     stopping: asyncio.Event,
@@ -320,7 +324,7 @@ def _services(
         buckets=shared.adapter,
         history=BucketHistory(shared.settings.data / "buckets", shared.adapter),
         shells=_shells(bootstrap, engine),
-        views=_views(bootstrap, viewers) if viewers is not None else None,
+        views=_views(bootstrap, viewers),
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
@@ -404,18 +408,14 @@ def _address(bootstrap: Bootstrap) -> str:
     return browsers_address(bootstrap.settings, bootstrap.listener.getsockname()[1])
 
 
-def _viewers(
-    shared: _Shared, runtimes: LocalRuntimes, stopping: asyncio.Event
-) -> LocalViewers | None:
+def _viewers(shared: _Shared, runtimes: LocalRuntimes, stopping: asyncio.Event) -> LocalViewers:
     settings = shared.settings
-    if not settings.tensorboards:
-        return None
     return LocalViewers(
         settings.data / "viewers",
         runtimes,
         BucketDirectories(shared.buckets).find,
         viewer_terms(settings, shared.engine),
-        pool=ViewerPool(settings.tensorboards),
+        pool=ViewerPool(_TENSORBOARDS),
         closing=stopping,
     )
 
@@ -499,6 +499,7 @@ def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
         project=settings.project,
         region=settings.region,
         bucket=DEFAULT_BUCKET,
+        prices=Prices(prices_of(settings.prices)),
         notify=tuple(table.name for table in settings.notify),
         pages=_address(bootstrap),
         configured=described(settings, bootstrap.origins),

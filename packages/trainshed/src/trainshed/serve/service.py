@@ -159,8 +159,7 @@ class Service:
         await asyncio.gather(serving, front.close(DRAIN))
         await self._end_work()
         await self._app.advisor.close()
-        if self._app.viewers is not None:
-            await self._app.viewers.close()
+        await self._app.viewers.close()
         self._app.runtimes.close()
         with contextlib.suppress(OSError):
             # The disk may have become read-only; readers of the file check whether the process lives.

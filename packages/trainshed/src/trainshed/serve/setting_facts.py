@@ -53,6 +53,7 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "node_cpus": "CPUs that each node is said to have; 0 = its share of the machine",
         "node_memory": "GiB that each node is said to have; 0 = its share of the machine",
         "node_accelerators": "Accelerators that each node is said to have; empty = what the driver reports",
+        "prices": "What an hour of a machine type or an accelerator costs; empty = nothing",
         "lease": "Seconds after which a node or replica that does not answer counts as lost",
         "engines": "Settings of engines that other packages bring",
     },
@@ -78,7 +79,6 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "enforce_disk": "End a replica whose files take more than its disk",
         "shell": "Whether there are shells in replicas",
         "autopsy_ttl": "Hours for which what a failed replica left is kept; 0 = not at all",
-        "tensorboards": "TensorBoards that run at once; 0 = none are started",
     },
     "Notifications": {
         "notify": "Whom jobs may have told of their end",

@@ -136,6 +136,29 @@ def accelerators_of(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(accelerators)
 
 
+def prices_of(text: str) -> dict[str, float]:
+    """Return `n1-standard-8=0.38,NVIDIA_L4=0.7` as a mapping. Raises ValueError."""
+    from trainshed.core.catalog.accelerators import accelerator_types
+    from trainshed.core.catalog.machines import machine_types
+    from trainshed.core.names import Api
+
+    types = [*machine_types(), *accelerator_types(Api.VERTEX)]
+    prices: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        kind, _, amount = part.strip().partition("=")
+        if kind not in types:
+            raise ValueError(
+                f"{kind!r} is neither a machine type nor an accelerator type.{near(kind, types)}"
+            )
+        try:
+            prices[kind] = float(amount)
+        except ValueError:
+            prices[kind] = -1
+        if not 0 <= prices[kind] < float("inf"):
+            raise ValueError(f"{part!r} is not of the form TYPE=AMOUNT with an amount of 0 or more")
+    return prices
+
+
 def _check_engine(name: str) -> None:
     if name == "local":
         return
@@ -246,6 +269,7 @@ Project = Annotated[str, Checked(_check_project)]
 BucketNames = Annotated[str, Checked(_check_buckets)]
 Directories = Annotated[str, Checked(_check_paths)]
 NodeAccelerators = Annotated[str, Checked(accelerators_of)]
+PriceList = Annotated[str, Checked(prices_of)]
 Age = Annotated[str, Checked(_check_age)]
 Size = Annotated[str, Checked(_check_size)]
 WebUrl = Annotated[str, Checked(_check_web_url)]

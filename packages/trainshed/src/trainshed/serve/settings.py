@@ -31,6 +31,7 @@ from trainshed.serve.setting_types import (
     NotifyTables,
     Port,
     Positive,
+    PriceList,
     Project,
     Region,
     Size,
@@ -127,14 +128,14 @@ class Settings(Struct, frozen=True):
     enforce_disk: bool = False
     #: Whether shells can be opened in replicas.
     shell: Literal["on", "off"] = "on"
-    #: TensorBoards that run at once to show what jobs wrote; 0 = none are started.
-    tensorboards: Count = 4
     #: Hours for which autopsies of failed replicas are kept; 0 = not at all.
     autopsy_ttl: Amount = 24.0
     #: How long a job is kept after its end; "" = for ever.
     retention_jobs: Age = ""
     #: How much the logs of all jobs that are over may take; "" = any size.
     retention_size: Size = ""
+    #: What an hour of a machine type, or of an accelerator, costs: TYPE=AMOUNT,…; what is left out is free.
+    prices: PriceList = ""
     #: The mail server for `notify`, as smtp://USER@HOST:PORT; "" = there is none.
     smtp: MailServer = ""
     #: The sender's address of mail.

@@ -2,8 +2,12 @@
 (ADR 3)."""
 
 import enum
+from typing import Final
 
 from msgspec import Struct
+
+PERSON: Final = "@person"
+"""Stands among the labels for the address of whoever is responsible for a work; no label has this key."""
 
 
 class Column(enum.Enum):

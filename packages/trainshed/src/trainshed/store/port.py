@@ -19,6 +19,7 @@ from trainshed.core.notifications import Notification
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.units import Nanos
+from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
 from trainshed.store.access import Access
 from trainshed.store.conditions import Condition
@@ -115,6 +116,8 @@ class Commit(Struct, frozen=True):
     model: ModelVersion | None = None
     #: Notifications that are put into the outbox in the same transaction.
     notifications: tuple[Notification, ...] = ()
+    #: What the job has given back in the step. It is kept for 400 days, whatever becomes of the job.
+    uses: tuple[Use, ...] = ()
 
 
 class JobQuery(Struct, frozen=True):
@@ -295,7 +298,14 @@ class Reader(Protocol):
         ...
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
-        """Return all quotas that an operator has set, ordered by project, region and metric."""
+        """Return all quotas that an operator has set, ordered by project, region, metric and person."""
+        ...
+
+    async def machine_time(
+        self, project_id: str | None, since: Nanos, until: Nanos
+    ) -> tuple[MachineTime, ...]:
+        """Return what attempts that have given their places back used between two moments, summed up where
+        all but the job is the same. `project_id` None: in all projects."""
         ...
 
 

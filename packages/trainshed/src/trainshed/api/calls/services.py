@@ -22,6 +22,7 @@ from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
 from trainshed.core.units import Bytes, Nanos
+from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.audit import AuditRow
@@ -116,8 +117,12 @@ class CapacityView(Protocol):
 
     def nodes(self) -> tuple[NodeStatus, ...]: ...
 
-    def quotas(self, project_id: str, region: str) -> tuple[QuotaStatus, ...]:
-        """Return every quota of the project in the region that has a limit or is used."""
+    def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
+        """Return every quota of the project that has a limit or is used."""
+        ...
+
+    def holding(self) -> tuple[Job, ...]:
+        """Return the jobs that hold places now."""
         ...
 
     def load(self) -> Load:
@@ -327,6 +332,7 @@ class ApiSettings(Struct, frozen=True):
     bucket: str = ""
     #: Most trials of a study; 0 = any number.
     max_study_trials: int = MAX_TRIALS
+    prices: Prices = Prices()
     #: Notification targets that jobs may name.
     notify: tuple[str, ...] = ()
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.

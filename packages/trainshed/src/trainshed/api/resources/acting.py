@@ -20,8 +20,11 @@ async def actor_of(reader: Reader, principal: Principal) -> Actor:
         raise Unauthenticated(
             f"The access token is that of the job {uid}, which is not there: use a token of your own."
         ) from None
-    acting = job.creator.job if job.creator is not None else None
-    return Actor(principal.email, ActingJob(uid, job.name, acting.root if acting else uid))
+    creator = job.creator
+    acting = creator.job if creator is not None else None
+    person = creator.person if creator is not None else ""
+    root = acting.root if acting else uid
+    return Actor(principal.email, ActingJob(uid, job.name, root, person))
 
 
 async def refuse_cancel(reader: Reader, actor: Actor, work: Work) -> None:

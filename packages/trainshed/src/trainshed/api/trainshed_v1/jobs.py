@@ -36,9 +36,9 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
-from trainshed.core.works import Work
+from trainshed.core.works import Work, person_of
 from trainshed.eventloop.lag import Lag
-from trainshed.store.conditions import Column, Condition, Either, Equal, Every
+from trainshed.store.conditions import PERSON, Column, Condition, Either, Equal, Every, Labelled
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -46,6 +46,7 @@ from trainshed.wire.trainshed_v1.settings import SettingList
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _ALL_PROJECTS: Final = "-"
+_ME: Final = "me"
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 500
 
@@ -114,16 +115,19 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
-    /trainshed/v1/jobs?project=P[&state=S][&search=TEXT][&displayName=N][&glance=true][&limit=N][&pageToken=T]`:
+    /trainshed/v1/jobs?project=P[&state=S][&user=U][&search=TEXT][&displayName=N][&glance=true][&limit=N][&pageToken=T]`:
     list what clients made, newest first; `project=-`: of all projects.
 
-    `state`: one or several. `search`: words in the display name, the id or a label. `displayName`: exactly
-    this name, of any age at the same cost. `glance`: tell what each does at the moment. `?parent=NAME` in
-    place of the project lists what a tuning job or pipeline made: the jobs of its trials, or its job.
+    `state`: one or several. `user`: whose, by the address; `me`: the caller's. `search`: words in the display
+    name, the id or a label. `displayName`: exactly this name, of any age at the same cost. `glance`: tell
+    what each does at the moment. `?parent=NAME` in place of the project lists what a tuning job or pipeline
+    made: the jobs of its trials, or its job.
     """
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
     display_name = call.parameter("displayName")
+    user = call.parameter("user")
+    user = call.principal.email if user == _ME else user
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
@@ -132,11 +136,12 @@ async def list_(call: JsonCall) -> records.JobList:
         return (
             (not states or views.state(work) in states)
             and (not display_name or work.display_name == display_name)
+            and (not user or person_of(work) == user)
             and all(_mentions(work, word) for word in words)
         )
 
     # What the token of a page is bound to, besides whose jobs are listed.
-    bound = (",".join(sorted(states)), call.parameter("search"), display_name)
+    bound = (",".join(sorted(states)), call.parameter("search"), display_name, user)
     if parent := call.parameter("parent"):
         return await _list_below(call, parent, passes, size, bound)
     project = _project(call.parameter("project"))
@@ -144,8 +149,8 @@ async def list_(call: JsonCall) -> records.JobList:
         call.services.reader,
         JobQuery(project, None, None, limit=size),
         JobFilter(
-            passes if states or words or display_name else everything,
-            _stored_as(states, display_name),
+            passes if states or words or display_name or user else everything,
+            _stored_as(states, display_name, user),
         ),
         token=call.parameter("pageToken"),
         question=(project, *bound),
@@ -243,14 +248,16 @@ def _project(text: str) -> str:
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
-def _stored_as(states: Collection[JobState], display_name: str) -> Condition | None:
-    """Return the store's condition for works in one of these states with this display name; no states, or "":
-    any."""
+def _stored_as(states: Collection[JobState], display_name: str, user: str) -> Condition | None:
+    """Return the store's condition for works in one of these states, with this display name, of this person;
+    no states, or "": any."""
     conditions: list[Condition] = []
     if states:
         conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))
     if display_name:
         conditions.append(Equal(Column.DISPLAY_NAME, display_name))
+    if user:
+        conditions.append(Labelled(PERSON, user))
     return Every(tuple(conditions)) if conditions else None
 
 

@@ -38,6 +38,7 @@ from trainshed.api.trainshed_v1 import (
     launches,
     log_pages,
     logs,
+    machine_time,
     models,
     nodes,
     progress,
@@ -72,7 +73,7 @@ _IN_PROJECTS: Final = frozenset(
         "trainshed.v1.Models.Describe",
         "trainshed.v1.Quotas.List",
         "trainshed.v1.Quotas.Set",
-        "trainshed.v1.Quotas.Clear",
+        "trainshed.v1.Usage.List",
         "trainshed.v1.Secrets.List",
         "trainshed.v1.Secrets.Set",
         "trainshed.v1.Secrets.Delete",
@@ -126,9 +127,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:set"): Method(
         "trainshed.v1.Quotas.Set", quotas.set_, body=capacity.QuotaLimit
     ),
-    ("POST", "quotas:clear"): Method(
-        "trainshed.v1.Quotas.Clear", quotas.clear, body=capacity.QuotaKey
-    ),
+    ("GET", "usage"): Method("trainshed.v1.Usage.List", machine_time.list_),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(

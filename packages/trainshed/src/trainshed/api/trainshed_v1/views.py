@@ -23,7 +23,7 @@ from trainshed.core.study.spec import (
 )
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.works import Work
+from trainshed.core.works import Work, person_of
 from trainshed.store.conditions import Column, Condition, Either, Equal
 from trainshed.store.logs.lines import LogLine
 from trainshed.wire.trainshed_v1 import capacity, timeline
@@ -59,6 +59,7 @@ def summary(job: Work) -> records.JobSummary:
         project=job.name.project_id,
         job_id=job.name.job_id,
         display_name=job.display_name,
+        user=person_of(job),
         state=state(job).value,
         create_time=text_micros(job.created),
         start_time=text_micros(job.started),

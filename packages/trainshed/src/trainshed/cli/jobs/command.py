@@ -69,6 +69,8 @@ command.add_command(
     metavar="STATE",
     help="Show only jobs in this state, such as RUNNING.",
 )
+@click.option("--mine", "user", flag_value="me", help="Show only your own jobs.")
+@click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
 @click.option(
     "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
 )
@@ -90,6 +92,7 @@ def list_(
     endpoint: Endpoint,
     *,
     state: str | None,
+    user: str | None,
     project: str | None,
     parent: str | None,
     limit: int,
@@ -103,7 +106,9 @@ def list_(
     above = find_job(client, parent, chosen)["name"] if parent else None
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
-    jobs = list_jobs(client, chosen, state=state, limit=wanted, parent=above, glance=True)
+    jobs = list_jobs(
+        client, chosen, state=state, user=user, limit=wanted, parent=above, glance=True
+    )
     if form == "json":
         print_data(jobs)
         return
@@ -183,10 +188,12 @@ def job_fields(
 ) -> tuple[Field, ...]:
     """Return the columns of a list of these jobs."""
     kinds = any(job.kind != "custom" for job in jobs)
+    people = len({job.user for job in jobs}) > 1
     return (
         Field("JOB", "id"),
         *([Field("KIND", "kind")] if kinds else []),
         Field("NAME", "display_name", flexible=True),
+        *([Field("BY", "user")] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
         Field("CREATED", "created", lambda created: local_moment(created, zone)),
         Field("LASTED", None, lambda job: job.lasted(now), right=True),

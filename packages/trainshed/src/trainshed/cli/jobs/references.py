@@ -46,6 +46,7 @@ def list_jobs(
     project: str,
     *,
     state: str | None = None,
+    user: str | None = None,
     limit: int | None = 20,
     parent: str | None = None,
     display_name: str | None = None,
@@ -54,9 +55,9 @@ def list_jobs(
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
-    created. `state`: one state, or several separated by commas. `display_name`: only jobs of that
-    name. `search`: only jobs with this text in the name, the id or a label. `glance`: with what each job does
-    at the moment.
+    created. `state`: one state, or several separated by commas. `user`: only jobs of this person, or of
+    "me". `display_name`: only jobs of that name. `search`: only jobs with this text in the name, the id or a
+    label. `glance`: with what each job does at the moment.
 
     Raises Refused, Unreachable.
     """
@@ -70,6 +71,7 @@ def list_jobs(
             project=None if parent else project,
             parent=parent,
             state=state,
+            user=user,
             displayName=display_name,
             search=search,
             limit=wanted,

@@ -113,6 +113,8 @@ class JobView:
     tensorboard: str = ""
     #: Who submitted it; "" = not known.
     creator: str = ""
+    #: The address of whoever is responsible for it; "" = not known.
+    user: str = ""
     #: Why and when its log was deleted; "" = it was not.
     log_deleted: str = ""
     #: How far it is, and how long it will still run, as text; "" = not known.
@@ -157,6 +159,7 @@ class JobView:
             links=tuple((job.web_access_uris or {}).items()),
             tensorboard=job.tensorboard_uri or "",
             creator=one_line(job.creator),
+            user=one_line(job.user),
             log_deleted=one_line(job.log_deleted),
             progress=_progress_of(job),
         )

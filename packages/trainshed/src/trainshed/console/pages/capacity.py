@@ -129,14 +129,8 @@ async def set_quota(visit: Visit) -> Response:
     return _to_queue(visit)
 
 
-async def clear_quota(visit: Visit) -> Response:
-    """`POST /quotas/clear`: go back to the default of a quota. Raises Refused."""
-    await visit.do("POST", "quotas:clear", _quota(visit))
-    return _to_queue(visit)
-
-
 def _quota(visit: Visit) -> dict[str, str]:
-    return {name: visit.form.get(name, "") for name in ("project", "region", "metric")}
+    return {name: visit.form.get(name, "") for name in ("project", "region", "metric", "user")}
 
 
 def _to_queue(visit: Visit) -> Response:

@@ -33,16 +33,21 @@ async def page(visit: Visit) -> View:
         "jobs",
         project=visit.project,
         state=visit.query("state"),
+        user=visit.query("user"),
         search=visit.query("search")[:200],
         glance="true",
         limit=str(_PAGE if token else _shown(visit.query("rows"))),
         pageToken=token,
     )
+    own = visit.principal.email
     rows = {
-        f"job-{job.uid}": Part("_job_row.html", {"job": job, **row(job)}) for job in listed.jobs
+        f"job-{job.uid}": Part(
+            "_job_row.html", {"job": job, "by": job.user if job.user != own else "", **row(job)}
+        )
+        for job in listed.jobs
     }
     further = visit.next_page(listed.next_page_token)
-    is_filtered = bool(visit.query("state") or visit.query("search"))
+    is_filtered = any(visit.query(name) for name in ("state", "user", "search"))
     return View(
         "Jobs",
         "_job_rows.html" if token else "jobs.html",
@@ -50,6 +55,8 @@ async def page(visit: Visit) -> View:
             "jobs": listed.jobs,
             "filters": FILTERS,
             "is_filtered": is_filtered,
+            "is_shared": bool(visit.query("user"))
+            or any(job.user not in ("", own) for job in listed.jobs),
             # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
             # (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",

@@ -12,8 +12,10 @@ from trainshed.wire.trainshed_v1.access import (
     IssuedToken,
     TokenList,
 )
+from trainshed.wire.trainshed_v1.capacity import UsageReport
 
 _ALL: Final = "-"
+_WAYS: Final = (("user", "By person"), ("project", "By project"), ("machine", "By machine"))
 
 
 async def page(visit: Visit) -> View:
@@ -65,8 +67,18 @@ async def _team(visit: Visit, made: IssuedToken | None = None) -> View:
         "tokens": tokens,
         "made": made,
         "roles": tuple(ROLES),
+        "usage": await visit.get_if_allowed(
+            UsageReport, "usage", project=visit.project, by=_by(visit)
+        ),
+        "by": _by(visit),
+        "ways": _WAYS,
     }
     return View("Team", "team.html", values, place="team")
+
+
+def _by(visit: Visit) -> str:
+    by = visit.query("by")
+    return by if by in dict(_WAYS) else "user"
 
 
 async def _change(visit: Visit, *, remove: bool) -> Response:

@@ -12,6 +12,16 @@ from trainshed.core.catalog.machines import machine_types
 from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
 from trainshed.core.names import Api
 
+JOBS = "jobs"
+"""The metric of how many jobs hold their places at once, in all regions together."""
+GLOBAL = "global"
+"""In place of a region: metrics that have none."""
+GPU_HOURS = "gpu_hours_per_month"
+CPU_HOURS = "cpu_hours_per_month"
+COST = "cost_per_month"
+BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
+"""Metrics of what is used in a calendar month."""
+OF_ALL_REGIONS = (JOBS, *BUDGETS)
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}
@@ -57,6 +67,7 @@ def metrics() -> tuple[str, ...]:
             | ml_devices
             | {f"{ML}cpus"}
             | set(_DISKS)
+            | set(OF_ALL_REGIONS)
             | {f"{ML}{disk}" for disk in _DISKS if disk != "hyperdisk_balanced_gb"}
         )
     )

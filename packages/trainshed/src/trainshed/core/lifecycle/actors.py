@@ -15,6 +15,8 @@ class ActingJob(Struct, frozen=True):
     name: JobName
     #: The job that begins the line in which each job made the next; the job itself if a person made it.
     root: JobUid
+    #: The address of whoever made that first job.
+    person: str = ""
 
 
 class Actor(Struct, frozen=True):
@@ -24,6 +26,11 @@ class Actor(Struct, frozen=True):
     email: str
     #: The job whose program it was; None = it was a person.
     job: ActingJob | None = None
+
+    @property
+    def person(self) -> str:
+        """The address of the person or service account who answers for it: quotas and usage count by it."""
+        return self.job.person if self.job is not None else self.email
 
     def __str__(self) -> str:
         return f"the job {self.job.name}" if self.job is not None else self.email

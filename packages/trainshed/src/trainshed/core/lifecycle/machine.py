@@ -188,6 +188,7 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
     transition.fire_job(JobTrigger.ADMITTED)
     transition.change(
         attempt=job.attempt + 1,
+        placed=transition.now,
         not_before=0,
         short_disks=(),
         stalled_nodes=(),
@@ -578,6 +579,7 @@ def give_up(job: Job, event: Event, cause: str, now: Nanos) -> Step:
         state=job.state if lives else outcome.state,
         error=None if lives else outcome.error,
         ended=0 if lives else at,
+        placed=job.placed if lives else 0,
         updated=at,
     )
     return Step(ended, (timeline.refused_event(type(event).__name__, cause, now),))

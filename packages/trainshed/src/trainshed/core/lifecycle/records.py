@@ -108,6 +108,8 @@ class Job(Struct, frozen=True):
     ended: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
+    #: Since when it holds its places on nodes (ns); 0 = it holds none.
+    placed: Nanos = 0
     #: State of that attempt; WAITING while no attempt has places.
     phase: AttemptState = AttemptState.WAITING
     replicas: tuple[Replica, ...] = ()

@@ -69,7 +69,8 @@ class Transition:
     def step(self) -> Step:
         """Return the result of the transition."""
         if self.job is not self._before:
-            self.job = replace(self.job, updated=max(self.now, self.job.updated))
+            placed = self.job.placed if self.job.is_placed else 0
+            self.job = replace(self.job, placed=placed, updated=max(self.now, self.job.updated))
         return Step(self.job, tuple(self._entries))
 
     def record(self, *entries: TimelineEntry) -> None:

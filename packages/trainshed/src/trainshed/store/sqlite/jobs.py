@@ -30,7 +30,14 @@ from trainshed.store.records import ADVICE, Operation
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.resources import put as put_notifications
-from trainshed.store.sqlite.rows import Parameters, etag, intent, name_parameters, quota_parameters
+from trainshed.store.sqlite.rows import (
+    Parameters,
+    etag,
+    intent,
+    name_parameters,
+    quota_parameters,
+    use_parameters,
+)
 from trainshed.store.sqlite.setting_aside import job_set_aside
 from trainshed.store.sqlite.writes import (
     append_timeline,
@@ -44,6 +51,8 @@ from trainshed.store.sqlite.writes import (
 )
 
 _SQL = load_statements("jobs.sql")
+_USES_KEPT = 400 * 24 * 3600 * 10**9
+"""Nanoseconds."""
 _OF_A_JOB = (
     *("delete_job", "delete_work", "delete_labels", "delete_timeline", "delete_intents"),
     *("delete_trials", "delete_measurements"),
@@ -118,9 +127,10 @@ class SqliteIntake:
                 _SQL["replace_labels"], {"uid": uid, "labels": encoded, "now": now}
             ).fetchall()
             connection.execute(_SQL["delete_labels"], {"uid": uid})
-            put_labels(connection, uid, labels)
             record, current, updated, kind = row
-            return decode_job(record, current, updated, kind)
+            work = decode_job(record, current, updated, kind)
+            put_labels(connection, work)
+            return work
 
         concerns(name.project_id, str(name))
         return await self._writer.run("replace_labels", work)
@@ -287,6 +297,7 @@ class SqliteLedger:
             measurement_parameters(StudyUid(job.uid), number, measurement)
             for number, measurement in commit.measurements
         ]
+        uses = [use_parameters(use) for use in commit.uses]
         stores = [storing(made) for made in commit.made]
         if commit.model is not None:
             stores.append(registering(commit.model))
@@ -302,6 +313,9 @@ class SqliteLedger:
                 )
             append_timeline(connection, job.uid, commit.timeline)
             put_notifications(connection, commit.notifications)
+            for use in uses:
+                connection.execute(_SQL["put_use"], use)
+                connection.execute(_SQL["forget_use"], {"before": use["ended"] - _USES_KEPT})
             put_trials(connection, trials)
             put_measurements(connection, measurements)
             try:

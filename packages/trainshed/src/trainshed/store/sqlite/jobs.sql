@@ -76,12 +76,22 @@ ON CONFLICT (node) DO UPDATE SET reason = excluded.reason WHERE excluded.reason 
 DELETE FROM drained_nodes WHERE node = :node;
 
 -- name: set_quota
-INSERT INTO quotas (project_id, region, metric, ceiling)
-VALUES (:project_id, :region, :metric, :ceiling)
-ON CONFLICT (project_id, region, metric) DO UPDATE SET ceiling = excluded.ceiling;
+INSERT INTO quotas (project_id, region, metric, person, ceiling)
+VALUES (:project_id, :region, :metric, :person, :ceiling)
+ON CONFLICT (project_id, region, metric, person) DO UPDATE SET ceiling = excluded.ceiling;
 
 -- name: clear_quota
-DELETE FROM quotas WHERE project_id = :project_id AND region = :region AND metric = :metric;
+DELETE FROM quotas
+WHERE project_id = :project_id AND region = :region AND metric = :metric AND person = :person;
+
+-- name: put_use
+INSERT INTO uses (project_id, person, labels, job, began, ended, machine, accelerator,
+                  machines, vcpus, memory_bytes, accelerators)
+VALUES (:project_id, :person, :labels, :job, :began, :ended, :machine, :accelerator,
+        :machines, :vcpus, :memory_bytes, :accelerators);
+
+-- name: forget_use
+DELETE FROM uses WHERE rowid = (SELECT min(rowid) FROM uses) AND ended < :before;
 
 -- name: acquire
 UPDATE leader SET epoch = epoch + 1, owner = :owner WHERE id = 1 RETURNING epoch;

@@ -9,6 +9,8 @@ from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobName, JobUid
+from trainshed.core.units import Nanos
+from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
 from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
@@ -17,6 +19,7 @@ from trainshed.store.sqlite.connections import Reading, load_statements
 from trainshed.store.sqlite.narrowing import narrowed, walk
 from trainshed.store.sqlite.rows import (
     Parameters,
+    machine_time,
     name_parameters,
     node_drain,
     operation,
@@ -124,6 +127,15 @@ class SqliteReader:
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
         return self._all("quotas", {}, quota)
+
+    async def machine_time(
+        self, project_id: str | None, since: Nanos, until: Nanos
+    ) -> tuple[MachineTime, ...]:
+        parameters = {"project_id": project_id, "since": since, "until": until}
+        rows = await self._snapshots.aside(
+            lambda connection: connection.execute(_SQL["machine_time"], parameters).fetchall()
+        )
+        return tuple(map(machine_time, rows))
 
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]

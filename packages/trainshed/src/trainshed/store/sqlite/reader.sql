@@ -48,7 +48,16 @@ SELECT record FROM operations WHERE name > :after AND name < :before ORDER BY na
 SELECT node, since, reason FROM drained_nodes ORDER BY node;
 
 -- name: quotas
-SELECT project_id, region, metric, ceiling FROM quotas ORDER BY project_id, region, metric;
+SELECT project_id, region, metric, person, ceiling FROM quotas
+ORDER BY project_id, region, metric, person;
+
+-- name: machine_time
+SELECT project_id, person, labels, machine, accelerator,
+       sum(hours * machines), sum(hours * vcpus), sum(hours * memory_bytes) / 1e9,
+       sum(hours * accelerators)
+FROM (SELECT *, (min(ended, :until) - max(began, :since)) / 3.6e12 AS hours FROM uses
+      WHERE ended > :since AND began < :until AND (:project_id IS NULL OR project_id = :project_id))
+GROUP BY project_id, person, labels, machine, accelerator;
 
 -- name: job_of_output
 SELECT job_uid FROM job_outputs WHERE project_id = :project_id AND uri = :uri ORDER BY job_uid DESC LIMIT 1;

@@ -7,10 +7,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, Collection, JobName, ModelName
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
 from trainshed.store.codec import (
     UnreadableRecord,
@@ -110,7 +113,17 @@ def work_parameters(job: Work) -> Parameters:
 
 
 def quota_parameters(key: QuotaKey) -> Parameters:
-    return {"project_id": key.project_id, "region": key.region, "metric": key.metric}
+    return msgspec.structs.asdict(key)
+
+
+def use_parameters(use: Use) -> Parameters:
+    labels = msgspec.json.encode(dict(use.labels), order="sorted").decode()
+    return msgspec.structs.asdict(use) | {"labels": labels}
+
+
+def machine_time(row: tuple[Any, ...]) -> MachineTime:
+    project_id, person, labels, *used = row
+    return MachineTime(project_id, person, tuple(msgspec.json.decode(labels).items()), *used)
 
 
 def etag(generation: int, labels_version: int) -> str:
@@ -146,8 +159,8 @@ def node_drain(row: tuple[Any, ...]) -> NodeDrain:
 
 
 def quota(row: tuple[Any, ...]) -> tuple[QuotaKey, float]:
-    project_id, region, metric, ceiling = row
-    return QuotaKey(project_id, region, metric), ceiling
+    *key, ceiling = row
+    return QuotaKey(*key), ceiling
 
 
 def operation(row: tuple[Any, ...]) -> Operation:

@@ -13,7 +13,7 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
+from trainshed.core.works import Work, person_of
 from trainshed.store.codec import (
     decode_operation,
     encode_details,
@@ -21,6 +21,7 @@ from trainshed.store.codec import (
     encode_operation,
     encode_trial,
 )
+from trainshed.store.conditions import PERSON
 from trainshed.store.port import NewWork, StaleCommit
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import load_statements
@@ -57,7 +58,7 @@ def storing(made: NewWork) -> Callable[[sqlite3.Connection], None]:
                 raise _taken(job)
             raise Unavailable("two jobs were given one number; send the request again")
         connection.execute(_WORKS["insert_work"], parameters)
-        put_labels(connection, job.uid, job.labels)
+        put_labels(connection, job)
         if output:
             connection.execute(_WORKS["insert_output"], parameters | {"uri": output})
         append_timeline(connection, job.uid, made.timeline)
@@ -71,12 +72,10 @@ def _taken(job: Work) -> AlreadyExists:
     )
 
 
-def put_labels(
-    connection: sqlite3.Connection, uid: JobUid, labels: Iterable[tuple[str, str]]
-) -> None:
-    """Add the labels by which lists find the work."""
-    for key, value in labels:
-        connection.execute(_WORKS["insert_label"], {"uid": uid, "key": key, "value": value})
+def put_labels(connection: sqlite3.Connection, work: Work) -> None:
+    """Add what lists find the work by: its labels, and whose it is."""
+    for key, value in (*work.labels, (PERSON, person_of(work))):
+        connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
 
 def append_timeline(

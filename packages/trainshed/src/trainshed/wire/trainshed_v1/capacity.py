@@ -80,9 +80,11 @@ class DrainRequest(Record, frozen=True):
 
 
 class Quota(Record, frozen=True):
-    """What a project may use of a metric at a time."""
+    """What a project may use of a metric: at a time, or in a month if its name says so."""
 
     metric: str = ""
+    #: Whose use is limited: a person's address, or "each"; "" = that of all together.
+    user: str = ""
     #: A number, or "unlimited".
     limit: float | str = 0
     #: Used by jobs that have capacity.
@@ -106,20 +108,42 @@ class QuotaList(Record, frozen=True):
     quotas: tuple[Quota, ...] = ()
 
 
-class QuotaKey(Record, frozen=True):
-    """Names a quota."""
+class QuotaLimit(Record, frozen=True):
+    """A limit to be set for a quota."""
 
     #: "" = the service's default project.
     project: str = ""
     region: str = ""
     metric: str = ""
-
-
-class QuotaLimit(QuotaKey, frozen=True):
-    """A limit to be set for a quota."""
-
+    #: See `Quota`.
+    user: str = ""
     #: A number of at least 0, or "unlimited".
     limit: float | str = 0
+
+
+class UsageRow(Record, frozen=True):
+    """What somebody or something has used."""
+
+    #: Of whom or what: an address, a project, a machine type, or the value of a label; "" = it has none.
+    name: str = ""
+    gpu_hours: float = 0
+    cpu_hours: float = 0
+    #: Of memory.
+    gigabyte_hours: float = 0
+    machine_hours: float = 0
+    #: By the setting `prices`.
+    cost: float = 0
+
+
+class UsageReport(Record, frozen=True):
+    """What was used between two moments."""
+
+    #: "-" = all projects.
+    project: str = ""
+    by: str = ""
+    since: str = ""
+    until: str = ""
+    rows: tuple[UsageRow, ...] = ()
 
 
 class ExplainRequest(Record, frozen=True):

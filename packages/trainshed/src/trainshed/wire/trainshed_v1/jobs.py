@@ -97,6 +97,8 @@ class JobSummary(Record, frozen=True):
     project: str = ""
     job_id: str = ""
     display_name: str = ""
+    #: The address of whoever is responsible for it; "" = it is not known.
+    user: str = ""
     #: A word of `JobState`, of pipelines as well.
     state: str = ""
     create_time: str = ""

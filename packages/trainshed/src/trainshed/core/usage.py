@@ -1,0 +1,123 @@
+"""What jobs use: for how long they hold machines. The report of usage, budgets and the fair share that
+remembers are counted from it. Pure.
+
+An attempt holds its places from its admission until they are given back, whether its programs run or not:
+nobody else can have them meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from trainshed.core.catalog.quotas import BUDGETS, COST, CPU_HOURS, GPU_HOURS
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.units import Nanos
+
+HOUR: Final = 3600 * 10**9
+"""Nanoseconds."""
+
+
+class MachineTime(Struct, frozen=True):
+    """What jobs that are alike have used of one machine type, in hours."""
+
+    project_id: str
+    #: The address of whoever is responsible for the jobs; "" = it is not known.
+    person: str
+    labels: tuple[tuple[str, str], ...]
+    #: The public machine type, and the type of its accelerators ("" = it has none).
+    machine: str
+    accelerator: str
+    machine_hours: float = 0
+    cpu_hours: float = 0
+    gigabyte_hours: float = 0
+    gpu_hours: float = 0
+
+
+class Use(Struct, frozen=True):
+    """Machines of one type that an attempt held."""
+
+    project_id: str
+    person: str
+    labels: tuple[tuple[str, str], ...]
+    #: The job's full name.
+    job: str
+    #: Nanoseconds since the epoch.
+    began: Nanos
+    ended: Nanos
+    machine: str
+    accelerator: str
+    #: How many machines; of the following, what all of them have together.
+    machines: int
+    vcpus: float
+    memory_bytes: int
+    accelerators: int
+
+    def within(self, since: Nanos, until: Nanos) -> MachineTime:
+        """Return what was used between these moments."""
+        hours = max(0, min(self.ended, until) - max(self.began, since)) / HOUR
+        return MachineTime(
+            self.project_id,
+            self.person,
+            self.labels,
+            self.machine,
+            self.accelerator,
+            hours * self.machines,
+            hours * self.vcpus,
+            hours * self.memory_bytes / 1e9,
+            hours * self.accelerators,
+        )
+
+
+class Prices(Struct, frozen=True):
+    """What an hour costs: of a machine by its type, of one accelerator by its type."""
+
+    per_hour: Mapping[str, float] = {}
+
+    def cost(self, used: MachineTime) -> float:
+        """Return what it costs. What has no price is free."""
+        machine = self.per_hour.get(used.machine, 0) * used.machine_hours
+        return machine + self.per_hour.get(used.accelerator, 0) * used.gpu_hours
+
+
+def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
+    """Return what the job has held since it was placed; () if it holds nothing."""
+    if not job.placed:
+        return ()
+    person = job.creator.person if job.creator is not None else ""
+    made: list[Use] = []
+    for pool in job.spec.pools:
+        machine, count = pool.machine, pool.replica_count
+        devices = machine.accelerators
+        made.append(
+            Use(
+                job.name.project_id,
+                person,
+                job.labels,
+                str(job.name),
+                job.placed,
+                max(until, job.placed),
+                machine.type,
+                devices.type if devices else "",
+                count,
+                machine.vcpus * count,
+                machine.memory_bytes * count,
+                devices.count * count if devices else 0,
+            )
+        )
+    return tuple(made)
+
+
+def released(before: Job, after: Job) -> tuple[Use, ...]:
+    """Return what the job gave back between two stored states."""
+    return uses(before, after.updated) if before.placed != after.placed else ()
+
+
+def budgeted(used: Iterable[MachineTime], prices: Prices) -> dict[str, float]:
+    """Return how much of each metric of `BUDGETS` this is."""
+    sums: dict[str, float] = dict.fromkeys(BUDGETS, 0.0)
+    for part in used:
+        sums[COST] += prices.cost(part)
+        sums[CPU_HOURS] += part.cpu_hours
+        sums[GPU_HOURS] += part.gpu_hours
+    return sums

@@ -1,0 +1,235 @@
+"""What jobs hold, what that counts against budgets, and what it counts in the fair share (docs/team.md)."""
+
+import calendar
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from tests.unit.clusters import NOW, SECOND, T4, World, gang, node
+from tests.unit.jobs import Life, job
+from trainshed.controller.budgets import Budgets
+from trainshed.controller.capacity import CapacityTracker
+from trainshed.core.capacity import EACH, QuotaKey, WaitReason
+from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
+from trainshed.core.lifecycle.actors import Actor
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.months import month_of
+from trainshed.core.names import JobUid
+from trainshed.core.usage import (
+    HOUR,
+    MachineTime,
+    Prices,
+    Use,
+    released,
+    uses,
+)
+from trainshed.engines.port import Node
+from trainshed.scheduler.explaining import why
+from trainshed.scheduler.model import Admit, Policy
+from trainshed.scheduler.snapshot import HALF_LIFE
+
+ANA, BO = "ana@corp.example", "bo@corp.example"
+
+
+def moment(year: int, month: int, day: int = 1, hour: int = 0) -> int:
+    return calendar.timegm((year, month, day, hour, 0, 0)) * SECOND
+
+
+def used(project: str, hours: float = 0, gpu_hours: float = 0) -> MachineTime:
+    return MachineTime(
+        project, ANA, (), "n1-standard-4", T4, hours, 4 * hours, 15 * hours, gpu_hours
+    )
+
+
+# --- what a job holds ---
+
+
+def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
+    life = Life(replace(job(1), creator=Actor(ANA), labels=(("team", "vision"),)))
+    life.up()
+    placed = life.job.placed
+    assert 0 < placed < life.job.started
+    (holds,) = uses(life.job, life.now)
+    assert (holds.person, holds.labels, holds.machines) == (ANA, (("team", "vision"),), 1)
+    running = life.job
+    life.exits().up()
+    assert (life.job.placed, life.job.state.is_final) == (0, True)
+    (use,) = released(running, life.job)
+    assert (use.began, use.ended, use.machine) == (placed, life.job.updated, "n1-standard-4")
+    assert released(life.job, life.job) == uses(life.job, life.now) == ()
+
+
+def test_a_retry_in_the_same_places_is_one_hold() -> None:
+    life = Life(job(1))
+    life.up()
+    placed = life.job.placed
+    for _ in range(2):
+        life.loses(life.job.replicas[0].id)
+        life.up()
+    assert life.job.placed == placed
+
+
+def test_an_hour_counts_within_the_moments_that_are_asked_for() -> None:
+    use = Use("p", ANA, (), "job", 0, 4 * HOUR, "n1-standard-4", T4, 2, 8, 30 * 10**9, 4)
+    part = use.within(HOUR, 3 * HOUR)
+    assert (part.machine_hours, part.cpu_hours, part.gigabyte_hours, part.gpu_hours) == (
+        4,
+        16,
+        60,
+        8,
+    )
+    assert use.within(5 * HOUR, 9 * HOUR).machine_hours == 0
+    assert Prices({"n1-standard-4": 0.5, T4: 2}).cost(part) == 4 * 0.5 + 8 * 2
+    assert Prices().cost(part) == 0
+
+
+def test_months_are_those_of_the_calendar() -> None:
+    assert month_of(moment(2026, 12, 31, 23)) == (moment(2026, 12), moment(2027, 1))
+    assert month_of(moment(2026, 2)) == (moment(2026, 2), moment(2026, 3))
+
+
+# --- the fair share that remembers ---
+
+
+def test_who_used_least_lately_goes_first() -> None:
+    world = World([node("a", 1)])
+    world.snapshot.add_past(used("busy", hours=100), NOW - 50 * HOUR, NOW - HOUR)
+    world.snapshot.set_time(NOW)
+    world.wait(gang(1, project="busy"), gang(2, project="idle"))
+    assert world.admitted() == [2]
+
+
+def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
+    long_ago = NOW - 40 * HALF_LIFE
+    world = World([node("a", 2)])
+    world.snapshot.add_past(used("busy", hours=HALF_LIFE // HOUR), long_ago - HALF_LIFE, long_ago)
+    world.run(gang(3, 0.5, project="idle"), "a")
+    world.wait(gang(1, 1.5, project="busy"), gang(2, 1.5, project="idle"))
+    world.snapshot.set_time(long_ago)
+    assert world.admitted() == [2]
+    world.snapshot.set_time(NOW)
+    assert world.admitted() == [1]
+
+
+def test_half_of_it_counts_after_a_half_life() -> None:
+    world = World([node("a", 8)])
+    world.snapshot.add_past(used("p", hours=1), NOW - HOUR, NOW)
+    world.snapshot.set_time(NOW)
+    full = world.snapshot.used_by("p")["cpus"]
+    world.snapshot.set_time(NOW + HALF_LIFE)
+    assert world.snapshot.used_by("p")["cpus"] == full / 2
+    assert 0 < full < 4000, "an hour counts less than what is used now"
+
+
+# --- limits of a person ---
+
+
+def test_a_person_s_limit_holds_back_nobody_else() -> None:
+    key = QuotaKey("p", GLOBAL, JOBS, ANA)
+    world = World([node("a", 8)], quotas={key: 1})
+    world.run(gang(1, person=ANA), "a")
+    world.wait(gang(2, person=ANA), gang(3, person=BO))
+    assert world.admitted() == [3]
+    waiting = why(world.snapshot, JobUid(2), NOW)
+    assert waiting is not None and waiting.reason is WaitReason.QUOTA
+    assert waiting.message == f"{ANA} may have at most 1 job at once, and has job 1"
+    assert waiting.hint.endswith(f"quotas set jobs 2 --project p --user {ANA}")
+
+
+def test_a_limit_of_each_is_for_whoever_has_none_of_their_own() -> None:
+    metric = QuotaKey("p", "us-central1", "cpus_n1_e2", EACH)
+    quota = (("cpus_n1_e2", 1.0),)
+    world = World([node("a", 8)], quotas={metric: 1, replace(metric, person=BO): 2})
+    gangs = [
+        gang(uid, person=person, quota=quota)
+        for uid, person in enumerate([ANA, ANA, BO, BO, BO], 1)
+    ]
+    world.wait(*gangs)
+    assert world.admitted() == [1, 3, 4]
+    waiting = why(world.snapshot, JobUid(2), NOW)
+    assert waiting is None or waiting.reason is not WaitReason.STOCK_OUT
+
+
+# --- budgets ---
+
+
+class Month:
+    """A tracker with a budget, and jobs of Ana and Bo."""
+
+    def __init__(
+        self, metric: str, limit: float, person: str = "", prices: Prices | None = None
+    ) -> None:
+        self.running: list[Job] = []
+        self.wakes: list[int] = []
+        budgets = Budgets(prices or Prices(), lambda: self.running)
+        self.tracker = CapacityTracker(
+            Policy(strict=True), self.wakes.append, lambda _: None, budgets=budgets
+        )
+        self.tracker.set_nodes([Node("a", 16, 2**40)])
+        self.key = QuotaKey("demo", GLOBAL, metric, person)
+        self.tracker.set_quotas({self.key: limit})
+
+    def wait(self, uid: int, person: str = ANA) -> Job:
+        waiting = replace(job(1), uid=JobUid(uid), creator=Actor(person))
+        self.tracker.put(waiting)
+        return waiting
+
+    def admitted(self, now: int) -> Sequence[int]:
+        self.tracker.time_passed()
+        return [d.uid for d in self.tracker.decide(now) if isinstance(d, Admit)]
+
+
+def hour_of(person: str, began: int, hours: int = 1) -> Use:
+    return Use(
+        "demo", person, (), "job", began, began + hours * HOUR, "n1-standard-4", "", 1, 4, 0, 0
+    )
+
+
+def test_nothing_starts_when_a_budget_is_used_up_until_the_month_is_over() -> None:
+    month = Month(CPU_HOURS, 6)
+    at = moment(2026, 11, 30)
+    month.tracker.given_back((hour_of(BO, at),))
+    month.wait(1)
+    assert month.admitted(at + HOUR) == [1]
+    month.tracker.given_back((hour_of(BO, at),))
+    month.wait(2)
+    assert month.admitted(at + 2 * HOUR) == []
+    waiting = month.tracker.why(JobUid(2), at)
+    assert waiting is not None and waiting.reason is WaitReason.QUOTA
+    assert waiting.message == "project demo has used 8 of 6 CPU-hours of this month's budget"
+    (status,) = (s for s in month.tracker.quota_statuses(at, "demo") if s.key == month.key)
+    assert (status.used, status.limit) == (8, 6)
+    assert month.wakes == [moment(2026, 12)]
+    assert month.admitted(moment(2026, 12)) == [2]
+
+
+def test_what_runs_counts_from_the_beginning_of_the_month() -> None:
+    month = Month(CPU_HOURS, 40)
+    placed = replace(Life(job(1)).up().job, placed=moment(2026, 10, 20), creator=Actor(ANA))
+    month.running = [placed]
+    month.wait(1)
+    assert month.admitted(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
+    month.wait(2)
+    assert month.admitted(moment(2026, 11, 1, 10)) == []
+    assert month.tracker.budgets.used(month.key, moment(2026, 11, 1, 10)) == 40
+
+
+def test_a_person_s_budget_is_theirs_alone_and_may_be_one_of_money() -> None:
+    prices = Prices({"n1-standard-4": 3})
+    month = Month(COST, 5, ANA, prices)
+    at = moment(2026, 11, 3)
+    month.tracker.given_back((hour_of(ANA, at, hours=2), hour_of(BO, at, hours=9)))
+    month.wait(1, ANA)
+    month.wait(2, BO)
+    assert month.admitted(at + 9 * HOUR) == [2]
+    waiting = month.tracker.why(JobUid(1), at)
+    assert waiting is not None
+    assert waiting.message == f"{ANA} has used 6 of 5 of this month's budget"
+
+
+def test_a_budget_of_nothing_lets_nothing_start_and_a_raised_one_everything() -> None:
+    month = Month(GPU_HOURS, 0)
+    month.wait(1)
+    assert month.admitted(moment(2026, 11, 3)) == []
+    month.tracker.set_quotas({month.key: 1})
+    assert month.admitted(moment(2026, 11, 3)) == [1]
