@@ -19,6 +19,8 @@ pytestmark = pytest.mark.anyio
 OURS = "/trainshed/v1"
 JOBS = f"{LOCATION}/customJobs"
 ANA = "ana@corp.example"
+_SECOND = 1 / 24 / 3600
+"""A day's part."""
 
 
 @pytest.fixture
@@ -69,17 +71,19 @@ async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
     assert fields == set(body)
 
 
-@pytest.mark.parametrize("how", ["token", "role"])
+@pytest.mark.parametrize("how", ["token", "role", "expiry"])
 async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, how: str) -> None:
     name = (await house.call("POST", JOBS, custom_job())).json["name"]
     await house.run(name)
     house.write_log(1000, "workerpool0-0", (START, "first"))
-    made = await token_of(house)
+    made = await token_of(house, **({"days": _SECOND} if how == "expiry" else {}))
     path = f"{OURS}/jobs/1000/logs?follow=true"
     async with house.stream(path, made["token"]) as followed, house.stream(path) as others:
         assert "first" in str(await followed.next()) and "first" in str(await others.next())
         if how == "token":
             await house.call("DELETE", f"{OURS}/tokens/{made['id']}")
+        elif how == "expiry":
+            house.clock += 10**9
         else:
             grant = {"role": "roles/aiplatform.user", "member": f"user:{ANA}", "project": "p1"}
             await house.call("POST", f"{OURS}/access:change", {**grant, "remove": True})

@@ -15,7 +15,7 @@ from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain
 
@@ -314,3 +314,12 @@ async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
     listed = (await house.call("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}")).json["jobs"]
     assert [(row["jobId"], row["user"]) for row in listed] == [("job1", ANA)]
     assert (await house.call("GET", "/trainshed/v1/jobs?project=p1&user=me")).json["jobs"] == []
+
+
+async def test_a_project_is_the_same_by_its_number(house: House) -> None:
+    await house.call("POST", "/v1/projects", {"projectId": "vision-lab"})
+    place = {"project": str(project_number("vision-lab")), "region": "us-central1"}
+    view = (await house.call("POST", f"{QUOTAS}:set", {**place, "metric": "jobs", "limit": 3})).json
+    assert view["project"] == "vision-lab"
+    [(key, _)] = await house.store.reader.quotas()
+    assert key.project_id == "vision-lab"

@@ -77,7 +77,7 @@ def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
     if not claims:
         raise Unauthenticated("The access token was not signed by this service: get a new one.")
     _check_times(claims, now, 0)
-    return Bearer(claims["sub"], claims["key"], claims["by"])
+    return Bearer(claims["sub"], claims["key"], claims["by"], claims["exp"])
 
 
 def asserted(assertion: str, book: AccessBook, now: int) -> Bearer:
@@ -119,7 +119,7 @@ def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: i
         )
     if not (claims.get("aud") or claims.get("scope")):
         raise Unauthenticated("The token names neither an audience (`aud`) nor a `scope`.")
-    return Bearer(key.email, key.id)
+    return Bearer(key.email, key.id, expires=claims["exp"])
 
 
 def _check_times(claims: Mapping[str, Any], now: int, leeway: int) -> None:

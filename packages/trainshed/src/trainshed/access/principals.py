@@ -43,6 +43,8 @@ class Bearer(Struct, frozen=True):
     key: str = ""
     #: The address of that somebody.
     by: str = ""
+    #: When the token ends (seconds since the epoch); 0 = there is none yet.
+    expires: int = 0
 
 
 class Principal(Struct, frozen=True):

@@ -17,6 +17,7 @@ from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
 from trainshed.access.principals import Bearer, Principal, Rights
 from trainshed.access.roles import OWNER, PROGRAM, ROLES
 from trainshed.core.errors import Unauthenticated
+from trainshed.core.units import Nanos
 
 _HOW: Final = (
     "send `Authorization: Bearer TOKEN` with a token that this service issued; gcloud takes it from "
@@ -94,9 +95,21 @@ class TokenAuthority:
                 return self.holder(digest) == principal
             case bearer:
                 try:
-                    return self._account(bearer) == principal
+                    is_valid = bearer.expires > self._now() // 10**9
+                    return is_valid and self._account(bearer) == principal
                 except Unauthenticated:
                     return False
+
+    def ends(self, principal: Principal) -> Nanos | None:
+        """Return when what somebody has shown ends by itself; None = it does not."""
+        match principal.shown:
+            case None:
+                return None
+            case str(digest):
+                token = self.book.tokens.get(digest)
+                return token.expires if token is not None else None
+            case bearer:
+                return Nanos(bearer.expires * 10**9)
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         """Returns an access token of a service account that is valid for so many seconds."""

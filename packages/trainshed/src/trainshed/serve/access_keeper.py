@@ -1,6 +1,7 @@
 """Keeps the access book: one change at a time, stored with its audit record, in force when it returns."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -89,7 +90,10 @@ class AccessKeeper:
 
     async def lapse(self, principal: Principal) -> None:
         while self._authority.vouches(principal):
-            await self._changed.wait()
+            ends = self._authority.ends(principal)
+            left = None if ends is None else max(0.0, (ends - self._now()) / 1e9)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
 
     def mint(self, bearer: Bearer, lifetime: int) -> str:
         return self._authority.mint(bearer, lifetime)

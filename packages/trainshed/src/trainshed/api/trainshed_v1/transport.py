@@ -51,6 +51,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
+from trainshed.core.names import project_number
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.telemetry.lines import METHOD
@@ -251,6 +252,8 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
     """Return the call if its principal may make it in the project that it is about. Somebody with the
     permission in one project means that one if none is named, or all are. Raises PermissionDenied."""
     principal, permission = call.principal, PERMISSIONS[method]
+    if method in _IN_PROJECTS:
+        call = _by_id(call)
     if permission in principal.rights.everywhere:
         return call
     if method.startswith(_OF_JOBS) and call.target and not project_in(call.target):
@@ -263,6 +266,21 @@ async def _authorized(call: JsonCall, method: str) -> JsonCall:
             call = _with_project(call, own[0])
     authorize(principal, method, projects)
     return call
+
+
+def _by_id(call: JsonCall) -> JsonCall:
+    """Return a call that names its project by the number with the id of that project, if it is known here."""
+    name = str((call.body.get("project") if _in_body(call) else call.parameter("project")) or "")
+    if not name.isdecimal():
+        return call
+    services = call.services
+    known = (
+        *call.principal.rights.projects,
+        services.settings.project,
+        *services.access.book.projects,
+    )
+    numbers = {str(project_number(project)): project for project in known if project}
+    return _with_project(call, numbers.get(name, name))
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:
