@@ -105,9 +105,9 @@ def test_mail_needs_a_server_and_a_sender(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     table = '[[notify]]\nname = "team"\nmail = ["a@example.org"]\n'
     config.write_text(table)
-    with pytest.raises(SettingsError, match="set smtp and smtp_sender"):
+    with pytest.raises(SettingsError, match="set smtp for it"):
         load(config, {})
-    config.write_text(f'smtp = "smtp://mail"\nsmtp_sender = "t@example.org"\n{table}')
+    config.write_text(f'smtp = "smtp://mail/t@example.org"\n{table}')
     assert load(config, {}).notify[0].mail == ("a@example.org",)
 
 
@@ -165,7 +165,7 @@ def test_the_documented_settings_are_the_settings() -> None:
         if option.name in Settings.__struct_fields__
     }
     places = {"data": "~/.trainshed", "cache": "~/.cache/trainshed"}
-    tables = ("failure_rules", "buckets", "images", "engines", "notify")
+    tables = ("failure_rules", "buckets", "images", "engines", "notify", "oidc")
     assert documented == [
         (
             name,

@@ -19,6 +19,7 @@ from tests.contract.api.rooms import ValueRoom
 from tests.people import owned
 from tests.sim.scripted import ScriptedDatasets
 from tests.unit.specs_requests import FakeRuntimes
+from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
@@ -34,6 +35,7 @@ from trainshed.core.units import Bytes
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.httpd.hosts import Hosts
 from trainshed.serve.access_keeper import AccessKeeper
+from trainshed.serve.signing_in import SigningIn
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
@@ -98,7 +100,9 @@ class Answer:
 class House:
     """One data directory with everything the API needs; `clock` stands still until it is moved."""
 
-    def __init__(self, directory: Path, *, first_uid: int = 1_000) -> None:
+    def __init__(
+        self, directory: Path, *, first_uid: int = 1_000, issuers: Sequence[Issuer] = ()
+    ) -> None:
         self.clock = START
         self.woken: list[JobUid] = []
         self.asked: list[StudyUid] = []
@@ -117,6 +121,9 @@ class House:
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
         self.tokens, self.token = owned(self.now, self.jobs)
         owner = digest_of(self.token)
+        self.keeper = AccessKeeper(self.store.access, self.tokens, owner, directory, self.now)
+        back = "http://trainshed.example/login/back"
+        self.signing_in = SigningIn(issuers, self.keeper, b"a key", lambda: back, self.now)
         self.services = Services(
             intake=self.store.intake,
             reader=self.store.reader,
@@ -130,7 +137,8 @@ class House:
             points=self.points,
             secrets=self.store.secrets,
             sealer=Sealer(directory / "secrets.key", {}),
-            access=AccessKeeper(self.store.access, self.tokens, owner, directory, self.now),
+            access=self.keeper,
+            signing_in=self.signing_in,
             logs=LogReader(FileStreams(self.log_root), ServiceStreams(self.log_root)),
             notices=self.notices,
             runtimes=FakeRuntimes(),

@@ -229,7 +229,24 @@ def test_what_belongs_to_a_job_is_described_by_its_name(
     service.on("GET", f"{OWN}/jobs/7/{kind}", {"job": "7", "points": [1, 2]})
     result = trainshed("describe", kind, "7", "--format", "json")
     assert json.loads(result.stdout) == {"job": "7", "points": [1, 2]}, result.stderr
-    assert f"'{kind}' is none of" in trainshed("list", kind).stderr
+
+
+def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    row = {"name": "ana@corp.example", "cpuHours": 4, "gigabyteHours": 15.5, "machineHours": 1}
+    service.on("GET", f"{OWN}/usage", {"rows": [row]})
+    moment = "2026-11-01T00:00:00Z"
+    shown = trainshed("usage", "--by", "machine", "--since", moment, "--format", "csv").stdout
+    assert shown.splitlines() == [
+        "NAME,COST,GPU-HOURS,CPU-HOURS,GB-HOURS,MACHINE-HOURS",
+        "ana@corp.example,,,4.00,15.50,1.00",
+    ]
+    query = service.sent[-1].query
+    assert (query["by"], query["project"], query["since"][:10]) == ("machine", "p", moment[:10])
+    assert "GPU-HOURS" not in trainshed("usage").stdout
+    assert "goes with usage alone" in trainshed("list", "nodes", "--by", "user").stderr
+    assert "neither a moment" in trainshed("usage", "--since", "yesterday").stderr
 
 
 @pytest.mark.parametrize(

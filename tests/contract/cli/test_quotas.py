@@ -21,4 +21,4 @@ def test_set(trainshed: Invoke, service: FakeService) -> None:
     trainshed("quotas", "set", "cpus_n1_e2", "unlimited")
     bodies = [json.loads(body) for body in service.bodies("POST", f"{QUOTAS}:set")]
     assert [body["limit"] for body in bodies] == [20, "unlimited"]
-    assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "limit": 20}
+    assert bodies[0] == {**PLACE, "metric": "cpus_n1_e2", "user": "", "limit": 20}

@@ -5,13 +5,14 @@ import asyncio
 import json
 import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from tests.contract.api.house import HOSTS, Answer, House, Lines
+from trainshed.access.issuers import Issuer
 from trainshed.access.sessions import Sessions
 from trainshed.api.inside import InsideCaller
 from trainshed.api.rest import ApiApplication
@@ -26,8 +27,10 @@ HTML = ("accept", "text/html,*/*;q=0.8")
 class ConsoleHouse(House):
     """A service without an engine, with its console."""
 
-    def __init__(self, directory: Path, *, first_uid: int = 1_000) -> None:
-        super().__init__(directory, first_uid=first_uid)
+    def __init__(
+        self, directory: Path, *, first_uid: int = 1_000, issuers: Sequence[Issuer] = ()
+    ) -> None:
+        super().__init__(directory, first_uid=first_uid, issuers=issuers)
         self.directory = directory
         self.console = self.new_console()
 
@@ -38,6 +41,7 @@ class ConsoleHouse(House):
             sessions,
             InsideCaller(self.services),
             GatewayBuckets(self.directory / "nobody-listens.sock"),
+            signing_in=self.signing_in,
             facts=Facts("0.0.1", "p1", "us-central1", "bucket", address),
             now=self.now,
             closing=self.services.closing,

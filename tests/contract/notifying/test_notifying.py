@@ -193,8 +193,8 @@ async def test_mail_goes_over_tls_to_a_server_that_knows_the_sender(
     shows.load_cert_chain(made.chain, made.key)
     trusts = ssl.create_default_context(cafile=str(made.ca))
     async with mailbox(shows, b"geheim") as box:
-        url = f"smtp://trainshed@127.0.0.1:{box.port}"
-        server = mail_server(url, "geheim", "train@example.org")
+        url = f"smtp://trainshed@127.0.0.1:{box.port}/train@example.org"
+        server = mail_server(url, "geheim")
         assert server is not None and server.tls == "none", "nobody listens within a machine"
         smtp = dataclasses.replace(server, tls="starttls")
         table = NotifyTable("team", mail=("a@example.org", "b@example.org"))

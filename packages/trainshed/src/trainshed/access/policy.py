@@ -1,6 +1,7 @@
 """A policy says which members have which roles, in a project or in the whole service. Pure.
 
-Members are written as in the public API: `user:EMAIL`, `serviceAccount:EMAIL`.
+Members are written as in the public API: `user:EMAIL`, `serviceAccount:EMAIL`, `group:NAME`. Who is in a
+group is said by the issuer by which somebody signs in.
 """
 
 import re
@@ -14,7 +15,9 @@ from trainshed.access.roles import ROLES
 
 USER: Final = "user:"
 SERVICE_ACCOUNT: Final = "serviceAccount:"
+GROUP: Final = "group:"
 _EMAIL: Final = re.compile(r"[^\s@:/,\"'<>]{1,64}@[A-Za-z0-9.-]{1,255}")
+_GROUP: Final = re.compile(r"[^\s,\"'<>]{1,200}")
 _ACCOUNTS: Final = ".gserviceaccount.com"
 """How the address of every service account ends."""
 
@@ -33,18 +36,23 @@ class Policy:
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
         self.grants = frozenset(grants)
-        self._rights: dict[str, Rights] = {}
+        self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
         self._by_member: dict[str, list[Grant]] = {}
         for grant in self.grants:
             self._by_member.setdefault(grant.member, []).append(grant)
 
-    def rights(self, email: str) -> Rights:
-        """What somebody may do; nothing for somebody whom nobody gave a role."""
-        rights = self._rights.get(email)
+    def rights(self, email: str, groups: tuple[str, ...] = ()) -> Rights:
+        """What somebody in these groups may do; nothing for somebody whom nobody gave a role."""
+        rights = self._rights.get((email, groups))
         if rights is None:
-            rights = _rights(self._by_member.get(member_of(email), ()))
-            self._rights[email] = rights
+            rights = _rights(self.grants_of(email, groups))
+            self._rights[email, groups] = rights
         return rights
+
+    def grants_of(self, email: str, groups: tuple[str, ...] = ()) -> tuple[Grant, ...]:
+        """The grants of somebody and of these groups."""
+        members = (member_of(email), *(GROUP + group for group in groups))
+        return tuple(grant for member in members for grant in self._by_member.get(member, ()))
 
     def of_project(self, project: str) -> frozenset[Grant]:
         """The grants of a project; those of the whole service for ""."""
@@ -85,8 +93,13 @@ def home_of(account: str) -> str:
 def member_fault(member: str) -> str:
     """Return what is wrong with a member of a policy; "" if nothing is."""
     kind, _, email = member.partition(":")
+    if f"{kind}:" == GROUP:
+        return "" if _GROUP.fullmatch(email) else f"{email!r} is no name of a group."
     if f"{kind}:" not in (USER, SERVICE_ACCOUNT):
-        return f"{member!r} is neither user:EMAIL nor serviceAccount:EMAIL; no other members have roles here."
+        return (
+            f"{member!r} is none of user:EMAIL, serviceAccount:EMAIL and group:NAME; no other members have "
+            "roles here."
+        )
     if not _EMAIL.fullmatch(email):
         return f"{email!r} is not an e-mail address."
     if member != member_of(email):

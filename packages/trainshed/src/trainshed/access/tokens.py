@@ -83,7 +83,7 @@ class TokenAuthority:
         if token is None or (token.expires is not None and token.expires <= self._now()):
             return None
         self.used(digest)
-        return Principal(token.email, self.book.policy.rights(token.email), digest)
+        return Principal(token.email, self.book.policy.rights(token.email, token.groups), digest)
 
     def vouches(self, principal: Principal) -> bool:
         """Whether what somebody has shown is still good, for the same rights. What programs have shown is

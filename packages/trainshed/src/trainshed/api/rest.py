@@ -254,8 +254,10 @@ class ApiApplication:
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)
-        status, answer = service_accounts.exchanged(self._services, form)
-        return sized(wire_json.encode_text(answer), JSON, status)
+        status, answer = await service_accounts.exchanged(self._services, form)
+        return sized(
+            wire_json.encode_text(answer), JSON, status, more=[(b"cache-control", b"no-store")]
+        )
 
     async def _discovery(self, request: Request, variables: Mapping[str, str]) -> Response:
         """Answer `/$discovery/rest?version=v1` (v1: ml, v2: logging, unless `api` names another) and

@@ -33,6 +33,7 @@ from trainshed.core.errors import (
     NotFound,
     PermissionDenied,
     Unauthenticated,
+    Unavailable,
     Violation,
 )
 from trainshed.store.audit import concerns
@@ -44,6 +45,7 @@ _MOST_KEYS: Final = 10
 _SECONDS: Final = re.compile(r"([1-9][0-9]{0,5})(?:\.0*)?s")
 _FOR_EVER: Final = "9999-12-31T23:59:59Z"
 _ALL_PROJECTS: Final = "-"
+_TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
 class AccountCall(Struct, frozen=True):
@@ -211,11 +213,14 @@ async def generate_access_token(call: AccountCall) -> dict[str, Any]:
     }
 
 
-def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any]]:
-    """Return (HTTP status, JSON answer) for a form with an assertion that a key of an account has signed."""
+async def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any]]:
+    """Return (HTTP status, JSON answer) for a form with an assertion that a key of an account has signed, or
+    with an ID token of an issuer (RFC 8693)."""
     fields = parse_qs(form.decode("utf-8", "replace"))
+    if fields.get("grant_type") == [_TOKEN_EXCHANGE]:
+        return await _signed_in(services, fields.get("subject_token", [""])[0])
     if fields.get("grant_type") != [GRANT]:
-        text = f"Only {GRANT} is served."
+        text = f"Only {GRANT} and {_TOKEN_EXCHANGE} are served."
         return 400, {"error": "unsupported_grant_type", "error_description": text}
     assertion = fields.get("assertion", [""])[0]
     try:
@@ -225,6 +230,17 @@ def exchanged(services: Services, form: bytes) -> tuple[int, dict[str, Any]]:
         return 400, {"error": "invalid_grant", "error_description": str(error)}
     token = services.access.mint(bearer, LIFETIME)
     return 200, {"access_token": token, "token_type": "Bearer", "expires_in": LIFETIME}
+
+
+async def _signed_in(services: Services, id_token: str) -> tuple[int, dict[str, Any]]:
+    try:
+        token = await services.signing_in.exchange(id_token)
+    except Unauthenticated as error:
+        return 400, {"error": "invalid_request", "error_description": str(error)}
+    except Unavailable as error:
+        return 503, {"error": "temporarily_unavailable", "error_description": str(error)}
+    kind = "urn:ietf:params:oauth:token-type:access_token"
+    return 200, {"access_token": token, "issued_token_type": kind, "token_type": "Bearer"}
 
 
 _ACCOUNTS: Final = "/v1/projects/{project}/serviceAccounts"

@@ -156,8 +156,9 @@ def set_(
     }
     answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
+    whose = f"{quota.user} of " if quota.user else ""
     message = (
-        f"{quota.metric}  {_number(quota.limit)} for {quota.user or 'all'} of {quota.project} in"
+        f"{quota.metric}  {_number(quota.limit)} for {whose}{quota.project} in"
         f" {quota.region}, {_number(quota.used)} used"
     )
     click.echo(message)

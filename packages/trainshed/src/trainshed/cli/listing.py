@@ -122,7 +122,8 @@ def list_(
         return
     if not records:
         of_whom = f" of {place}" if kind.is_placed else ""
-        click.echo(f"There are no {kind.name}{of_whom}. {kind.none}".rstrip(), err=True)
+        there_are = "There are no" if kind.name.endswith("s") else "There is no"
+        click.echo(f"{there_are} {kind.name}{of_whom}. {kind.none}".rstrip(), err=True)
         return
     for line in table_of(kind.fields, records, terminal_width()):
         click.echo(line)

@@ -13,15 +13,15 @@ import logging
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from trainshed.access.sessions import Session, Sessions
 from trainshed.console import feeds, live
-from trainshed.console.backend import Backend, Buckets, Facts
+from trainshed.console.backend import Backend, Buckets, Facts, SigningIn
 from trainshed.console.rendering import ASSETS, asset_response, is_prepared, prepare, render
 from trainshed.console.routes import ACTIONS, ADDED, PAGES, STREAMS
 from trainshed.console.visits import Page, View, Visit
-from trainshed.core.errors import Unauthenticated
+from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import name_of
 from trainshed.httpd.messages import (
@@ -76,10 +76,12 @@ class ConsoleApplication:
         buckets: Buckets,
         *,
         facts: Facts,
+        signing_in: SigningIn,
         now: Callable[[], int],
         closing: asyncio.Event,
     ) -> None:
         self._sessions = sessions
+        self._signing_in = signing_in
         self._backend = backend
         self._buckets = buckets
         self._facts = facts
@@ -131,6 +133,10 @@ class ConsoleApplication:
         match call.method, call.path:
             case (("GET" | "HEAD"), "/login"):
                 return self._show_login(call)
+            case "GET", "/login/with":
+                return await self._to_issuer(call)
+            case "GET", "/login/back":
+                return await self._from_issuer(call)
             case "GET", "/signed-in":
                 return self._signed_in(call)
             case "POST", "/login":
@@ -287,8 +293,35 @@ class ConsoleApplication:
             "code": call.query.get("code", ""),
             "at_once": call.headers.get("sec-fetch-site", "") == "none",
             "following": call.query.get("next", ""),
+            "mark": call.query.get("mark", ""),
+            "issuers": self._signing_in.names,
         }
         return self._html(render("login.html", values))
+
+    async def _to_issuer(self, call: Request) -> Response:
+        """`GET /login/with?issuer=NAME&next=N&mark=M`: send the browser to an issuer, where it signs in."""
+        name, following, mark = (call.query.get(key, "") for key in ("issuer", "next", "mark"))
+        try:
+            return self._guarded(_see(await self._signing_in.begin(name, _local(following), mark)))
+        except (Unauthenticated, Unavailable) as wrong:
+            return self._not_signed_in(call, wrong)
+
+    async def _from_issuer(self, call: Request) -> Response:
+        """`GET /login/back?state=S&code=C`: sign in whom an issuer sends back, by a link that the browser
+        follows at once if it has begun this sign-in, and asks about if others led it here."""
+        try:
+            if "code" not in call.query:
+                cause = call.query.get("error_description") or call.query.get("error") or "nothing"
+                raise Unauthenticated(f"The issuer did not sign you in; it says: {cause[:300]}.")
+            made = await self._signing_in.finish(call.query.get("state", ""), call.query["code"])
+            code = self._sessions.link_code(made.token)
+        except (Unauthenticated, Unavailable) as wrong:
+            return self._not_signed_in(call, wrong)
+        query = urlencode({"code": code, "next": made.following, "mark": made.mark})
+        return self._guarded(_see(f"/login?{query}"))
+
+    def _not_signed_in(self, call: Request, wrong: Exception) -> Response:
+        return self._trouble(call, None, StatusCode.UNAUTHENTICATED, f"{str(wrong).rstrip('.')}.")
 
     async def _log_in(self, call: Request) -> Response:
         """Return the session for a token, or for the code of a link, as JSON to the script of the page that

@@ -49,6 +49,39 @@ class Facts(Struct, frozen=True):
 Query = Mapping[str, Sequence[str]]
 
 
+class SignedIn(Protocol):
+    """The end of a sign-in at an issuer."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def following(self) -> str:
+        """Where the browser wanted to go."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """What the browser knows this sign-in by."""
+        ...
+
+
+class SigningIn(Protocol):
+    """Signs in by issuers of OpenID Connect."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    async def begin(self, name: str, following: str, mark: str) -> str:
+        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated,
+        Unavailable."""
+        ...
+
+    async def finish(self, state: str, code: str) -> SignedIn:
+        """Return the token of somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+        ...
+
+
 class News(Protocol):
     """Wake-ups when something of a job has changed (`store.notices`)."""
 

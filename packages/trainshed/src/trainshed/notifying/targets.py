@@ -70,15 +70,17 @@ class Smtp:
     sender: str
 
 
-def mail_server(url: str, password: str, sender: str) -> Smtp | None:
-    """Return the server of `smtp://USER@HOST:PORT` (STARTTLS, except on this machine) or `smtps://...` (TLS
-    from the first byte); None if the address is empty. Raises ValueError."""
+def mail_server(url: str, password: str) -> Smtp | None:
+    """Return the server of `smtp://USER@HOST:PORT/SENDER` (STARTTLS, except on this machine) or `smtps://...`
+    (TLS from the first byte); None if the address is empty. Raises ValueError."""
     if not url:
         return None
-    if not _is_url(url, _MAIL_PORTS) or urlsplit(url).password is not None:
+    sender = unquote(urlsplit(url).path[1:]) if _is_url(url, _MAIL_PORTS) else ""
+    if "@" not in sender or urlsplit(url).password is not None:
         raise ValueError(
-            f"{url!r} is no address of a mail server such as smtp://user@mail.example.org:587, or smtps://… "
-            "for TLS from the first byte; the password is $TRAINSHED_SMTP_PASSWORD"
+            f"{url!r} is no address of a mail server with that of the sender, such as "
+            "smtp://user@mail.example.org:587/trainshed@example.org, or smtps://… for TLS from the first "
+            "byte; the password is $TRAINSHED_SMTP_PASSWORD"
         )
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -325,6 +325,7 @@ def _services(
         history=BucketHistory(shared.settings.data / "buckets", shared.adapter),
         shells=_shells(bootstrap, engine),
         views=_views(bootstrap, viewers),
+        signing_in=bootstrap.signing_in,
         program_logs=EngineLogs(engine),
         promises=lambda: asdict(engine.capabilities()),
         lag=lag.reading,
@@ -489,7 +490,7 @@ def _curve_stores(shared: _Shared) -> CurveStores:
 
 def _mail_server(settings: Settings) -> Smtp | None:
     password = os.environ.get("TRAINSHED_SMTP_PASSWORD", "")
-    return mail_server(settings.smtp, password, settings.smtp_sender)
+    return mail_server(settings.smtp, password)
 
 
 def _api_settings(bootstrap: Bootstrap) -> ApiSettings:

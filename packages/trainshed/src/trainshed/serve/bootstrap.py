@@ -24,13 +24,19 @@ from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates, clock
 from trainshed.serve.access_keeper import AccessKeeper
-from trainshed.serve.addresses import ProgramSockets, listen_for_programs, own_hosts
+from trainshed.serve.addresses import (
+    ProgramSockets,
+    browsers_address,
+    listen_for_programs,
+    own_hosts,
+)
 from trainshed.serve.backup.manifest import UNFINISHED
 from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Origin, Settings, is_loopback, speaks_tls
+from trainshed.serve.signing_in import SigningIn
 from trainshed.store.port import Store, StoreInUse, StoreUnreadable, open_store
 
 T = TypeVar("T")
@@ -69,6 +75,7 @@ class Bootstrap(Struct, frozen=True):
     #: Authenticates people by their tokens.
     tokens: TokenAuthority
     access: AccessKeeper
+    signing_in: SigningIn
     #: Makes and checks the tokens of programs.
     jobs: JobTokens
     sealer: sealing.Sealer
@@ -170,6 +177,13 @@ def _open_in_order(
         token=token,
         tokens=tokens,
         access=access,
+        signing_in=SigningIn(
+            settings.oidc,
+            access,
+            jobs.account_secret,
+            lambda: f"{browsers_address(settings, listener.getsockname()[1])}/login/back",
+            clock.now,
+        ),
         jobs=jobs,
         sealer=sealer,
     )

@@ -125,6 +125,7 @@ def build_console(
         Sessions(settings.data / SESSIONS, lambda: bootstrap.tokens, clock.now),
         InsideCaller(services),
         GatewayBuckets(bootstrap.gateway_socket),
+        signing_in=bootstrap.signing_in,
         facts=Facts(
             version=services.settings.version,
             project=settings.project,

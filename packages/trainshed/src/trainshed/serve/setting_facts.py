@@ -33,6 +33,7 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
         "tls_cert": "PEM file of the certificate that is shown",
         "tls_key": "PEM file of its key",
         "web_url": "Where browsers reach this service; empty = where it listens",
+        "oidc": "Issuers by which people sign in",
         "allowed_hosts": "Further names by which the service may be called",
     },
     "Data": {
@@ -82,8 +83,7 @@ ABOUT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Notifications": {
         "notify": "Whom jobs may have told of their end",
-        "smtp": "The server that takes mail, as smtp://USER@HOST:PORT; empty = there is none",
-        "smtp_sender": "The address that mail is from",
+        "smtp": "The server that takes mail, and the sender, as smtp://USER@HOST:PORT/SENDER; empty = none",
     },
     "Log of the service": {
         "log_level": "The least level that is logged",

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from trainshed.access.issuers import Issuer
     from trainshed.buckets.setup import BucketTable
     from trainshed.notifying.targets import NotifyTable
     from trainshed.runtimes.image_map import MappedImage
@@ -106,6 +107,12 @@ def _notify_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[NotifyTable, ..
     from trainshed.notifying.targets import notify_tables
 
     return notify_tables(tables)
+
+
+def _issuer_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[Issuer, ...]":
+    from trainshed.access.issuers import read_issuers
+
+    return read_issuers(tables)
 
 
 def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:
@@ -229,7 +236,7 @@ def _check_hosts(text: str) -> None:
 def _check_mail_server(url: str) -> None:
     from trainshed.notifying.targets import mail_server
 
-    mail_server(url, "", "")
+    mail_server(url, "")
 
 
 def _check_project(project: str) -> None:
@@ -277,5 +284,6 @@ HostNames = Annotated[str, Checked(_check_hosts)]
 FailureRules = Annotated[tuple[dict[str, Any], ...], Tables(_failure_rules)]
 MappedImages = Annotated["tuple[MappedImage, ...]", Tables(_image_tables)]
 NotifyTables = Annotated["tuple[NotifyTable, ...]", Tables(_notify_tables)]
+IssuerTables = Annotated["tuple[Issuer, ...]", Tables(_issuer_tables)]
 MailServer = Annotated[str, Checked(_check_mail_server)]
 BucketTables = Annotated["tuple[BucketTable, ...]", Tables(_bucket_tables)]

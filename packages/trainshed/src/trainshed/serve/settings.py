@@ -24,6 +24,7 @@ from trainshed.serve.setting_types import (
     HostNames,
     ImagePull,
     Isolation,
+    IssuerTables,
     Lease,
     MailServer,
     MappedImages,
@@ -136,10 +137,8 @@ class Settings(Struct, frozen=True):
     retention_size: Size = ""
     #: What an hour of a machine type, or of an accelerator, costs: TYPE=AMOUNT,…; what is left out is free.
     prices: PriceList = ""
-    #: The mail server for `notify`, as smtp://USER@HOST:PORT; "" = there is none.
+    #: The mail server for `notify`, as smtp://USER@HOST:PORT/SENDER; "" = there is none.
     smtp: MailServer = ""
-    #: The sender's address of mail.
-    smtp_sender: str = ""
     #: Seconds for which all GPUs of a job may be idle before its timeline says so; 0 = for ever.
     idle_gpus: Amount = 0.0
     #: Seconds after that warning until a job that is still idle is stopped; 0 = it is not.
@@ -159,6 +158,8 @@ class Settings(Struct, frozen=True):
     images: MappedImages = ()
     #: Tables of buckets that lie in another store, or belong to other projects.
     buckets: BucketTables = ()
+    #: Tables of issuers by which people sign in.
+    oidc: IssuerTables = ()
     #: Tables of targets that jobs may notify of their end.
     notify: NotifyTables = ()
     #: Tables of engines other than the local one, by name, as they are in the file; each engine checks its
@@ -248,6 +249,7 @@ def load_with_origins(
         "images",
         "engines",
         "notify",
+        "oidc",
     }:
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
@@ -309,9 +311,8 @@ def _no_mail(settings: Settings) -> str:
     """Return what is missing for the mail that `notify` asks for; "" = nothing."""
     if not any(table.mail for table in settings.notify):
         return ""
-    wanted = [name for name in ("smtp", "smtp_sender") if not getattr(settings, name)]
-    if wanted:
-        return f"Wrong settings:\n  [[notify]] has addresses of mail; set {' and '.join(wanted)} for it"
+    if not settings.smtp:
+        return "Wrong settings:\n  [[notify]] has addresses of mail; set smtp for it"
     return ""
 
 

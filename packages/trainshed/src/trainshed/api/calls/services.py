@@ -309,6 +309,14 @@ class AccessKeeper(Protocol):
         ...
 
 
+class SigningIn(Protocol):
+    """Signs in whom an issuer of OpenID Connect recognises."""
+
+    async def exchange(self, id_token: str) -> str:
+        """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
+        ...
+
+
 class ProgramLogs(Protocol):
     """Writes to the logs of programs."""
 
@@ -362,6 +370,7 @@ class Services(Struct, frozen=True):
     secrets: Secrets
     sealer: Sealer
     access: AccessKeeper
+    signing_in: SigningIn
     logs: LogReader
     notices: Notices
     runtimes: RuntimeCatalog

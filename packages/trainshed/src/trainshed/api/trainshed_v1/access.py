@@ -31,8 +31,9 @@ async def who_am_i(call: JsonCall) -> records.Identity:
             records.Grant(project=_ALL_PROJECTS, role="roles/owner", member=f"user:{OWNER_EMAIL}"),
         )
         return records.Identity(email=principal.email, grants=own)
-    member = member_of(principal.email)
-    grants = (grant for grant in call.services.access.book.policy.grants if grant.member == member)
+    book = call.services.access.book
+    token = book.tokens.get(principal.shown) if isinstance(principal.shown, str) else None
+    grants = book.policy.grants_of(principal.email, token.groups if token is not None else ())
     return records.Identity(email=principal.email, grants=tuple(map(_grant_view, sorted(grants))))
 
 

@@ -30,5 +30,14 @@
   };
 
   form.addEventListener("submit", (e) => { e.preventDefault(); signIn(); });
-  if ("now" in form.dataset) signIn();
+
+  // A sign-in that this browser has begun at an issuer needs no question when it comes back.
+  for (const link of document.querySelectorAll("[data-issuer]")) link.addEventListener("click", () => {
+    const mark = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    sessionStorage.setItem("mark", mark);
+    link.href += `&mark=${mark}`;
+  });
+  const begun = form.dataset.mark && form.dataset.mark === sessionStorage.getItem("mark");
+  sessionStorage.removeItem("mark");
+  if ("now" in form.dataset || begun) signIn();
 })();

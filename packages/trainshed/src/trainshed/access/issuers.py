@@ -1,0 +1,203 @@
+"""Issuers of OpenID Connect, by which people sign in: the tables `[[oidc]]`, and what ID tokens say. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from trainshed.access.account_tokens import OWNER_EMAIL
+from trainshed.access.policy import USER, member_fault, member_of
+from trainshed.core.errors import Unauthenticated
+
+_ALGORITHMS: Final = ("RS256", "PS256", "ES256", "EdDSA")
+"""None of them signs with a key that others have, too."""
+_SKEW: Final = 60
+"""Seconds by which the issuer's clock may differ."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,39}")
+_DOMAIN: Final = re.compile(r"[a-z0-9.-]{1,255}")
+_GROUP: Final = re.compile(r"[^\s,\"'<>]{1,200}")
+_MOST_GROUPS: Final = 500
+_HERE: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Issuer(Struct, frozen=True, forbid_unknown_fields=True):
+    """One table `[[oidc]]`."""
+
+    #: What the button for it says, and the notes of tokens.
+    name: str
+    #: Its address, as its ID tokens have it in `iss`.
+    issuer: str
+    client_id: str
+    #: The environment variable that holds the client's secret; "" = it has none.
+    secret_env: str = ""
+    #: Further clients whose ID tokens are taken, such as that of gcloud.
+    audiences: tuple[str, ...] = ()
+    #: Domains of the addresses that it is trusted to know; () = any.
+    domains: tuple[str, ...] = ()
+    #: The claim that lists the groups of a person.
+    groups_claim: str = "groups"
+
+
+class Person(Struct, frozen=True):
+    """Whom an issuer has recognised."""
+
+    email: str
+    groups: tuple[str, ...] = ()
+
+
+def read_issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
+    """Return the tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
+    wrong: list[str] = []
+    issuers: list[Issuer] = []
+    for number, table in enumerate(tables):
+        try:
+            issuer = msgspec.convert(table, Issuer)
+        except msgspec.ValidationError as error:
+            wrong.append(f"oidc[{number}]: {error}")
+            continue
+        wrong += [f"oidc[{number}].{fault}" for fault in _faults(issuer)]
+        issuers.append(issuer)
+    for field in ("name", "issuer"):
+        values = [getattr(issuer, field) for issuer in issuers]
+        twice = dict.fromkeys(value for value in values if values.count(value) > 1)
+        wrong += [f"oidc: {field} {value!r} has two tables" for value in twice]
+    if wrong:
+        raise ValueError("\n".join(wrong))
+    return tuple(issuers)
+
+
+def is_safe(address: str) -> bool:
+    """Whether an address is https, or of this machine."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    is_here = parts.scheme == "http" and parts.hostname in _HERE
+    return bool(parts.hostname) and (parts.scheme == "https" or is_here)
+
+
+def _faults(issuer: Issuer) -> Iterator[str]:
+    if not _NAME.fullmatch(issuer.name):
+        yield f"name: {issuer.name!r} is no name of up to 40 letters, digits, spaces, dots and dashes"
+    if not is_safe(issuer.issuer) or "?" in issuer.issuer or "#" in issuer.issuer:
+        yield f"issuer: {issuer.issuer!r} is no https address such as https://accounts.google.com"
+    if not issuer.client_id:
+        yield "client_id: register the service with the issuer, and write the client's id here"
+    for domain in issuer.domains:
+        if not _DOMAIN.fullmatch(domain):
+            yield f"domains: {domain!r} is no domain in lower case such as corp.example"
+
+
+def recognised(
+    token: str, keys: Mapping[str, Any], issuer: Issuer, now: int, nonce: str | None = None
+) -> Person:
+    """Return the person of an ID token. `keys`: the issuer's, as it publishes them (RFC 7517). `now`: seconds
+    since the epoch. `nonce`: what a sign-in that was begun here has sent; None = another client began it.
+
+    Raises UnknownKey if none of the keys signed it, else Unauthenticated, which says why it is refused.
+    """
+    claims = _claims(token, keys)
+    _check(claims, issuer, now)
+    audiences = _texts(claims["aud"]) or [str(claims["aud"])]
+    known = {issuer.client_id} if nonce is not None else {issuer.client_id, *issuer.audiences}
+    # A token for several clients says which of them asked for it (OpenID Connect Core 3.1.3.7).
+    party = claims.get("azp", audiences[0] if len(audiences) == 1 else None)
+    if not known.intersection(audiences) or (len(audiences) > 1 and party not in known):
+        raise Unauthenticated(
+            f"The ID token is for {audiences}, and not for a client of this service."
+        )
+    if nonce is not None and claims.get("nonce") != nonce:
+        raise Unauthenticated("The ID token is not the answer to this sign-in: begin again.")
+    return Person(_email(claims, issuer), _groups(claims.get(issuer.groups_claim)))
+
+
+class UnknownKey(Unauthenticated):
+    """No known key of the issuer signed the token: it may have a new one."""
+
+
+def issuer_of(token: str) -> str:
+    """Return which issuer a token says that it is of; nothing is verified. Raises Unauthenticated."""
+    from joserfc import jws
+    from joserfc.errors import JoseError
+
+    try:
+        claims = msgspec.json.decode(jws.extract_compact(token.encode()).payload)
+        return str(claims["iss"])
+    except (JoseError, ValueError, KeyError, TypeError):
+        raise Unauthenticated("That is no ID token: get one of the issuer.") from None
+
+
+def _claims(token: str, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    usable = [
+        key
+        for key in keys.get("keys", ())
+        if key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+    ]
+    if not usable:
+        raise UnknownKey("The issuer publishes no key that signs.")
+    try:
+        known = KeySet.import_key_set({"keys": usable})
+        return jwt.decode(token, known, algorithms=_ALGORITHMS).claims
+    except (JoseError, ValueError):
+        raise UnknownKey(
+            "The ID token is signed by no key of its issuer, or by an algorithm that is not taken: get a new "
+            "one."
+        ) from None
+
+
+def _check(claims: Mapping[str, Any], issuer: Issuer, now: int) -> None:
+    from joserfc.errors import JoseError
+    from joserfc.jwt import JWTClaimsRegistry
+
+    registry = JWTClaimsRegistry(
+        lambda: now,
+        _SKEW,
+        iss={"essential": True, "value": issuer.issuer},
+        aud={"essential": True},
+        exp={"essential": True},
+        iat={"essential": True},
+    )
+    try:
+        registry.validate(dict(claims))
+    except JoseError as error:
+        raise Unauthenticated(
+            f"The ID token is not valid: {error.description or error.error}. Sign in again; if the clocks of "
+            "two machines differ, set them."
+        ) from None
+
+
+def _email(claims: Mapping[str, Any], issuer: Issuer) -> str:
+    email = str(claims.get("email", "")).lower()
+    if claims.get("email_verified") is not True:
+        raise Unauthenticated(
+            f"{issuer.name} does not say that it has verified the address {email!r}: verify it there, or "
+            "have the client ask for the claims email and email_verified."
+        )
+    domain = email.rpartition("@")[2]
+    is_person = not member_fault(USER + email) and member_of(email) == USER + email
+    if not is_person or email == OWNER_EMAIL:
+        raise Unauthenticated(f"{email!r} is no address of a person.")
+    if issuer.domains and domain not in issuer.domains:
+        raise Unauthenticated(
+            f"{issuer.name} signs in people of {', '.join(issuer.domains)} here, and {email} is none of them."
+        )
+    return email
+
+
+def _groups(value: object) -> tuple[str, ...]:
+    fitting = {name for name in _texts(value) if _GROUP.fullmatch(name)}
+    return tuple(sorted(fitting))[:_MOST_GROUPS]
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts of a list; [] for anything else."""
+    if not isinstance(value, list):
+        return []
+    return [text for text in cast("list[object]", value) if isinstance(text, str)]

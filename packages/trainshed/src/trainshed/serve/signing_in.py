@@ -1,0 +1,301 @@
+"""Signs people in by OpenID Connect: asks issuers, and gives those whom they recognise a token of this
+service (`access.issuers`).
+
+The authorization code flow with PKCE (RFC 7636). Nothing is kept between its two halves: `state` holds what
+the second half has to know, signed, and the verifier and the nonce follow from it and a key of the service.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, Final, NoReturn, cast
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
+
+from trainshed.access.book import AccessBook, Token
+from trainshed.access.issuers import Issuer, Person, UnknownKey, is_safe, issuer_of, recognised
+from trainshed.access.tokens import digest_of, new_token
+from trainshed.core.errors import Unauthenticated, Unavailable
+from trainshed.core.units import Nanos
+from trainshed.serve.access_keeper import AccessKeeper
+from trainshed.store.audit import Recorded, recording
+
+log = logging.getLogger(__name__)
+
+LIFETIME: Final = 12 * 3600
+"""Seconds that a sign-in lasts."""
+_BEGUN: Final = 600
+"""Seconds within which a sign-in is finished at the issuer."""
+_MOST: Final = 20
+"""Sign-ins of one person at a time; the oldest make place for new ones."""
+_FRESH: Final = 3600.0
+"""Seconds after which an issuer's facts and keys are read again."""
+_ANEW: Final = 30.0
+"""Seconds between two readings because of an unknown key, which anybody can send."""
+_TIMEOUT: Final = 10.0
+_MOST_BYTES: Final = 1 << 20
+_AUDIENCE: Final = "sign-in"
+
+
+class SignedIn(Struct, frozen=True):
+    """The end of a sign-in that a browser began."""
+
+    token: str
+    #: Where the browser wanted to go.
+    following: str
+    #: What the browser knows this sign-in by.
+    mark: str
+
+
+class _Facts(Struct, frozen=True):
+    """What an issuer publishes of itself, and when it was read (seconds of the monotonic clock)."""
+
+    authorization: str
+    token: str
+    keys: Mapping[str, Any]
+    at: float
+
+
+class SigningIn:
+    """The sign-in of one service. `key`: known to nobody else. `back`: returns the address to which issuers
+    send browsers back."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        keeper: AccessKeeper,
+        key: bytes,
+        back: Callable[[], str],
+        now: Callable[[], Nanos],
+    ) -> None:
+        self._issuers = {issuer.name: issuer for issuer in issuers}
+        self._keeper = keeper
+        self._key = hmac.digest(key, b"sign-in", "sha256")
+        self._back = back
+        self._now = now
+        self._facts: dict[str, _Facts] = {}
+        self._reading = asyncio.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the issuers."""
+        return tuple(self._issuers)
+
+    async def begin(self, name: str, following: str, mark: str) -> str:
+        """Return the address at an issuer at which a browser signs in. Raises Unauthenticated (there is no
+        such issuer), Unavailable."""
+        issuer = self._issuers.get(name)
+        if issuer is None:
+            raise Unauthenticated("There is no such issuer.")
+        facts = await self._read(issuer)
+        id_ = secrets.token_urlsafe(16)
+        claims = {
+            "aud": _AUDIENCE,
+            "iss": name,
+            "jti": id_,
+            "exp": self._seconds() + _BEGUN,
+            "next": following[:2000],
+            "mark": mark[:100],
+        }
+        challenge = hashlib.sha256(self._derived(id_, "verifier").encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": issuer.client_id,
+            "redirect_uri": self._back(),
+            "scope": "openid email profile" + self._more_scopes(issuer),
+            "state": self._state(claims),
+            "nonce": self._derived(id_, "nonce"),
+            "code_challenge": _text(challenge),
+            "code_challenge_method": "S256",
+        }
+        return (
+            f"{facts.authorization}{'&' if '?' in facts.authorization else '?'}{urlencode(query)}"
+        )
+
+    async def finish(self, state: str, code: str) -> SignedIn:
+        """Return the token of somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
+        claims = self._read_state(state)
+        issuer = self._issuers.get(str(claims["iss"]))
+        if issuer is None:
+            raise Unauthenticated("This sign-in was begun with other settings: begin again.")
+        facts = await self._read(issuer)
+        id_ = str(claims["jti"])
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._back(),
+            "client_id": issuer.client_id,
+            "code_verifier": self._derived(id_, "verifier"),
+        }
+        secret = os.environ.get(issuer.secret_env, "") if issuer.secret_env else ""
+        if secret:
+            form["client_secret"] = secret
+        answer = await _fetched(issuer, facts.token, urlencode(form).encode())
+        person = await self._recognised(
+            str(answer.get("id_token", "")), issuer, self._derived(id_, "nonce")
+        )
+        token = await self._token_of(person, issuer)
+        return SignedIn(token, str(claims["next"]), str(claims["mark"]))
+
+    async def exchange(self, id_token: str) -> str:
+        """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
+        url = issuer_of(id_token)
+        issuer = next((known for known in self._issuers.values() if known.issuer == url), None)
+        if issuer is None:
+            raise Unauthenticated(f"{url[:200]!r} signs nobody in here.")
+        return await self._token_of(await self._recognised(id_token, issuer, None), issuer)
+
+    async def _recognised(self, token: str, issuer: Issuer, nonce: str | None) -> Person:
+        facts = await self._read(issuer)
+        try:
+            return recognised(token, facts.keys, issuer, self._seconds(), nonce)
+        except UnknownKey:
+            again = await self._read(issuer, _ANEW)
+            if again is facts:
+                raise
+            return recognised(token, again.keys, issuer, self._seconds(), nonce)
+
+    async def _token_of(self, person: Person, issuer: Issuer) -> str:
+        token, now = new_token(), self._now()
+        made = Token(
+            digest_of(token),
+            person.email,
+            now,
+            now + LIFETIME * 10**9,
+            f"signed in by {issuer.name}",
+            issuer.name,
+            person.groups,
+        )
+
+        def signed_in(book: AccessBook) -> AccessBook:
+            of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
+            over = [
+                entry for entry in of_issuers if entry.expires is not None and entry.expires <= now
+            ]
+            own = [
+                entry for entry in of_issuers if entry.email == person.email and entry not in over
+            ]
+            own.sort(key=lambda entry: -entry.created)
+            gone = (*over, *own[_MOST - 1 :])
+            return book.without_tokens(entry.digest for entry in gone).with_token(made)
+
+        call = Recorded(now, person.email, "trainshed.v1.Tokens.SignIn")
+        with recording(call):
+            await self._keeper.change(signed_in, "", f"token {made.id}", {"by": issuer.name})
+        return token
+
+    async def _read(self, issuer: Issuer, age: float = _FRESH) -> _Facts:
+        """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
+        Unavailable."""
+        async with self._reading:
+            known = self._facts.get(issuer.name)
+            if known is not None and time.monotonic() - known.at < age:
+                return known
+            try:
+                read = await _read(issuer)
+            except Unavailable as failure:
+                if known is None:
+                    raise
+                log.warning("%s", failure)
+                return known
+            self._facts[issuer.name] = read
+            return read
+
+    def _more_scopes(self, issuer: Issuer) -> str:
+        # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
+        return " groups" if issuer.groups_claim == "groups" and not _is_google(issuer) else ""
+
+    def _state(self, claims: Mapping[str, object]) -> str:
+        from joserfc import jwt
+        from joserfc.jwk import OctKey
+
+        return jwt.encode({"alg": "HS256"}, dict(claims), OctKey.import_key(self._key))
+
+    def _read_state(self, state: str) -> Mapping[str, Any]:
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import OctKey
+
+        try:
+            claims = jwt.decode(state, OctKey.import_key(self._key), algorithms=["HS256"]).claims
+        except (JoseError, ValueError):
+            _begin_again()
+        if claims.get("aud") != _AUDIENCE or claims["exp"] < self._seconds():
+            _begin_again()
+        return claims
+
+    def _derived(self, id_: str, what: str) -> str:
+        return _text(hmac.digest(self._key, f"{what} {id_}".encode(), "sha256"))
+
+    def _seconds(self) -> int:
+        return self._now() // 10**9
+
+
+def _begin_again() -> NoReturn:
+    raise Unauthenticated("This sign-in is not one of this service, or took too long: begin again.")
+
+
+def _is_google(issuer: Issuer) -> bool:
+    return issuer.issuer == "https://accounts.google.com"
+
+
+def _text(digest: bytes) -> str:
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+async def _read(issuer: Issuer) -> _Facts:
+    published = await _fetched(
+        issuer, f"{issuer.issuer.rstrip('/')}/.well-known/openid-configuration"
+    )
+    names = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+    addresses = [str(published.get(name, "")) for name in names]
+    if published.get("issuer") != issuer.issuer or not all(map(is_safe, addresses)):
+        raise Unavailable(
+            f"{issuer.name} publishes no facts of the issuer {issuer.issuer}: see the table [[oidc]] in the "
+            "settings."
+        )
+    authorization, token, keys = addresses
+    return _Facts(authorization, token, await _fetched(issuer, keys), time.monotonic())
+
+
+async def _fetched(issuer: Issuer, address: str, form: bytes | None = None) -> Mapping[str, Any]:
+    """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated if it refuses
+    the form."""
+    try:
+        status, content = await asyncio.to_thread(_asked, address, form)
+    except (OSError, HTTPException) as failure:
+        raise Unavailable(f"{issuer.name} does not answer ({failure}); try again later.") from None
+    if form is not None and status in (400, 401, 403):
+        raise Unauthenticated(f"{issuer.name} refuses this sign-in: begin again.")
+    try:
+        answer = json.loads(content) if status == 200 and len(content) <= _MOST_BYTES else None
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise Unavailable(f"{issuer.name} answers with {status} and no JSON; try again later.")
+    return cast("dict[str, Any]", answer)
+
+
+def _asked(address: str, form: bytes | None) -> tuple[int, bytes]:
+    """Return the status of an answer, and its content, which is cut off where it is too long. Follows nobody
+    elsewhere: a code or a secret may be in the form."""
+    parts = urlsplit(address)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+    try:
+        connection.request("GET" if form is None else "POST", path, form, headers)
+        response = connection.getresponse()
+        return response.status, response.read(_MOST_BYTES + 1)
+    finally:
+        connection.close()

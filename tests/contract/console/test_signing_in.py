@@ -1,0 +1,371 @@
+"""Signing in by OpenID Connect (docs/team.md), against an issuer that answers over HTTP; and those who try to
+get in by it who should not."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from tests.contract.api.house import LOCATION, START, Answer
+from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.issuer import ScriptedIssuer, issuing, new_key
+from trainshed.access.issuers import read_issuers
+from trainshed.serve.signing_in import LIFETIME, SigningIn
+
+pytestmark = pytest.mark.anyio
+ANA = "ana@corp.example"
+NOW = START // 10**9
+JOBS = f"{LOCATION}/customJobs"
+
+
+@pytest.fixture
+def issuer() -> Iterator[ScriptedIssuer]:
+    with issuing(lambda: NOW) as issuer:
+        yield issuer
+
+
+@pytest.fixture
+async def house(tmp_path: Path, issuer: ScriptedIssuer) -> AsyncGenerator[ConsoleHouse]:
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(audiences=("gcloud",))])
+    yield house
+    house.close()
+
+
+async def sent(browser: Browser, **query: str) -> str:
+    """Where the browser is sent to sign in."""
+    answer = await browser.get(f"/login/with?{urlencode({'issuer': 'Corp', **query})}")
+    assert answer.status == 303, answer.body
+    return answer.headers["location"]
+
+
+def state_of(location: str) -> str:
+    return parse_qs(urlsplit(location).query)["state"][0]
+
+
+async def back(browser: Browser, state: str, code: str) -> Answer:
+    return await browser.get(f"/login/back?{urlencode({'state': state, 'code': code})}")
+
+
+async def signed_in(browser: Browser, issuer: ScriptedIssuer) -> Answer:
+    location = await sent(browser, next="/team", mark="m")
+    answer = await back(browser, state_of(location), issuer.signs_in(location))
+    assert answer.status == 303, text_of(answer)
+    link = {
+        name: values[0]
+        for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()
+    }
+    return await browser.sign_in(code=link["code"], next=link["next"])
+
+
+async def exchanged(house: ConsoleHouse, token: str) -> Answer:
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+        "subject_token": token,
+        "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+    }
+    headers = [("content-type", "application/x-www-form-urlencoded")]
+    return await house.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
+
+
+async def give(house: ConsoleHouse, member: str) -> None:
+    grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
+    answer = await house.call("POST", "/trainshed/v1/access:change", grant)
+    assert answer.status == 200, answer.body
+
+
+# --- in a browser ---
+
+
+async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    assert "Sign in with Corp" in text_of(await browser.get("/login"))
+    assert (await signed_in(browser, issuer)).json["next"] == "/team"
+    page = text_of(await browser.get("/team"))
+    assert ANA in page and "You have no role yet" in page
+    assert (await browser.get("/jobs?project=p1")).status == 403
+    await give(house, f"user:{ANA}")
+    assert (await browser.get("/jobs?project=p1")).status == 200
+    [row] = (await house.call("GET", "/trainshed/v1/audit?project=-")).json["entries"][1:]
+    assert (row["who"], row["method"], row["detail"]) == (
+        ANA,
+        "trainshed.v1.Tokens.SignIn",
+        {"by": "Corp"},
+    )
+
+
+async def test_the_code_is_worth_nothing_without_the_verifier(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    begun = issuer.begun[code]
+    await back(Browser(house), begun["state"], code)
+    digest = hashlib.sha256(issuer.forms[-1]["code_verifier"].encode()).digest()
+    assert begun["code_challenge"] == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    assert begun["code_challenge_method"] == "S256"
+
+
+async def test_who_is_led_to_the_end_of_another_s_sign_in_is_asked_first(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """Else somebody could sign a browser in as themselves, and be given what its owner does then."""
+    thief, victim = Browser(house), Browser(house)
+    location = await sent(thief, mark="theirs")
+    answer = await back(victim, state_of(location), issuer.signs_in(location))
+    page = await victim.get(answer.headers["location"], ("sec-fetch-site", "cross-site"))
+    html = page.body.decode()
+    assert "data-now" not in html and 'data-mark="theirs"' in html
+    assert "If it was not you who asked for it, leave this page." in text_of(page)
+    assert victim.session == ""
+
+
+async def test_a_sign_in_leads_to_no_other_site(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    for elsewhere in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
+        browser = Browser(house)
+        location = await sent(browser, next=elsewhere)
+        answer = await back(browser, state_of(location), issuer.signs_in(location))
+        query = parse_qs(urlsplit(answer.headers["location"]).query)
+        assert (await browser.sign_in(code=query["code"][0], next=query["next"][0])).json[
+            "next"
+        ] == "/"
+
+
+async def test_a_state_that_this_service_did_not_make_or_long_ago_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    other = SigningIn([issuer.settings()], house.keeper, b"another key", lambda: "", house.now)
+    forged = state_of(await other.begin("Corp", "/", ""))
+    for state in (forged, "", state_of(location)[:-2], f"{state_of(location)}x"):
+        assert (await back(Browser(house), state, code)).status == 401
+    house.clock += 601 * 10**9
+    assert "took too long" in text_of(await back(Browser(house), state_of(location), code))
+    assert issuer.forms == [], "the code was shown to nobody"
+
+
+async def test_an_id_token_of_another_sign_in_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    mine, theirs = await sent(Browser(house)), await sent(Browser(house))
+    code = issuer.signs_in(mine)
+    issuer.begun[code]["nonce"] = parse_qs(urlsplit(theirs).query)["nonce"][0]
+    answer = await back(Browser(house), state_of(mine), code)
+    assert answer.status == 401 and "not the answer to this sign-in" in text_of(answer)
+
+
+async def test_a_code_is_good_once_and_a_refusal_is_told(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    location = await sent(Browser(house))
+    code = issuer.signs_in(location)
+    assert (await back(Browser(house), state_of(location), code)).status == 303
+    assert "Corp refuses this sign-in" in text_of(
+        await back(Browser(house), state_of(location), code)
+    )
+    said = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
+    assert said.status == 401 and "<b>No</b>" not in said.body.decode()
+
+
+async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    await give(house, "group:/ml team".replace(" ", "-"))
+    issuer.claims["groups"] = ["/ml-team", "a b", 7, "x" * 300]
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    assert (await browser.get("/jobs?project=p1")).status == 200
+    assert "roles/aiplatform.viewer" in text_of(await browser.get("/team"))
+    await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
+    assert (await browser.get("/jobs?project=p1")).status == 303
+
+
+# --- with an ID token ---
+
+
+async def test_an_id_token_is_changed_for_a_token_that_lasts_twelve_hours(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    """As `gcloud auth print-identity-token` prints one."""
+    answer = await exchanged(
+        house, issuer.id_token(now=NOW, aud="gcloud", email="Ana@Corp.Example")
+    )
+    assert answer.status == 200 and answer.headers["cache-control"] == "no-store"
+    token = answer.json["access_token"]
+    assert (await house.call("GET", JOBS, token=token)).status == 403, "a new person has no right"
+    await give(house, f"user:{ANA}")
+    assert (await house.call("GET", JOBS, token=token)).status == 200
+    house.clock += LIFETIME * 10**9
+    assert (await house.call("GET", JOBS, token=token)).status == 401
+
+
+def unsigned(issuer: ScriptedIssuer) -> str:
+    _, content, _ = issuer.id_token(now=NOW).split(".")
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "none"}).encode()).rstrip(b"=").decode()
+    return f"{header}.{content}."
+
+
+def by_the_public_key(issuer: ScriptedIssuer) -> str:
+    """HS256, with what everybody knows as the secret."""
+    header = base64.urlsafe_b64encode(json.dumps({"alg": "HS256", "kid": "1"}).encode())
+    _, content, _ = issuer.id_token(now=NOW).split(".")
+    signed = f"{header.rstrip(b'=').decode()}.{content}"
+    digest = hmac.digest(issuer.keys[0].as_pem(private=False), signed.encode(), "sha256")
+    return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def by_another_key(issuer: ScriptedIssuer) -> str:
+    return issuer.id_token(now=NOW, key=new_key("1"))
+
+
+def by_nobody(_: ScriptedIssuer) -> str:
+    return "eyJhbGciOiJub25lIn0"
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (unsigned, "signed by no key"),
+        (by_the_public_key, "signed by no key"),
+        (by_another_key, "signed by no key"),
+        (by_nobody, "no ID token"),
+    ],
+)
+async def test_a_forged_id_token_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer, made: Callable[[ScriptedIssuer], str], why: str
+) -> None:
+    answer = await exchanged(house, made(issuer))
+    assert answer.status == 400 and why in answer.json["error_description"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "why"),
+    [
+        ({"iss": "https://evil.example"}, "signs nobody in here"),
+        ({"aud": "another-client"}, "not for a client"),
+        ({"aud": ["gcloud", "x"], "azp": "x"}, "not for a client"),
+        ({"aud": ["gcloud", "x"]}, "not for a client"),
+        ({"exp": NOW - 61}, "expired"),
+        ({"iat": NOW + 120}, "not valid"),
+        ({"nbf": NOW + 120}, "not valid"),
+        ({"exp": None}, "not valid"),
+        ({"email_verified": False}, "has verified the address"),
+        ({"email_verified": "true"}, "has verified the address"),
+        ({"email": "owner@trainshed.local"}, "no address of a person"),
+        ({"email": "nightly@p1.iam.gserviceaccount.com"}, "no address of a person"),
+        ({"email": "a@b@c"}, "no address of a person"),
+    ],
+)
+async def test_an_id_token_that_proves_nothing_here_is_refused(
+    house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
+) -> None:
+    answer = await exchanged(house, issuer.id_token(now=NOW, **claims))
+    assert answer.status == 400 and why in answer.json["error_description"]
+    assert not [token for token in house.services.access.book.tokens.values() if token.issuer]
+
+
+async def test_an_issuer_vouches_for_its_domains_alone(
+    tmp_path: Path, issuer: ScriptedIssuer
+) -> None:
+    house = ConsoleHouse(tmp_path, issuers=[issuer.settings(domains=("corp.example",))])
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    answer = await exchanged(house, issuer.id_token(now=NOW, email="eve@corp.example.evil.example"))
+    assert "people of corp.example" in answer.json["error_description"]
+    house.close()
+
+
+async def test_one_issuer_does_not_speak_for_another(
+    tmp_path: Path, issuer: ScriptedIssuer
+) -> None:
+    with issuing(lambda: NOW) as evil:
+        issuers = [issuer.settings(), evil.settings(name="Evil")]
+        house = ConsoleHouse(tmp_path, issuers=issuers)
+        token = evil.id_token(now=NOW, iss=issuer.address)
+        assert "signed by no key" in (await exchanged(house, token)).json["error_description"]
+        house.close()
+
+
+async def test_new_keys_are_read_when_they_are_shown_and_a_flood_of_them_reads_nothing(
+    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    issuer.keys.append(new_key("2"))
+    clock = Clock(monkeypatch)
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 400, "read a moment ago"
+    clock.passes(31)
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    read = issuer.asked.count("/keys")
+    for _ in range(20):
+        await exchanged(
+            house, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
+        )
+    assert issuer.asked.count("/keys") == read
+
+
+async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with issuing(lambda: NOW) as issuer:
+        house = ConsoleHouse(tmp_path, issuers=[issuer.settings()])
+        assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    Clock(monkeypatch).passes(7200)
+    assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
+    house.close()
+    other = ConsoleHouse(tmp_path / "other", issuers=[issuer.settings()])
+    answer = await exchanged(other, issuer.id_token(now=NOW))
+    assert answer.status == 503 and "does not answer" in answer.json["error_description"]
+    other.close()
+
+
+async def test_sign_ins_of_a_person_make_place_for_new_ones(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    made: list[str] = []
+    for _ in range(22):
+        house.clock += 1
+        made.append((await exchanged(house, issuer.id_token(now=NOW))).json["access_token"])
+    statuses = [
+        (await house.call("GET", "/trainshed/v1/whoami", token=token)).status for token in made
+    ]
+    assert statuses == [401] * 2 + [200] * 20
+
+
+class Clock:
+    """The monotonic clock of the service, which is moved."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._at = 0.0
+        import time
+
+        real = time.monotonic
+        monkeypatch.setattr("trainshed.serve.signing_in.time.monotonic", lambda: real() + self._at)
+
+    def passes(self, seconds: float) -> None:
+        self._at += seconds
+
+
+# --- settings ---
+
+
+def test_a_table_names_everything_that_is_wrong_with_it() -> None:
+    good: dict[str, Any] = {"name": "Corp", "issuer": "https://sso.corp.example", "client_id": "x"}
+    assert read_issuers([good])[0].groups_claim == "groups"
+    bad = [
+        {**good, "issuer": "http://sso.corp.example", "name": "", "domains": ["Corp"]},
+        {**good, "more": 1},
+    ]
+    with pytest.raises(ValueError, match="oidc") as wrong:
+        read_issuers([*bad, good, good])
+    faults = str(wrong.value)
+    for word in ("oidc[0].name", "oidc[0].issuer", "oidc[0].domains", "oidc[1]", "two tables"):
+        assert word in faults

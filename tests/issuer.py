@@ -1,0 +1,123 @@
+"""An issuer of OpenID Connect on this machine, which says of a person whatever the test wants."""
+
+import json
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from msgspec.structs import replace
+
+from trainshed.access.issuers import Issuer
+
+CLIENT = "trainshed-console"
+
+
+class ScriptedIssuer:
+    """`claims`: what it says of whoever signs in, besides what each ID token has to say."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.keys = [new_key("1")]
+        self.claims: dict[str, Any] = {"email": "ana@corp.example", "email_verified": True}
+        #: What the browsers that it was sent asked for, by the code that they got.
+        self.begun: dict[str, dict[str, str]] = {}
+        #: The forms that the service sent for codes.
+        self.forms: list[dict[str, str]] = []
+        self.asked: list[str] = []
+
+    def settings(self, **fields: Any) -> Issuer:
+        """The table `[[oidc]]` for it."""
+        return replace(Issuer("Corp", self.address, CLIENT), **fields)
+
+    def published(self) -> dict[str, Any]:
+        return {
+            "issuer": self.address,
+            "authorization_endpoint": f"{self.address}/authorize",
+            "token_endpoint": f"{self.address}/token",
+            "jwks_uri": f"{self.address}/keys",
+        }
+
+    def signs_in(self, location: str) -> str:
+        """A person signs in at the address to which a browser was sent; return the code that it brings
+        back."""
+        query = {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
+        code = f"code-{len(self.begun)}"
+        self.begun[code] = query
+        return code
+
+    def id_token(
+        self, *, now: float | None = None, key: RSAKey | None = None, **claims: Any
+    ) -> str:
+        signer = key or self.keys[-1]
+        at = int(time.time() if now is None else now)
+        content = {"iss": self.address, "aud": CLIENT, "sub": "7", "iat": at, "exp": at + 600}
+        header = {"alg": "RS256", "kid": signer.kid}
+        return jwt.encode(header, {**content, **self.claims, **claims}, signer)
+
+
+def new_key(kid: str) -> RSAKey:
+    return RSAKey.generate_key(2048, {"kid": kid, "use": "sig"})
+
+
+@contextmanager
+def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
+    """An issuer that answers over HTTP. `now`: its clock, in seconds."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            issuer.asked.append(self.path)
+            match urlsplit(self.path).path:
+                case "/.well-known/openid-configuration":
+                    self._answer(200, issuer.published())
+                case "/keys":
+                    keys = [key.as_dict(private=False) for key in issuer.keys]
+                    self._answer(200, {"keys": keys})
+                case "/authorize":
+                    code = issuer.signs_in(self.path)
+                    begun = issuer.begun[code]
+                    self.send_response(302)
+                    back = f"{begun['redirect_uri']}?code={code}&state={begun['state']}"
+                    self.send_header("location", back)
+                    self.end_headers()
+                case _:
+                    self._answer(404, {})
+
+        def do_POST(self) -> None:
+            size = int(self.headers["content-length"])
+            form = {
+                name: values[0] for name, values in parse_qs(self.rfile.read(size).decode()).items()
+            }
+            issuer.forms.append(form)
+            begun = issuer.begun.pop(form["code"], None)
+            if begun is None or begun["redirect_uri"] != form["redirect_uri"]:
+                self._answer(400, {"error": "invalid_grant"})
+                return
+            token = issuer.id_token(now=now(), nonce=begun["nonce"])
+            self._answer(200, {"id_token": token, "access_token": "x", "token_type": "Bearer"})
+
+        def _answer(self, status: int, content: dict[str, Any]) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  named so there
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        issuer = ScriptedIssuer(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield issuer
+        finally:
+            server.shutdown()
+            thread.join()
