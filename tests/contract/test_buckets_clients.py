@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.api_core.exceptions import NotFound, PreconditionFailed
+from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 from google.cloud.storage import transfer_manager  # pyright: ignore[reportMissingTypeStubs]
 
 from tests.contract.buckets_service import MIB, MODULE, Service, client_at, plain, serving
@@ -218,6 +218,64 @@ def test_what_was_acknowledged_before_a_kill_is_there(service: Service) -> None:
             assert blob.generation == generation
             assert hashlib.md5(blob.download_as_bytes(checksum="crc32c")).hexdigest() == md5
     assert not list((state_directory(service.root) / "tmp").iterdir())
+
+
+def test_the_python_client_with_versions_and_holds(client: Any) -> None:
+    bucket = client.bucket("bucket-1")
+    bucket.versioning_enabled = True
+    bucket.create()
+    assert client.get_bucket("bucket-1").versioning_enabled
+    blob = bucket.blob("x")
+    generations: list[int] = []
+    for content in ("one", "two"):
+        blob.upload_from_string(content)
+        generations.append(blob.generation)
+    assert [each.generation for each in bucket.list_blobs(versions=True)] == generations
+    assert bucket.blob("x", generation=generations[0]).download_as_text() == "one"
+    blob.temporary_hold = True
+    blob.patch()
+    for refused in (blob.delete, lambda: bucket.blob("x").upload_from_string("three")):
+        with pytest.raises(Forbidden, match="active Temporary hold"):
+            refused()
+    blob.temporary_hold = False
+    blob.patch()
+    bucket.delete(force=True)
+    assert not bucket.exists()
+
+
+def test_no_generation_is_lost_when_the_process_is_killed(service: Service) -> None:
+    bucket = client_at(service.address()).bucket("bucket-1")
+    bucket.versioning_enabled = True
+    bucket.create()
+    acknowledged: dict[int, bytes] = {}
+    for _ in range(2):
+        enough = threading.Event()
+
+        def write(enough: threading.Event = enough) -> None:
+            mine = client_at(service.address()).bucket("bucket-1").blob("x")
+            for number in range(1000):
+                content = os.urandom(1 + number * 104729 % 50_000)
+                try:
+                    mine.upload_from_string(content, retry=None)
+                except Exception:
+                    return  # Killed in the middle: this write may or may not have happened.
+                acknowledged[mine.generation] = content
+                if number == 10:
+                    enough.set()
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert enough.wait(60)
+        service.stop(signal.SIGKILL)
+        for thread in threads:
+            thread.join(30)
+        service.start()
+        listed = [blob.generation for blob in bucket.list_blobs(versions=True)]
+        assert sorted(set(listed)) == listed
+        assert acknowledged.keys() <= set(listed)
+        for generation, content in acknowledged.items():
+            assert bucket.blob("x", generation=generation).download_as_bytes() == content
 
 
 def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.e2e.running import (
 )
 
 BUCKET = "trainshed"
+VERSIONED = "kept-versions"
 COUNTS = """
 import os, time
 # {mark}
@@ -39,7 +40,7 @@ for number in range({count}):
 """
 
 
-def put(service: Service, name: str, content: bytes) -> None:
+def put(service: Service, name: str, content: bytes, bucket: str = BUCKET) -> None:
     """An object with metadata of its own, by one multipart request."""
     about = json.dumps(
         {
@@ -56,7 +57,7 @@ def put(service: Service, name: str, content: bytes) -> None:
         )
     )  # fmt: skip
     request = urllib.request.Request(
-        f"{service.rest}/upload/storage/v1/b/{BUCKET}/o?uploadType=multipart",
+        f"{service.rest}/upload/storage/v1/b/{bucket}/o?uploadType=multipart",
         data=body,
         headers={
             "Authorization": f"Bearer {service.token}",
@@ -82,9 +83,19 @@ def told(resource: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in resource.items() if not key.endswith("Link")}
 
 
-def content(service: Service, name: str) -> bytes:
+def generations(service: Service) -> list[tuple[str, bytes]]:
+    """Those of an object in a bucket with versioning, each with its content."""
+    listed = service.call("GET", f"/storage/v1/b/{VERSIONED}/o?versions=true")["items"]
+    return [
+        (each["generation"], content(service, "x", VERSIONED, each["generation"]))
+        for each in listed
+    ]
+
+
+def content(service: Service, name: str, bucket: str = BUCKET, generation: str = "") -> bytes:
     request = urllib.request.Request(
-        f"{service.rest}/storage/v1/b/{BUCKET}/o/{name.replace('/', '%2F')}?alt=media",
+        f"{service.rest}/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}"
+        f"?alt=media&generation={generation}",
         headers={"Authorization": f"Bearer {service.token}"},
     )
     with urllib.request.urlopen(request, timeout=60) as response:
@@ -154,6 +165,10 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
         curve = write_curve(original)
         put(original, "quiet/a", b"hello")
         put(original, "quiet/a/b", b"in the shadow")
+        versioned = {"name": VERSIONED, "versioning": {"enabled": True}}
+        original.call("POST", f"/storage/v1/b?project={PROJECT}", versioned)
+        for each in (b"one", b"two", b"three"):
+            put(original, "x", each, VERSIONED)
         quiet = {
             name: each for name, each in objects(original).items() if name.startswith("quiet/")
         }
@@ -189,6 +204,8 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
                 if name.startswith("busy/"):
                     assert each["metadata"] == {"of": name}
                     assert each["contentType"] == "text/x-test"
+            assert generations(twin) == generations(original)
+            assert [each for _, each in generations(twin)] == [b"one", b"two", b"three"]
             points = twin.call("GET", f"{curve}:read")["timeSeriesData"]["values"]
             assert [point["scalar"]["value"] for point in points] == [0.25, 0.5, 0.75]
             # Jobs and logs, as of that moment.

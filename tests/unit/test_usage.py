@@ -13,13 +13,13 @@ from trainshed.core.capacity import EACH, QuotaKey, WaitReason
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.months import month_of
 from trainshed.core.names import JobUid
 from trainshed.core.usage import (
     HOUR,
     MachineTime,
     Prices,
     Use,
+    month_of,
     released,
     uses,
 )

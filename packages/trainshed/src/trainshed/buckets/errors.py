@@ -7,7 +7,7 @@ and, where the JSON API names one, the location of the fault.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 
@@ -49,6 +49,13 @@ class Forbidden(BucketsError):
     status = 403
     reason = "forbidden"
     code = "AccessDenied"
+
+
+class Held(Forbidden):
+    """The object is under a hold, so that it can be neither removed nor replaced."""
+
+    reason = "objectUnderActiveHold"
+    code = "ObjectUnderActiveHold"
 
 
 class NotFound(BucketsError):
@@ -152,6 +159,15 @@ def no_such_bucket(bucket: str) -> NoSuchBucket:
     """Returns the error for a bucket that does not exist, with the public text and the name, which is our
     addition."""
     return NoSuchBucket(f"The specified bucket does not exist. (bucket: {bucket})")
+
+
+def held(bucket: str, name: str, holds: Sequence[str]) -> Held:
+    """Returns the error for an object that a hold keeps, with the public text."""
+    kind = "Temporary" if "temporaryHold" in holds else "Event-Based"
+    return Held(
+        f"Object '{bucket}/{name}' is under active {kind} hold and cannot be deleted, overwritten or "
+        "archived until hold is removed."
+    )
 
 
 def condition_failed() -> PreconditionFailed:

@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -23,6 +24,7 @@ from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, p
 from trainshed.buckets.errors import Forbidden, NotFound
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
+from trainshed.buckets.settings import promises
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.buckets.stores import open_buckets
 
@@ -60,7 +62,7 @@ class LocalStore:
         return tuple(
             (name, str(self.directory(name)))
             for name, holding in held
-            if holding is not None and not self.is_remote(name) and shown(project, holding)
+            if holding is not None and not self.is_unmounted(name) and shown(project, holding)
         )
 
     def is_closed(self, bucket: str, project: str) -> bool:
@@ -72,6 +74,15 @@ class LocalStore:
     def is_remote(self, bucket: str) -> bool:
         """Whether the bucket's objects are in a remote store, so that it is no directory."""
         return self._store.catalog.rules.is_remote(bucket)
+
+    def is_unmounted(self, bucket: str) -> bool:
+        """Whether there is such a bucket and programs do not see it as ``/gcs/BUCKET``: it is remote, or it
+        promises to keep objects, which a directory cannot."""
+        with suppress(NotFound):
+            return self.is_remote(bucket) or bool(
+                promises(self._store.catalog.get(bucket).settings)
+            )
+        return False
 
     def directory(self, bucket: str) -> Path:
         """Returns the bucket's visible tree, which ``/gcs/BUCKET`` is a bind mount of."""

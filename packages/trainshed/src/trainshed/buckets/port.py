@@ -38,7 +38,7 @@ class FileIdentity(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """Everything that is known about an object besides its bytes."""
+    """Everything that is known about one generation of an object besides its bytes."""
 
     file: FileIdentity
     generation: int
@@ -55,6 +55,10 @@ class ObjectRecord:
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     #: The number of components of a composed object; 0 = it is not one.
     components: int = 0
+    #: The holds that it is under: names of the API's properties.
+    holds: tuple[str, ...] = ()
+    #: When it became noncurrent (ns since the epoch); 0 = it is live.
+    deleted_ns: int = 0
     #: The epoch in which ``file`` is valid; "" = it was not bound yet.
     epoch: str = field(default="", compare=False)
 
@@ -65,11 +69,11 @@ class ObjectRecord:
 
 
 class ObjectRef(Struct, frozen=True):
-    """An object, and what has to hold for it."""
+    """An object, or one of its generations, and what has to hold for it."""
 
     bucket: str
     name: str
-    #: The generation that it has to have; None = any.
+    #: None = the live one.
     generation: int | None = None
     conditions: Conditions = ALWAYS
 
@@ -81,6 +85,8 @@ class Draft(Struct, frozen=True):
     metadata: Mapping[str, str] = {}
     #: Checksums to verify.
     expected: Checksums = UNKNOWN
+    #: The holds that it is to be under.
+    holds: tuple[str, ...] = ()
 
 
 class Query(Struct, frozen=True):
@@ -94,6 +100,8 @@ class Query(Struct, frozen=True):
     end_offset: str = ""
     include_trailing_delimiter: bool = False
     match_glob: str = ""
+    #: Whether noncurrent generations are listed, too.
+    versions: bool = False
 
 
 class Page(Struct, frozen=True):
@@ -160,7 +168,8 @@ class BucketStore(Protocol):
         ...
 
     def delete(self, ref: ObjectRef) -> None:
-        """Remove an object, durably."""
+        """Remove an object, durably; in a bucket with versioning it becomes noncurrent. A generation that is
+        named is removed for good."""
         ...
 
     def list(self, bucket: str, query: Query) -> Page:

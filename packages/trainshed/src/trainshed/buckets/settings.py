@@ -18,16 +18,14 @@ _FIXED: Final = frozenset(
     )
 )
 """Properties of a bucket that the service alone sets; `location` is set when the bucket is made."""
-_LABELS, _CLASS, _IAM = "labels", "storageClass", "iamConfiguration"
+_LABELS, _VERSIONING = "labels", "versioning"
+_HOLD, _CLASS, _IAM = "defaultEventBasedHold", "storageClass", "iamConfiguration"
 _PUBLIC: Final = "publicAccessPrevention"
-_KEPT: Final = (_LABELS, _CLASS, _IAM)
+_KEPT: Final = (_LABELS, _VERSIONING, _HOLD, _CLASS, _IAM)
 _ALWAYS: Final = frozenset([_PUBLIC, "uniformBucketLevelAccess", "bucketPolicyOnly"])
 """Access is uniform in every bucket, so that asking for it, or not, changes nothing."""
 _NEUTRAL: Final = (None, False, 0, "", "0", "DEFAULT", "Disabled", "NotRestricted")
-_UNDONE_OF_OBJECTS: Final = (
-    *("retention", "temporaryHold", "eventBasedHold"),
-    *("customerEncryption", "kmsKeyName", "acl", "contexts"),
-)
+_UNDONE_OF_OBJECTS: Final = ("retention", "customerEncryption", "kmsKeyName", "acl", "contexts")
 _UNDONE_IN_QUERIES: Final = ("kmsKeyName", "destinationKmsKeyName", "enableObjectRetention")
 _ACLS: Final = (
     *("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl"),
@@ -43,6 +41,10 @@ _UNDONE_HEADERS: Final = (
     "x-goog-copy-source-encryption-",
     "x-goog-object-lock-",
 )
+TEMPORARY_HOLD: Final = "temporaryHold"
+EVENT_BASED_HOLD: Final = "eventBasedHold"
+_HOLDS: Final = (TEMPORARY_HOLD, EVENT_BASED_HOLD)
+"""While an object has one of these, it can be neither removed nor replaced."""
 
 Settings = dict[str, Any]
 
@@ -58,9 +60,10 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
     access = require_object(changes.get(_IAM), _IAM)
     undone += [f"{_IAM}.{name}" for name in access if name not in _ALWAYS and _asks(access[name])]
     refuse(undone, "bucket")
-    result = {name: settings[name] for name in _KEPT if name in settings}
-    if _CLASS in changes:
-        result[_CLASS] = changes[_CLASS]
+    result = dict(settings)
+    for name in (_VERSIONING, _HOLD, _CLASS):
+        if name in changes:
+            result[name] = changes[name]
     if _LABELS in changes:
         before: Settings = result.get(_LABELS, {}) if changes[_LABELS] is not None else {}
         labels: Settings = {**before, **require_object(changes[_LABELS], _LABELS)}
@@ -72,11 +75,32 @@ def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
 
 
 def _check(settings: Settings) -> None:
+    enabled = require_object(settings.get(_VERSIONING), _VERSIONING).get("enabled")
+    for name, value in (("versioning.enabled", enabled), (_HOLD, settings.get(_HOLD))):
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
     prevention = _inside(settings, _IAM, _PUBLIC)
     if prevention not in (None, "enforced", "inherited", "unspecified"):
         raise InvalidRequest(
             f"Invalid value {prevention!r} for '{_IAM}.{_PUBLIC}'. Send 'enforced' or 'inherited'."
         )
+
+
+def keeps_generations(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket keeps the generations of objects that are replaced or removed."""
+    return _inside(settings, _VERSIONING, "enabled") is True
+
+
+def holds_by_default(settings: Mapping[str, Any]) -> bool:
+    """Whether a bucket's new objects have an event-based hold."""
+    return settings.get(_HOLD) is True
+
+
+def promises(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the settings by which a bucket promises to keep objects. Neither a directory nor a store
+    elsewhere can hold such promises."""
+    kept = {_VERSIONING: keeps_generations(settings), _HOLD: holds_by_default(settings)}
+    return [name for name, is_on in kept.items() if is_on]
 
 
 def prevents_public_access(settings: Mapping[str, Any]) -> bool:
@@ -93,12 +117,25 @@ def shown(settings: Mapping[str, Any]) -> Settings:
     """Returns a bucket's settings as its resource has them."""
     prevention = "enforced" if prevents_public_access(settings) else "inherited"
     return {
-        **{name: settings[name] for name in _KEPT if name in settings},
+        **settings,
         _CLASS: storage_class(settings),
         _IAM: {"uniformBucketLevelAccess": {"enabled": True}, _PUBLIC: prevention},
         # Nothing is kept after its deletion, and the public API's default is a week.
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
+
+
+def holds_of(resource: Mapping[str, Any], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Returns the holds that an object has after a client's resource was applied to it. Raises
+    InvalidRequest."""
+    held: list[str] = []
+    for name in _HOLDS:
+        value = resource.get(name, name in before)
+        if value not in (None, True, False):
+            raise InvalidRequest(f"Invalid value {value!r} for '{name}'. Send true or false.")
+        if value:
+            held.append(name)
+    return tuple(held)
 
 
 def checked_object(resource: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,7 +163,7 @@ def refuse(undone: list[str], what: str) -> None:
     if undone:
         raise NotSupported(
             f"Not supported by this service: {', '.join(sorted(undone))} of the {what}. Nothing was stored. "
-            "Leave it out: it would have no effect. Labels, storageClass and "
+            "Leave it out: it would have no effect. Versioning, holds, labels, storageClass and "
             "publicAccessPrevention do."
         )
 

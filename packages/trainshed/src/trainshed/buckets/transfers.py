@@ -18,6 +18,7 @@ from trainshed.buckets.errors import (
     PreconditionFailed,
     Unavailable,
     condition_failed,
+    held,
 )
 from trainshed.buckets.port import Buckets, Draft, ObjectRecord, ObjectRef, Opened
 
@@ -86,10 +87,17 @@ def move(
         raise InvalidRequest("The source and the destination of a move are the same object.")
     at = store.at(source.bucket)
     record = at.read_record(source, hash_limit=0)
+    if record.holds:
+        raise held(source.bucket, source.name, record.holds)
+    if record.deleted_ns:
+        raise InvalidRequest(
+            "Only the live generation of an object is moved. Copy the noncurrent one."
+        )
     generation = record.generation
     pinned = replace(source, generation=generation, conditions=ALWAYS)
     record = copy(store, pinned, target, redraft)
     try:
+        # By a condition: a generation that is named would be gone for good also in a bucket with versioning.
         same = Conditions(generation_match=generation)
         at.delete(ObjectRef(source.bucket, source.name, conditions=same))
     except PreconditionFailed as error:

@@ -9,13 +9,13 @@ from typing import Final
 from trainshed.core.capacity import EACH, QuotaKey
 from trainshed.core.catalog.quotas import BUDGETS, COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.months import month_of
 from trainshed.core.units import Nanos
 from trainshed.core.usage import (
     MachineTime,
     Prices,
     Use,
     budgeted,
+    month_of,
     uses,
 )
 

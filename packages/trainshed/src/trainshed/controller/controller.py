@@ -40,11 +40,10 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.months import month_of
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.usage import Prices, released
+from trainshed.core.usage import Prices, month_of, released
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,

@@ -6,6 +6,7 @@ nobody else can have them meanwhile.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
@@ -121,3 +122,11 @@ def budgeted(used: Iterable[MachineTime], prices: Prices) -> dict[str, float]:
         sums[CPU_HOURS] += part.cpu_hours
         sums[GPU_HOURS] += part.gpu_hours
     return sums
+
+
+def month_of(now: Nanos) -> tuple[Nanos, Nanos]:
+    """Return when the calendar month of a moment begins and ends, in UTC."""
+    at = datetime.fromtimestamp(now // 10**9, UTC)
+    begins = datetime(at.year, at.month, 1, tzinfo=UTC)
+    ends = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+    return round(begins.timestamp()) * 10**9, round(ends.timestamp()) * 10**9

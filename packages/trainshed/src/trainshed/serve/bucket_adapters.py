@@ -121,7 +121,7 @@ class BucketAdapter:
 
     def is_unmounted(self, name: str) -> bool:
         """Whether there is such a bucket, and programs do not see it as /gcs/NAME."""
-        return self._store.is_remote(name)
+        return self._store.is_unmounted(name)
 
     def digest(self, uri: str, limit: Bytes) -> ContentDigest:
         """Return the digest of an object's content, as the protocol says."""

@@ -8,9 +8,8 @@ from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.places import read_project
-from trainshed.core.months import month_of
 from trainshed.core.units import Nanos
-from trainshed.core.usage import MachineTime, Prices, uses
+from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.wire.trainshed_v1 import capacity as records
 
 _ALL_PROJECTS: Final = "-"

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from trainshed.buckets.admission import Holding, is_public, without_public
 from trainshed.buckets.conditions import ALWAYS, Conditions
+from trainshed.buckets.disk.generations import Generations
 from trainshed.buckets.disk.tree import DIRECTORY_FLAGS, DIRECTORY_MODE, Walk
 from trainshed.buckets.errors import (
     Conflict,
@@ -29,11 +30,12 @@ from trainshed.buckets.errors import (
     no_such_bucket,
 )
 from trainshed.buckets.names import validate_bucket_name
-from trainshed.buckets.settings import merged, prevents_public_access
+from trainshed.buckets.settings import merged, prevents_public_access, promises, refuse
 from trainshed.buckets.setup import PLAIN, BucketRules
 from trainshed.replica.system import durable
 
 DEFAULT_LOCATION = "US"
+_ELSEWHERE = "bucket, whose objects lie in a store elsewhere"
 
 
 class BucketRecord(Struct, frozen=True):
@@ -68,6 +70,7 @@ class BucketCatalog:
         self.rules = rules
         self._records = state_directory(root) / "buckets"
         self._trash = state_directory(root) / "tmp"
+        self.generations = Generations(state_directory(root))
         self._lock = threading.Lock()
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._records.mkdir(parents=True, exist_ok=True)
@@ -195,6 +198,8 @@ class BucketCatalog:
             record = self.get(bucket)
             conditions.check(0, record.metageneration)
             settings = merged({} if whole else record.settings, changes)
+            if self.rules.is_remote(bucket):
+                refuse(promises(settings), _ELSEWHERE)
             return self._save(replace(record, settings=settings))
 
     def set_policy(self, bucket: str, bindings: list[dict[str, Any]]) -> BucketRecord:
@@ -233,6 +238,7 @@ class BucketCatalog:
                 trash.rename(path)
                 raise
             self._record(bucket).unlink(missing_ok=True)
+            self.generations.forget(bucket)
             durable.sync_directory(str(self._root))
             shutil.rmtree(trash, ignore_errors=True)
 
@@ -251,6 +257,12 @@ class BucketCatalog:
                 raise Conflict("The bucket you tried to delete is not empty.")
         finally:
             os.close(fd)
+        # After the tree: what is removed becomes noncurrent before it is gone from there.
+        if next(self.generations.all_of(bucket), None) is not None:
+            raise Conflict(
+                "The bucket you tried to delete is not empty. You must delete all object versions in the "
+                "bucket: list them with versions=true."
+            )
 
 
 def _taken(bucket: str, project: str, holding: Holding | None) -> Conflict:

@@ -30,7 +30,7 @@ _KEPT_DIGESTS = 256
 
 
 class UploadSpec(Struct, frozen=True):
-    """What a session uploads: destination, properties, conditions, announced size in bytes."""
+    """What a session uploads: destination, properties, conditions, announced size in bytes, holds."""
 
     bucket: str
     name: str
@@ -40,6 +40,7 @@ class UploadSpec(Struct, frozen=True):
     expected: Checksums = UNKNOWN
     conditions: Conditions = ALWAYS
     total: int | None = None
+    holds: tuple[str, ...] = ()
 
     @property
     def ref(self) -> ObjectRef:
@@ -251,7 +252,7 @@ class UploadWriter:
                 record = self._store.at(spec.bucket).commit(
                     spec.ref,
                     staged,
-                    Draft(spec.fields, spec.metadata, sums),
+                    Draft(spec.fields, spec.metadata, sums, spec.holds),
                     announce=self._announce,
                 )
             except BucketsError as error:
