@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.engines.simulated_lab import SimLab
 from tests.soaks import KILLS, KILLS_OF_LOCAL
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.conformance.suite import Conformance
@@ -16,7 +17,6 @@ from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
 from trainshed.replica.protocol import LEVEL_SESSION
-from trainshed.testing.engine.engine import SimLab
 
 HOUR = 3600 * 10**9
 

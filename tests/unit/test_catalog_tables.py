@@ -215,5 +215,3 @@ def test_chief_or_master(version: str, chief: bool) -> None:
 def test_regions() -> None:
     assert len(regions.regions(Api.VERTEX)) == 38
     assert set(regions.regions(Api.ML)) <= set(regions.regions(Api.VERTEX))
-    assert "NVIDIA_L4" in regions.vertex_accelerators("us-central1")
-    assert regions.vertex_accelerators("nowhere") == ()

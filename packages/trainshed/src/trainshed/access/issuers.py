@@ -48,6 +48,16 @@ class Person(Struct, frozen=True):
     groups: tuple[str, ...] = ()
 
 
+class SignedIn(Struct, frozen=True):
+    """The end of a sign-in that a browser began."""
+
+    token: str
+    #: Where the browser wanted to go.
+    following: str
+    #: What the browser knows this sign-in by.
+    mark: str
+
+
 def read_issuers(tables: Sequence[Mapping[str, Any]]) -> tuple[Issuer, ...]:
     """Return the tables as read from TOML. Raises ValueError with a line for everything that is wrong."""
     wrong: list[str] = []

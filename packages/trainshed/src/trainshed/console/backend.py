@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from trainshed.access.issuers import SignedIn
 from trainshed.access.principals import Principal
 from trainshed.core.names import JobUid
 from trainshed.httpd.messages import Response
@@ -47,23 +48,6 @@ class Facts(Struct, frozen=True):
 
 
 Query = Mapping[str, Sequence[str]]
-
-
-class SignedIn(Protocol):
-    """The end of a sign-in at an issuer."""
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def following(self) -> str:
-        """Where the browser wanted to go."""
-        ...
-
-    @property
-    def mark(self) -> str:
-        """What the browser knows this sign-in by."""
-        ...
 
 
 class SigningIn(Protocol):

@@ -1,13 +1,23 @@
-"""Sends notifications to the targets of the settings, each try in a thread of its own."""
+"""Sends notifications to the targets of the settings, each try in a thread of its own: to webhooks, signed as
+Standard Webhooks defines, and by mail (`notifying.mail`).
+
+No redirect is followed, so that only the operator decides which hosts the service calls.
+"""
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import http.client
 import json
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
 
 from trainshed.core.notifications import Target, mail_of
-from trainshed.notifying.targets import NotifyTable, NotSent, Smtp
+from trainshed.notifying.targets import NotifyTable, NotSent, Smtp, key_of
 
 
 class Senders:
@@ -43,18 +53,61 @@ class Senders:
     def _send(self, table: NotifyTable, id_: str, content: str) -> None:
         at = self._now() // 10**9
         if table.webhook:
-            # Loaded only where a target needs it, as the module for mail below.
-            from trainshed.notifying import webhook
-
             body = content.encode()
             secret = self._environ.get(table.secret_env, "") if table.secret_env else ""
-            headers = webhook.signed(id_, at, body, secret)
-            webhook.post(table.webhook, body, headers, self._context)
+            headers = signed(id_, at, body, secret)
+            post(table.webhook, body, headers, self._context)
         if table.mail:
             if self._smtp is None:
                 raise NotSent("no server for mail is set (the setting smtp)")
+            # Loaded only where a target needs it.
             from trainshed.notifying import mail
 
             text = mail_of(json.loads(content))
             letter = mail.message(self._smtp.sender, table.mail, text, id_, at)
             mail.send(self._smtp, letter, self._context)
+
+
+_TIMEOUT: Final = 10.0
+"""Seconds for each step: connecting, sending, and waiting for the answer."""
+_LONGEST_ANSWER: Final = 4096
+
+
+def signed(id_: str, at: int, body: bytes, secret: str) -> dict[str, str]:
+    """Returns the headers of a request: the notification's id (the same at each try), the time of sending
+    (seconds since the epoch), and with a `secret` the HMAC-SHA256 of `id.timestamp.body`."""
+    headers = {"webhook-id": id_, "webhook-timestamp": str(at)}
+    if secret:
+        signature = hmac.new(key_of(secret), f"{id_}.{at}.".encode() + body, hashlib.sha256)
+        headers["webhook-signature"] = "v1," + base64.b64encode(signature.digest()).decode()
+    return headers
+
+
+def post(url: str, body: bytes, headers: dict[str, str], context: ssl.SSLContext | None) -> None:
+    """Post JSON. Raises NotSent unless the answer is 2xx. `context`: the authorities that TLS trusts; None =
+    the system's."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        trusted = context or ssl.create_default_context()
+        connection = http.client.HTTPSConnection(
+            parts.hostname, parts.port, timeout=_TIMEOUT, context=trusted
+        )
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    try:
+        sent = {**headers, "content-type": "application/json", "user-agent": "trainshed"}
+        connection.request("POST", path, body, sent)
+        answer = connection.getresponse()
+        answer.read(_LONGEST_ANSWER)
+    except (OSError, http.client.HTTPException) as failure:
+        raise NotSent(f"{where} did not take it: {str(failure) or repr(failure)}") from failure
+    finally:
+        connection.close()
+    if 300 <= answer.status < 400:
+        raise NotSent(f"{where} answers {answer.status}: redirects are not followed")
+    if not 200 <= answer.status < 300:
+        raise NotSent(f"{where} answers {answer.status} {answer.reason}".rstrip())

@@ -22,7 +22,15 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 
 from trainshed.access.book import AccessBook, Token
-from trainshed.access.issuers import Issuer, Person, UnknownKey, is_safe, issuer_of, recognised
+from trainshed.access.issuers import (
+    Issuer,
+    Person,
+    SignedIn,
+    UnknownKey,
+    is_safe,
+    issuer_of,
+    recognised,
+)
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
@@ -44,16 +52,6 @@ _ANEW: Final = 30.0
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 _AUDIENCE: Final = "sign-in"
-
-
-class SignedIn(Struct, frozen=True):
-    """The end of a sign-in that a browser began."""
-
-    token: str
-    #: Where the browser wanted to go.
-    following: str
-    #: What the browser knows this sign-in by.
-    mark: str
 
 
 class _Facts(Struct, frozen=True):

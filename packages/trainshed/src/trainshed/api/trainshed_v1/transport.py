@@ -38,7 +38,6 @@ from trainshed.api.trainshed_v1 import (
     launches,
     log_pages,
     logs,
-    machine_time,
     models,
     nodes,
     progress,
@@ -128,7 +127,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "quotas:set"): Method(
         "trainshed.v1.Quotas.Set", quotas.set_, body=capacity.QuotaLimit
     ),
-    ("GET", "usage"): Method("trainshed.v1.Usage.List", machine_time.list_),
+    ("GET", "usage"): Method("trainshed.v1.Usage.List", quotas.usage),
     ("GET", "models/{model}"): Method("trainshed.v1.Models.Describe", models.describe),
     ("GET", "secrets"): Method("trainshed.v1.Secrets.List", secrets.list_),
     ("POST", "secrets"): Method(

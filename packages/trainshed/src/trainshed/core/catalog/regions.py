@@ -13,11 +13,6 @@ def regions(api: Api) -> tuple[str, ...]:
     return tuple(table("regions")[api.value])
 
 
-def vertex_accelerators(region: str) -> tuple[str, ...]:
-    """Return the accelerator names that Vertex lists for `region`; empty if it lists none."""
-    return tuple(table("regions")["vertexAccelerators"].get(region, ()))
-
-
 STORAGE: Final = ("storage.googleapis.com", "www.googleapis.com")
 _DOMAIN: Final = "googleapis.com"
 _OF_ALL_REGIONS: Final = ("aiplatform", "ml", "cloudresourcemanager", "logging", "secretmanager")
