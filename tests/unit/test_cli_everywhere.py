@@ -22,4 +22,6 @@ def test_formats_for_programs_are_the_same_everywhere() -> None:
         for parameter in command.params:
             if "--format" in parameter.opts:
                 assert isinstance(parameter.type, click.Choice), name
-                assert {"text", "table", "json", "yaml"} == set(parameter.type.choices) - {"csv"}, name
+                assert {"text", "table", "json", "yaml"} == set(parameter.type.choices) - {"csv"}, (
+                    name
+                )
