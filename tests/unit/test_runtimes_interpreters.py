@@ -66,6 +66,19 @@ def test_each_is_run_once_and_remembered(tmp_path: Path) -> None:
     assert [_runs(each) for each in (pyenv, older, uv, path)] == [1, 1, 1, 1]
 
 
+def test_one_that_does_not_answer_in_time_is_asked_again_by_the_next_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "bin" / "python3.99"
+    answer = _fake(slow, (3, 99, 1)).read_text()
+    slow.write_text(f"#!/bin/sh\n[ -e '{slow}.ready' ] || sleep 600\n{answer}")
+    monkeypatch.setattr("trainshed.runtimes.interpreters._PROBE_SECONDS", 0.1)
+    assert (3, 99) not in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
+    Path(f"{slow}.ready").touch()
+    monkeypatch.undo()
+    assert (3, 99) in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
+
+
 @pytest.mark.parametrize("directory", ["shims", "bin"])
 def test_shims_other_implementations_and_broken_ones_are_passed_over(
     tmp_path: Path, directory: str

@@ -34,7 +34,9 @@ def invoke(cache: Path) -> Invoke:
 
 
 def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke) -> None:
-    offers = json.loads(invoke("list", "--format", "json").output)
+    listed = invoke("list", "--format", "json")
+    assert listed.exit_code == 0, (listed.output, listed.exception)
+    offers = json.loads(listed.stdout)
     families = {offer["family"] for offer in offers}
     assert {"python", "scikit-learn", "xgboost", "pytorch", "tensorflow"} <= families
     assert all(offer["python"] or offer["needs"].startswith("Python ") for offer in offers)

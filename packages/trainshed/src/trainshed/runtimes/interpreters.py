@@ -140,7 +140,11 @@ class Interpreters:
                 continue
             answer = remembered.get(key)
             if answer is None:
-                interpreter = _probe(path)
+                try:
+                    interpreter = _probe(path)
+                except subprocess.TimeoutExpired:
+                    # A busy machine: it is asked again next time.
+                    continue
                 answer = asdict(interpreter) if interpreter else {}
             seen[key] = answer
             if answer:
@@ -203,7 +207,7 @@ def _executables(directories: Iterable[Path]) -> Iterator[Path]:
 
 
 def _probe(path: Path) -> Interpreter | None:
-    """Run an interpreter once and ask it; None if it does not answer or is not a CPython."""
+    """Run an interpreter once and ask it; None if it is no CPython. Raises subprocess.TimeoutExpired."""
     try:
         answer = subprocess.run(
             [str(path), "-I", "-c", _PROBE],
@@ -213,7 +217,7 @@ def _probe(path: Path) -> Interpreter | None:
             stdin=subprocess.DEVNULL,
         )
         facts = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
+    except (OSError, subprocess.CalledProcessError, ValueError):
         return None
     if facts["implementation"] != "cpython":
         return None
