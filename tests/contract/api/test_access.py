@@ -76,7 +76,7 @@ async def test_a_log_that_is_followed_ends_with_the_right_to_it(house: Shelled, 
     name = (await house.call("POST", JOBS, custom_job())).json["name"]
     await house.run(name)
     house.write_log(1000, "workerpool0-0", (START, "first"))
-    made = await token_of(house, **({"days": _SECOND} if how == "expiry" else {}))
+    made = await token_of(house, days=_SECOND if how == "expiry" else 0)
     path = f"{OURS}/jobs/1000/logs?follow=true"
     async with house.stream(path, made["token"]) as followed, house.stream(path) as others:
         assert "first" in str(await followed.next()) and "first" in str(await others.next())
