@@ -89,6 +89,12 @@ if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
 gc.disable()
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Of coroutines that are tests."""
+    return "asyncio"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.nodeid))
 

@@ -22,11 +22,6 @@ OWN = Account("own")
 ROWS = 500_000
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
     service = Service(tmp_path_factory.mktemp("buckets"))

@@ -39,11 +39,6 @@ OVER = replace(RUNNING, state=JobState.SUCCEEDED)
 BOARD = BoardName("demo", "us-central1", ("5",))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves_module, "_SPAN", 0.0)
@@ -119,12 +114,6 @@ class House:
     async def until(self, expected: object, uid: JobUid = RUNNING.uid) -> None:
         async with asyncio.timeout(30):
             while await self.values(uid) != expected:
-                await self.news.wait()
-                self.news.clear()
-
-    async def until_counted(self, points: int) -> None:
-        async with asyncio.timeout(60):
-            while sum(one.count for one in await self.store.curves.series(RUNNING.uid)) < points:
                 await self.news.wait()
                 self.news.clear()
 

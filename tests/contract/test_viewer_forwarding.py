@@ -16,11 +16,6 @@ pytestmark = pytest.mark.anyio
 OURS = [(b"referrer-policy", b"same-origin")]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass
 class Server:
     """Answers each request with the same bytes, and keeps what it was asked."""

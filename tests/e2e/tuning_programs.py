@@ -3,7 +3,6 @@ end-to-end tests."""
 
 import os
 import select
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from tests.e2e.stories import make_pipe
 
 BUCKET = "trainshed"
 TUNING_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
-STUDIES = f"/v1/projects/{PROJECT}/locations/{REGION}/studies"
 
 TRIAL = """
 import os, sys, time
@@ -85,14 +83,6 @@ def double(name: str, low: float = 0.0, high: float = 1.0, scale: str = "LINEAR"
         "parameterId": name,
         "doubleValueSpec": {"minValue": low, "maxValue": high},
         "scaleType": f"UNIT_{scale}_SCALE",
-    }
-
-
-def integer(name: str, low: int, high: int) -> dict[str, Any]:
-    return {
-        "parameterId": name,
-        "integerValueSpec": {"minValue": str(low), "maxValue": str(high)},
-        "scaleType": "UNIT_LINEAR_SCALE",
     }
 
 
@@ -197,17 +187,6 @@ def meet(gate: Path, seconds: float = 90) -> None:
         assert poll.poll(seconds * 1000), f"nobody came to {gate} within {seconds} s"
     finally:
         os.close(reader)
-
-
-def suggested(service: Service, study: str, client: str, count: int = 1) -> list[dict[str, Any]]:
-    """Ask for suggestions of a study, by its name, and wait for them."""
-    asked = {"clientId": client, "suggestionCount": count}
-    operation = service.call("POST", f"/v1/{study}/trials:suggest", asked)
-    end = time.monotonic() + 60
-    while not operation.get("done"):
-        assert time.monotonic() < end, operation
-        operation = service.call("POST", f"/v1/{operation['name']}:wait", {"timeout": "5s"})
-    return operation["response"]["trials"]
 
 
 def complete(service: Service, trial: dict[str, Any], value: float) -> None:

@@ -51,8 +51,6 @@ _STEPS = 3_000
 _ENOUGH = 800
 """Steps after which a user loses patience: a reducer may be restarted for ever, below its limit of rate."""
 
-_UP = (AttemptState.STARTING, AttemptState.RUNNING)
-
 
 @dataclass(frozen=True, slots=True)
 class Leanings:

@@ -102,8 +102,3 @@ async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
     pages = await all_pages(History(5_000), every=4_999, limit=10)
     assert [uid for page in pages for uid in page] == [4_999]
     assert len(pages) > 1
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

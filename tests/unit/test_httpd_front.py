@@ -3,29 +3,19 @@
 import asyncio
 import gzip
 import re
-from collections.abc import Callable
 
 import pytest
 
-from trainshed.httpd.front import Front
 from trainshed.httpd.messages import (
     BodyNotRead,
     BodyTooLarge,
     Message,
     Receive,
     Request,
-    Response,
     Scope,
-    sized,
 )
 
 pytestmark = pytest.mark.anyio
-TEXT = b"text/plain"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
@@ -53,38 +43,6 @@ def pieces(*bodies: bytes, gone: bool = False) -> Receive:
         return {"type": "http.disconnect"}
 
     return receive
-
-
-class Echo:
-    """A surface that answers with the body, or as it is told to."""
-
-    def __init__(self, answer: Callable[[], Response] | None = None) -> None:
-        self._answer = answer
-        self.ends: list[int] = []
-
-    def begin(self, request: Request) -> Request:
-        return request
-
-    async def answer(self, call: Request) -> Response:
-        if self._answer is not None:
-            return self._answer()
-        return sized(b"".join([block async for block in call.blocks()]), TEXT)
-
-    def refuse(self, call: Request, error: Exception) -> Response:
-        return sized(f"{call.path}: {error}".encode(), TEXT, 500)
-
-    def ended(self, call: Request, status: int) -> None:
-        self.ends.append(status)
-
-
-async def asked(surface: Echo, receive: Receive) -> list[Message]:
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await Front(surface)(scope("/a"), receive, send)
-    return sent
 
 
 @pytest.mark.parametrize(

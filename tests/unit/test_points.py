@@ -15,11 +15,6 @@ from trainshed.store.points import PointFiles
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 

@@ -23,11 +23,6 @@ DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def store() -> Iterator[InlineStore]:
     opened = open_inline()
     yield opened

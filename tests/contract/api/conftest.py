@@ -9,11 +9,6 @@ from tests.contract.api.house import House
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     built = House(tmp_path)
     yield built

@@ -12,7 +12,6 @@ from tests.unit.test_specs_pipeline import inputs, pipeline
 pytestmark = pytest.mark.anyio
 ML_JOBS = "/v1/projects/p1/jobs"
 VERTEX_JOBS = f"{LOCATION}/customJobs"
-PARENT = "projects/p1/locations/us-central1"
 TIERS = "BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM"
 
 

@@ -9,11 +9,6 @@ from tests.contract.console.browser import Browser, ConsoleHouse
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def house(tmp_path: Path) -> Iterator[ConsoleHouse]:
     built = ConsoleHouse(tmp_path)
     yield built

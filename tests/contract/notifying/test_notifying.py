@@ -37,11 +37,6 @@ MINUTE = 60 * 10**9
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     built = House(tmp_path)
     built.services = replace(

@@ -10,11 +10,6 @@ from trainshed.store.port import Store, open_store
 Reopen = Callable[[], Store]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["sqlite", "inline"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     """Opens the test's store; called again, closes it and opens it anew."""

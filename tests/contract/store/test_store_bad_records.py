@@ -116,11 +116,6 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def fill(store: Store) -> None:
     """Two of everything."""
     for number in (1, 2):

@@ -23,11 +23,6 @@ from trainshed.store.sqlite.narrowing import walk
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def steps(directory: Path, sql: str, parameters: dict[str, Any]) -> int:
     """How many instructions SQLite needs for all rows."""
     connection = sqlite3.connect(directory / DATABASE_FILE)

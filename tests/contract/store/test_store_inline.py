@@ -31,11 +31,6 @@ def crash(what: str) -> None:
     raise Crash(what)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_a_crash_before_a_commit_stores_nothing() -> None:
     store = open_inline()

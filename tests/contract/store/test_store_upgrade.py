@@ -18,11 +18,6 @@ pytestmark = pytest.mark.anyio
 DUMPS = {path.stem: path.read_text() for path in Path(__file__).with_name("dumps").glob("*.sql")}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("release", [*DUMPS, "today"])
 async def test_all_that_a_release_stored_is_there_and_life_goes_on(
     tmp_path: Path, release: str

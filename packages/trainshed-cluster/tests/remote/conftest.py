@@ -31,11 +31,6 @@ class Block(msgspec.Struct, tag=True):
 Message = Said | Block
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def echo(channel: Channel[Message, Message]) -> None:
     while True:
         await channel.send(await channel.receive())

@@ -29,12 +29,6 @@ from tests.slurm.whole import (
 from trainshed.replica.system import trees
 
 _DAEMONS = ("slurmd", "slurmstepd", "munged")
-KEPT = 12.0
-"""Seconds for which nodes are kept, and interpreters on them: from a program to the next of its project,
-and less than the end of all allocations is waited for."""
-_AT_ONCE = 3
-"""Jobs: one that has failed, the victim, the attacker."""
-_READY_SECONDS = 120.0
 _SLURMCTLD, _SLURMD = 6817, 6818
 """Ports of Slurm's, unless somebody has chosen others."""
 

@@ -2,10 +2,6 @@
 the local engine (e2e/test_failure_rows.py, e2e/test_progress.py), over a service whose replicas run on the
 lab's nodes."""
 
-import json
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from tests.e2e import test_failure_rows as rows
@@ -13,8 +9,6 @@ from tests.e2e import test_progress as progress
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service
 from tests.slurm.adopting import adopt
-from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import AGENTS
 
 __all__ = ["commons", "gate"]
 
@@ -34,21 +28,6 @@ NOT_HERE = {
 @pytest.fixture(scope="module")
 def service(slurm_service: Service) -> Service:
     return slurm_service
-
-
-@pytest.fixture
-def shim_of(slurm_lab: SlurmLab) -> Callable[[str, str], int]:
-    """The process of a job's replica that holds its program, on whichever node it is."""
-
-    def find(job_id: str, replica: str) -> int:
-        for node in slurm_lab.nodes:
-            agents = slurm_lab.on_disk(node, AGENTS)
-            for journal in agents.glob(f"*/slots/{job_id}/1/{replica}/journal"):
-                shim: Any = json.loads(journal.read_text().splitlines()[1])["shim"]
-                return slurm_lab.outer(node, shim)
-        raise AssertionError(f"{replica} of {job_id} is on no node")
-
-    return find
 
 
 adopt(globals(), rows, left_out=NOT_HERE)
