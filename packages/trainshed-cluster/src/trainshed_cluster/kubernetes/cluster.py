@@ -108,8 +108,6 @@ class KubernetesCluster:
         #: Why a hold's Pod cannot even be created just now.
         self._unmade: dict[HoldName, Delay] = {}
         self._given_back: set[HoldName] = set()
-        #: Holds whose Pod is just being deleted.
-        self._deleting: set[HoldName] = set()
         #: Uids of Pods that this service has deleted, until they are gone.
         self._asked_to_go: set[str] = set()
         #: When each node was last asked about, in seconds of the monotonic clock.
@@ -287,14 +285,7 @@ class KubernetesCluster:
             self._admission.given_back(name, where)
         if pod is None:
             return
-        self._deleting.add(name)
-        try:
-            await self._end(name, pod)
-        finally:
-            self._deleting.discard(name)
-        now = self._mine.get(name)
-        if now is not None and now.metadata.uid != pod.metadata.uid and not now.is_leaving:
-            await self.give_back(name)  # A cancelled call has created it meanwhile.
+        await self._end(name, pod)
 
     async def _end(self, name: HoldName, pod: Pod) -> None:
         """Delete a Pod once its agent has left. Raises ClusterUnavailable."""
@@ -567,9 +558,6 @@ class KubernetesCluster:
         if not pod.is_over and not pod.is_running:
             self._fresh.add(pod.metadata.uid)
         self._mine[name] = pod
-        if name in self._given_back and name not in self._deleting and not pod.is_leaving:
-            # A cancelled call created it.
-            self._tasks.begin(self._try_to_give_back(name), f"kubernetes: deleting {name}")
 
     def _learn_end(self, name: HoldName, pod: Pod) -> None:
         """Note how a Pod that no longer exists ended."""

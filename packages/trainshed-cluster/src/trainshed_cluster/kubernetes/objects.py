@@ -28,7 +28,6 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
 class Requirements(msgspec.Struct, frozen=True):
     requests: _Quantities | None = None
-    limits: _Quantities | None = None
 
 
 class Container(msgspec.Struct, frozen=True):
@@ -38,7 +37,7 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class SchedulingGate(msgspec.Struct, frozen=True):
-    name: str = ""
+    pass
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -90,7 +89,6 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: tuple[Condition, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
@@ -181,15 +179,9 @@ class NodeSpec(msgspec.Struct, frozen=True):
     taints: tuple[Taint, ...] | None = None
 
 
-class Address(msgspec.Struct, frozen=True):
-    type: str
-    address: str
-
-
 class NodeStatus(msgspec.Struct, frozen=True):
     allocatable: _Quantities | None = None
     conditions: tuple[Condition, ...] | None = None
-    addresses: tuple[Address, ...] | None = None
 
 
 class ClusterNode(msgspec.Struct, frozen=True):

@@ -92,11 +92,6 @@ class NodeNeed(Struct, frozen=True):
     image: str = ""
     #: Likewise the number of replicas of the gang.
     gang_size: int = 1
-    #: Likewise its job and attempt, with their project and service account.
-    job_uid: JobUid = JobUid(0)
-    attempt: int = 0
-    project: str = ""
-    service_account: str = ""
 
     @property
     def wanted(self) -> MachineWanted:

@@ -148,7 +148,7 @@ class RemoteEngine:
             if gang is None:
                 anywhere = self._options.anywhere
                 if not anywhere:
-                    self._nodes.require(requests, refuse=True)
+                    self._nodes.require(requests)
                 nodes = self._nodes.by_name()
                 owner = await self._slots.owner(requests)
                 gang = Gang(

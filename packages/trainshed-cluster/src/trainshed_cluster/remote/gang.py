@@ -115,7 +115,7 @@ def new_record(
         nodes,
         owner=owner,
         anywhere=anywhere,
-        attempt=(job_uid, attempt) if apart else None,
+        apart=apart,
         gang_size=len(requests),
     )
     for need, replicas in wanted:
@@ -228,7 +228,7 @@ def moved(
         nodes,
         owner=record.owner,
         anywhere=anywhere,
-        attempt=(record.job_uid, record.attempt) if apart else None,
+        apart=apart,
         gang_size=len(record.seats),
     )
     for number, (need, replicas) in enumerate(wanted, first):
@@ -260,11 +260,11 @@ def needs(
     *,
     owner: Owner = THE_SERVICE,
     anywhere: bool = False,
-    attempt: tuple[JobUid, int] | None = None,
+    apart: bool = False,
     gang_size: int = 1,
 ) -> list[tuple[NodeNeed, tuple[ReplicaId, ...]]]:
     """Return what replicas need together on each node, with those replicas: the ones whose machine types
-    reach it by the same route (`Acceptance.routes`). With `attempt`, return what each needs by itself. Their
+    reach it by the same route (`Acceptance.routes`). `apart`: return what each needs by itself. Their
     agent's memory is included as far as others leave room, and never more than the node has, since the
     scheduler has found that they fit. `anywhere`: the cluster chooses, and itself refuses what it can never
     grant; the agent is included unless no node is that large. `gang_size`: number of replicas."""
@@ -272,7 +272,7 @@ def needs(
     for request in requests:
         here = nodes.get(request.node)
         way = here.accepts.position(request.wanted) if here else -1
-        own = request.replica if attempt else None
+        own = request.replica if apart else None
         by_way.setdefault((request.node, way, own), []).append(request)
     wanted: list[tuple[NodeNeed, tuple[ReplicaId, ...]]] = []
     for some in by_way.values():
@@ -292,18 +292,13 @@ def needs(
         typical = next((request for request in some if request.accelerators), some[0])
         kind = typical.accelerator if devices else ""
         need = NodeNeed(node, len(some), vcpus, memory, devices, kind, typical.machine, owner)
-        if attempt:
-            first = some[0]
+        if apart:
             need = replace(
                 need,
-                replica=str(first.replica),
-                hostname=first.hostname,
-                image=first.image,
+                replica=str(some[0].replica),
+                hostname=some[0].hostname,
+                image=some[0].image,
                 gang_size=gang_size,
-                job_uid=attempt[0],
-                attempt=attempt[1],
-                project=first.project,
-                service_account=first.service_account,
             )
         wanted.append((need, tuple(request.replica for request in some)))
     return wanted

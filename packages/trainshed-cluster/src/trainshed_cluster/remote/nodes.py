@@ -144,20 +144,20 @@ class ClusterNodes:
         """Return the nodes by name."""
         return {node.name: node for node in self.capacity}
 
-    def require(self, requests: Iterable[SlotRequest], *, refuse: bool) -> None:
-        """Raises EngineUnavailable if a requested node, or its whole cluster, does not answer. `refuse`:
-        raises LaunchRejected if the cluster does not list it."""
+    def require(self, requests: Iterable[SlotRequest]) -> None:
+        """Raises EngineUnavailable if a requested node, or its whole cluster, does not answer, and
+        LaunchRejected if the cluster does not list it."""
         for request in requests:
             if silent := unreached(self.capacity, request.node):
                 raise EngineUnavailable(
                     f"cluster {silent.name} does not answer: {silent.unreached}"
                 )
-            if refuse and request.node not in self._states:
+            if request.node not in self._states:
                 raise LaunchRejected(
                     f"there is no node {request.node!r}; this cluster's are "
                     f"{', '.join(sorted(self._states)[:10]) or 'not known'}"
                 )
-            if self._states.get(request.node) in (NodeState.GONE, NodeState.UNHEARD):
+            if self._states[request.node] in (NodeState.GONE, NodeState.UNHEARD):
                 raise EngineUnavailable(
                     f"node {request.node} does not answer; name another one, or wait until it is back"
                 )

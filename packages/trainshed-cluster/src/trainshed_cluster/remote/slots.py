@@ -30,7 +30,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote import messages
-from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
+from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agent_starter import AgentStarter, all_or_none
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts
@@ -72,8 +72,6 @@ _REST_SECONDS = 600.0
 """For which nodes of one kind are held while those of another are waited for."""
 _TOLD_AFTER = (2.0, 10.0, 25.0)
 """Seconds after which it is told how much a node was sent; then after each double minute."""
-_STARTS = 3
-"""Agents that are started on a node until one stays."""
 
 
 class SlotMaker:
@@ -143,7 +141,7 @@ class SlotMaker:
         if not moving:
             return
         if not self._options.anywhere:
-            self._nodes.require(moving, refuse=True)
+            self._nodes.require(moving)
         seats = [gang.record.seat(request.replica) for request in moving]
         if live := [str(seat.replica) for seat in seats if seat and gang.is_live(seat)]:
             raise EngineUnavailable(
@@ -326,30 +324,23 @@ class SlotMaker:
     async def _prepare(self, gang: Gang) -> None:
         """Acquire every hold, start an agent wherever one is missing, and have the agents give out their
         slots."""
-        for tries_left in reversed(range(_STARTS)):
-            try:
-                holds: dict[int, Hold] = {}
-                if self._options.anywhere:
-                    holds = await self._hold_anywhere(gang)
-                else:
-                    await self._kept.adopt(gang)
-                agents = await self._with_agents(gang, holds)
-                if self._options.preflight:
-                    await self._require_links(agents)
-                await self._get_slots(gang, agents)
-                if gang.failed_starts:
-                    gang.failed_starts.clear()
-                    self._attempts.report_delay(gang, None)
-                break
-            except ClusterRefused as failure:
-                raise LaunchRejected(str(failure)) from failure
-            except ClusterUnavailable as failure:
-                raise EngineUnavailable(str(failure)) from failure
-            except AgentGone:
-                # The agent was being started by a service that was killed, or something has ended it. Its
-                # programs are lost, and their incarnations are not started again.
-                if not tries_left:
-                    raise
+        try:
+            holds: dict[int, Hold] = {}
+            if self._options.anywhere:
+                holds = await self._hold_anywhere(gang)
+            else:
+                await self._kept.adopt(gang)
+            agents = await self._with_agents(gang, holds)
+            if self._options.preflight:
+                await self._require_links(agents)
+            await self._get_slots(gang, agents)
+        except ClusterRefused as failure:
+            raise LaunchRejected(str(failure)) from failure
+        except ClusterUnavailable as failure:
+            raise EngineUnavailable(str(failure)) from failure
+        if gang.failed_starts:
+            gang.failed_starts.clear()
+            self._attempts.report_delay(gang, None)
 
     async def _hold_anywhere(self, gang: Gang) -> dict[int, Hold]:
         """Acquire all holds on nodes that the cluster chooses, and write those down."""
