@@ -108,25 +108,6 @@ def test_what_was_killed_or_is_hollow_is_unpacked_anew(code: AgentCode, tmp_path
     assert _kept(tmp_path / "node") == [code.digest]
 
 
-def test_old_code_goes_unless_it_runs(code: AgentCode, tmp_path: Path) -> None:
-    kept = tmp_path / "node" / "code"
-    for name in ("old", "used", "new"):
-        (kept / name).mkdir(parents=True)
-        (kept / name / ".built").touch()
-        if name != "new":
-            os.utime(kept / name / ".built", (1, 1))
-    holder = subprocess.Popen(
-        [PYTHON, "-c", "import fcntl, sys; file = open(sys.argv[1]); fcntl.flock(file, fcntl.LOCK_SH); "
-         "print(flush=True); sys.stdin.read()", str(kept / "used" / ".built")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    assert _run(code, tmp_path / "node")[0] == 0
-    holder.communicate()
-    assert _kept(tmp_path / "node") == sorted([code.digest, "new", "used"])
-
-
 def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
     argv, given = bootstrap.argv, bootstrap.parcel(b"")

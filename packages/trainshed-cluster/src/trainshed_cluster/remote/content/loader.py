@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 UNFIT = 78
 """Exit status: what is started here cannot run here. Its error output says why."""
 
-_OLD = 7 * 86400.0
-"""Seconds after which code that nobody runs any more is removed."""
-
 
 def load(stream: "IO[bytes]") -> None:
     """Read the rest of `stream`, unpack the code if needed, become the agent."""
@@ -71,8 +68,7 @@ def _give_up(why: str) -> "NoReturn":
 
 
 def _have(directory: str, digest: str, archive: bytes) -> str:
-    """Return the directory of the code, unpacked if needed and locked against removal while this process
-    lives."""
+    """Return the directory of the code, unpacked if needed."""
     import fcntl
 
     parent = os.path.join(directory, "code")
@@ -86,38 +82,22 @@ def _have(directory: str, digest: str, archive: bytes) -> str:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise OSError("%s is a link, or belongs to user %d" % (path, status.st_uid))
     code = os.path.join(parent, digest)
-    held = _hold(code)
-    if held is None:
+    if not _is_there(code):
         lock = os.open(os.path.join(parent, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        held = _hold(code)
-        if held is None:
+        if not _is_there(code):
             _unpack(parent, digest, archive)
-            held = _hold(code)
         os.close(lock)
-    if held is None:
-        raise OSError("it was removed at once")
     return code
 
 
-def _hold(code: str) -> "int | None":
-    """Take a shared lock on complete code; None = it is not there, or may have lost data when the machine
-    went down."""
-    import fcntl
-
+def _is_there(code: str) -> bool:
+    """Whether code is complete, and can have lost nothing when the machine went down."""
     try:
-        handle = os.open(os.path.join(code, ".built"), os.O_RDONLY)
+        with open(os.path.join(code, ".built"), "rb") as file:
+            return file.read(100) == _boot()
     except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if os.read(handle, 100) == _boot() and os.fstat(handle).st_nlink:
-            os.utime(handle)
-            return handle
-    except OSError:
-        pass  # It is being removed.
-    os.close(handle)
-    return None
+        return False
 
 
 def _unpack(parent: str, digest: str, archive: bytes) -> None:
@@ -129,7 +109,10 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
 
     if hashlib.sha256(archive).hexdigest() != digest:
         raise OSError("other code came than was sent")
-    _sweep(parent, digest)
+    for name in os.listdir(parent):
+        # What killed loaders left, and code that may be incomplete.
+        if name == digest or (name.startswith(".") and name != ".lock"):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     draft = os.path.join(parent, ".%s.%d" % (digest, os.getpid()))
     before = os.umask(0o022)
     try:
@@ -147,32 +130,6 @@ def _unpack(parent: str, digest: str, archive: bytes) -> None:
         raise
     finally:
         os.umask(before)
-
-
-def _sweep(parent: str, digest: str) -> None:
-    """Remove what killed loaders left, code that may be incomplete, and old code that no agent runs."""
-    import fcntl
-    import shutil
-    import time
-
-    for name in os.listdir(parent):
-        path = os.path.join(parent, name)
-        if name == ".lock":
-            continue
-        if not name.startswith(".") and name != digest:
-            try:
-                handle = os.open(os.path.join(path, ".built"), os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                if time.time() - os.fstat(handle).st_mtime < _OLD:
-                    continue
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # An agent runs it.
-            finally:
-                os.close(handle)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _boot() -> bytes:
