@@ -71,7 +71,7 @@ def test_one_that_does_not_answer_in_time_is_asked_again_by_the_next_service(
 ) -> None:
     slow = tmp_path / "bin" / "python3.99"
     answer = _fake(slow, (3, 99, 1)).read_text()
-    slow.write_text(f"#!/bin/sh\n[ -e '{slow}.ready' ] || sleep 600\n{answer}")
+    slow.write_text(f"#!/bin/sh\n[ -e '{slow}.ready' ] || exec sleep 600\n{answer}")
     monkeypatch.setattr("trainshed.runtimes.interpreters._PROBE_SECONDS", 0.1)
     assert (3, 99) not in _look(tmp_path, PATH=str(tmp_path / "bin")).found()
     Path(f"{slow}.ready").touch()
