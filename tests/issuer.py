@@ -30,6 +30,8 @@ class ScriptedIssuer:
         #: The forms that the service sent for codes.
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
+        #: What it tells of whoever an access token is of; None = it has all in its ID tokens.
+        self.userinfo: dict[str, Any] | None = None
 
     def settings(self, **fields: Any) -> Issuer:
         """The table `[[oidc]]` for it."""
@@ -41,6 +43,7 @@ class ScriptedIssuer:
             "authorization_endpoint": f"{self.address}/authorize",
             "token_endpoint": f"{self.address}/token",
             "jwks_uri": f"{self.address}/keys",
+            "userinfo_endpoint": f"{self.address}/userinfo",
         }
 
     def signs_in(self, location: str) -> str:
@@ -78,6 +81,9 @@ def issuing(now: Any = time.time) -> Generator[ScriptedIssuer]:
                 case "/keys":
                     keys = [key.as_dict(private=False) for key in issuer.keys]
                     self._answer(200, {"keys": keys})
+                case "/userinfo":
+                    is_known = self.headers["authorization"] == "Bearer x"
+                    self._answer(200 if is_known else 401, issuer.userinfo or {})
                 case "/authorize":
                     code = issuer.signs_in(self.path)
                     begun = issuer.begun[code]

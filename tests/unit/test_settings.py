@@ -239,3 +239,15 @@ def test_what_is_wrong_in_the_table_of_an_engine_is_told(
     with pytest.raises(SettingsError) as refused:
         load(config, {})
     assert advice in str(refused.value)
+
+
+def test_the_secret_of_an_issuer_has_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "trainshed.toml"
+    table = 'name = "Corp"\nissuer = "https://sso.corp.example"\nclient_id = "x"\n'
+    config.write_text(f'[[oidc]]\n{table}secret_env = "CORP_SECRET"\n')
+    with pytest.raises(SettingsError, match="CORP_SECRET is not set"):
+        load(config, {})
+    monkeypatch.setenv("CORP_SECRET", "geheim")
+    assert load(config, {}).oidc[0].name == "Corp"

@@ -190,6 +190,19 @@ async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
     assert (await browser.get("/jobs?project=p1")).status == 303
 
 
+async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_person_alone(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    issuer.userinfo, issuer.claims = {"sub": "7", **issuer.claims}, {}
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    assert ANA in text_of(await browser.get("/team"))
+    issuer.userinfo["sub"] = "8"
+    location = await sent(Browser(house))
+    answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
+    assert answer.status == 401
+
+
 # --- with an ID token ---
 
 

@@ -101,10 +101,10 @@ def _faults(issuer: Issuer) -> Iterator[str]:
             yield f"domains: {domain!r} is no domain in lower case such as corp.example"
 
 
-def recognised(
+def verified(
     token: str, keys: Mapping[str, Any], issuer: Issuer, now: int, nonce: str | None = None
-) -> Person:
-    """Return the person of an ID token. `keys`: the issuer's, as it publishes them (RFC 7517). `now`: seconds
+) -> Mapping[str, Any]:
+    """Return what an ID token says. `keys`: the issuer's, as it publishes them (RFC 7517). `now`: seconds
     since the epoch. `nonce`: what a sign-in that was begun here has sent; None = another client began it.
 
     Raises UnknownKey if none of the keys signed it, else Unauthenticated, which says why it is refused.
@@ -121,6 +121,11 @@ def recognised(
         )
     if nonce is not None and claims.get("nonce") != nonce:
         raise Unauthenticated("The ID token is not the answer to this sign-in: begin again.")
+    return claims
+
+
+def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Person:
+    """Return whom the claims of an issuer are about. Raises Unauthenticated."""
     return Person(_email(claims, issuer), _groups(claims.get(issuer.groups_claim)))
 
 

@@ -4,6 +4,7 @@ Bounds and choices are part of the type (`Port`, `Literal[...]`), and `msgspec.c
 type cannot express is checked by a `Checked` function.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -112,7 +113,11 @@ def _notify_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[NotifyTable, ..
 def _issuer_tables(tables: tuple[dict[str, Any], ...]) -> "tuple[Issuer, ...]":
     from trainshed.access.issuers import read_issuers
 
-    return read_issuers(tables)
+    issuers = read_issuers(tables)
+    unset = [i.secret_env for i in issuers if i.secret_env and not os.environ.get(i.secret_env)]
+    if unset:
+        raise ValueError(f"secret_env: the environment variable {', '.join(unset)} is not set")
+    return issuers
 
 
 def _tables(name: str, value: Any) -> tuple[dict[str, Any], ...]:

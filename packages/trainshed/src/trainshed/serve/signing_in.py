@@ -29,7 +29,8 @@ from trainshed.access.issuers import (
     UnknownKey,
     is_safe,
     issuer_of,
-    recognised,
+    person_of,
+    verified,
 )
 from trainshed.access.tokens import digest_of, new_token
 from trainshed.core.errors import Unauthenticated, Unavailable
@@ -59,6 +60,8 @@ class _Facts(Struct, frozen=True):
 
     authorization: str
     token: str
+    #: "" = it has none.
+    userinfo: str
     keys: Mapping[str, Any]
     at: float
 
@@ -121,12 +124,12 @@ class SigningIn:
 
     async def finish(self, state: str, code: str) -> SignedIn:
         """Return the token of somebody whom an issuer sends back. Raises Unauthenticated, Unavailable."""
-        claims = self._read_state(state)
-        issuer = self._issuers.get(str(claims["iss"]))
+        begun = self._read_state(state)
+        issuer = self._issuers.get(str(begun["iss"]))
         if issuer is None:
             raise Unauthenticated("This sign-in was begun with other settings: begin again.")
         facts = await self._read(issuer)
-        id_ = str(claims["jti"])
+        id_ = str(begun["jti"])
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -138,11 +141,11 @@ class SigningIn:
         if secret:
             form["client_secret"] = secret
         answer = await _fetched(issuer, facts.token, urlencode(form).encode())
-        person = await self._recognised(
-            str(answer.get("id_token", "")), issuer, self._derived(id_, "nonce")
-        )
+        nonce = self._derived(id_, "nonce")
+        claimed = await self._verified(str(answer.get("id_token", "")), issuer, nonce)
+        person = person_of(await self._completed(claimed, issuer, answer), issuer)
         token = await self._token_of(person, issuer)
-        return SignedIn(token, str(claims["next"]), str(claims["mark"]))
+        return SignedIn(token, str(begun["next"]), str(begun["mark"]))
 
     async def exchange(self, id_token: str) -> str:
         """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
@@ -150,17 +153,31 @@ class SigningIn:
         issuer = next((known for known in self._issuers.values() if known.issuer == url), None)
         if issuer is None:
             raise Unauthenticated(f"{url[:200]!r} signs nobody in here.")
-        return await self._token_of(await self._recognised(id_token, issuer, None), issuer)
+        claims = await self._verified(id_token, issuer, None)
+        return await self._token_of(person_of(claims, issuer), issuer)
 
-    async def _recognised(self, token: str, issuer: Issuer, nonce: str | None) -> Person:
+    async def _verified(self, token: str, issuer: Issuer, nonce: str | None) -> Mapping[str, Any]:
         facts = await self._read(issuer)
         try:
-            return recognised(token, facts.keys, issuer, self._seconds(), nonce)
+            return verified(token, facts.keys, issuer, self._seconds(), nonce)
         except UnknownKey:
             again = await self._read(issuer, _ANEW)
             if again is facts:
                 raise
-            return recognised(token, again.keys, issuer, self._seconds(), nonce)
+            return verified(token, again.keys, issuer, self._seconds(), nonce)
+
+    async def _completed(
+        self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
+        the access token that it gave (OpenID Connect Core 5.3)."""
+        facts = await self._read(issuer)
+        if "email" in claims or not facts.userinfo:
+            return claims
+        access = str(answer.get("access_token", ""))
+        more = await _fetched(issuer, facts.userinfo, headers={"authorization": f"Bearer {access}"})
+        # What is told of somebody else is not believed.
+        return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
     async def _token_of(self, person: Person, issuer: Issuer) -> str:
         token, now = new_token(), self._now()
@@ -262,14 +279,21 @@ async def _read(issuer: Issuer) -> _Facts:
             "settings."
         )
     authorization, token, keys = addresses
-    return _Facts(authorization, token, await _fetched(issuer, keys), time.monotonic())
+    userinfo = str(published.get("userinfo_endpoint", ""))
+    userinfo = userinfo if is_safe(userinfo) else ""
+    return _Facts(authorization, token, userinfo, await _fetched(issuer, keys), time.monotonic())
 
 
-async def _fetched(issuer: Issuer, address: str, form: bytes | None = None) -> Mapping[str, Any]:
+async def _fetched(
+    issuer: Issuer,
+    address: str,
+    form: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Mapping[str, Any]:
     """Return the JSON object at an address of an issuer. Raises Unavailable; Unauthenticated if it refuses
     the form."""
     try:
-        status, content = await asyncio.to_thread(_asked, address, form)
+        status, content = await asyncio.to_thread(_asked, address, form, headers or {})
     except (OSError, HTTPException) as failure:
         raise Unavailable(f"{issuer.name} does not answer ({failure}); try again later.") from None
     if form is not None and status in (400, 401, 403):
@@ -283,14 +307,16 @@ async def _fetched(issuer: Issuer, address: str, form: bytes | None = None) -> M
     return cast("dict[str, Any]", answer)
 
 
-def _asked(address: str, form: bytes | None) -> tuple[int, bytes]:
+def _asked(address: str, form: bytes | None, more: Mapping[str, str]) -> tuple[int, bytes]:
     """Return the status of an answer, and its content, which is cut off where it is too long. Follows nobody
     elsewhere: a code or a secret may be in the form."""
     parts = urlsplit(address)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    headers = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+    headers = {"accept": "application/json", **more}
+    if form is not None:
+        headers["content-type"] = "application/x-www-form-urlencoded"
     try:
         connection.request("GET" if form is None else "POST", path, form, headers)
         response = connection.getresponse()
