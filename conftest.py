@@ -27,6 +27,8 @@ hypothesis.settings.load_profile("all" if SOAKS else "some")
 LONGEST = (
     "reduction/test_torch.py",
     "slurm/",
+    "engines/test_conformance.py",
+    "engines/test_remote.py",
     "e2e/test_gcloud_ml.py",
     "e2e/test_grpc_clients.py",
     "e2e/",

@@ -6,7 +6,8 @@ A ceiling is lowered in the commit that makes something smaller; it is never rai
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -99,28 +100,32 @@ def _lines(path: Path) -> int:
 
 def _code(path: Path) -> int:
     """Count the lines that hold code: no comments, blank lines and docstrings."""
+    return _read(path)[0]
+
+
+def vague_names(path: Path) -> tuple[str, ...]:
+    """The places of a module's variables and arguments that have one of the names which say nothing."""
+    return _read(path)[1]
+
+
+@cache
+def _read(path: Path) -> tuple[int, tuple[str, ...]]:
+    """The lines of code and the vague names of a module, which is parsed once for both."""
     text = path.read_text()
     without = set(range(1, text.count("\n") + 2))
+    vague: list[str] = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             without -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        elif isinstance(node, ast.arg) and node.arg in VAGUE:
+            vague.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.arg}")
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in VAGUE:
+            vague.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.id}")
     lines = enumerate(text.splitlines(), 1)
-    return sum(
+    code = sum(
         1 for number, line in lines if number in without and line.strip() and line.strip()[0] != "#"
     )
-
-
-def vague_names(path: Path) -> Iterator[str]:
-    """The places of a module's variables and arguments that have one of the names which say nothing."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.arg):
-            name = node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            name = node.id
-        else:
-            continue
-        if name in VAGUE:
-            yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+    return code, tuple(vague)
 
 
 def _words(paths: Iterable[Path]) -> int:

@@ -498,6 +498,7 @@ else:
 """
 
 
+@pytest.mark.parametrize("address", ["gateway"], indirect=True)
 def test_gcsfs(address: str, service: Service) -> None:
     """spec/program#storage: gs:// by gcsfs, unmodified, with the variables that `trainshed env` prints."""
     pytest.importorskip("gcsfs", reason="gcsfs is not installed: NOT TESTED")
