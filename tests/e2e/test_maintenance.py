@@ -91,7 +91,7 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     until(service.follow(job_id, PRIMARY), BEGUN)
     primary, worker = process_of(mark, PRIMARY), process_of(mark, WORKER)
     said = trainshed(service, "nodes", "drain", SECOND, "--reason", "a new disk", "--wait")
-    assert f"{WORKER} of" in said and f"{SECOND}  is free" in said
+    assert "1 replica there is asked to leave" in said and f"{SECOND}  is free" in said
     wait_until_gone([worker])
     after = until(log, "up")
     assert after[0] == "saving"
