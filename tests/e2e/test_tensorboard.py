@@ -79,10 +79,9 @@ def asked(
 
 
 def link_of(service: Service, *jobs: str) -> dict[str, str]:
-    """What stands behind the # of the link that the command prints, once TensorBoard serves."""
-    words = ("tensorboard", *jobs, "--wait", "--data", str(service.data))
+    """What stands behind the # of the link that the command prints."""
+    words = ("tensorboard", *jobs, "--data", str(service.data))
     done = trainshed(*words, data=service.data)
-    assert "Starting TensorBoard." in done.stderr
     address, _, fragment = done.stdout.strip().partition("#")
     assert address == f"{service.rest}/tensorboard/"
     return {name: values[0] for name, values in parse_qs(fragment).items()}
@@ -93,6 +92,7 @@ def opened(service: Service, link: Mapping[str, str]) -> str:
     answer = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
     assert answer.status == 200, answer.body
     assert answer.headers["Set-Cookie"] is None
+    assert b"Starting TensorBoard." in answer.body
     return "/tensorboard/" + json.loads(answer.body.splitlines()[-1])["path"]
 
 

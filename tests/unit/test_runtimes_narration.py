@@ -46,7 +46,7 @@ def test_a_silent_installer_gives_signs_of_life(
 
     def hear(line: str) -> None:
         said.append(line)
-        if line.startswith("Still downloading torch (180MiB)"):
+        if line.startswith("Still working since 'Downloading torch (180MiB)'"):
             (tmp_path / "heard").touch()
 
     known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}

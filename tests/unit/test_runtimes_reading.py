@@ -1,12 +1,9 @@
 """What a program writes is read line by line, and of nobody more than there is room for."""
 
 import os
-import re
 import threading
 
 from trainshed.runtimes import output
-
-_BREAK = re.compile(rb"\n")
 
 
 def _pipe(content: bytes) -> tuple[int, int]:
@@ -24,7 +21,7 @@ def test_a_line_that_does_not_end_is_cut() -> None:
 
     writing = threading.Thread(target=write)
     writing.start()
-    found = [line or "" for line in output.lines(reader, 60, _BREAK)]
+    found = [line or "" for line in output.lines(reader, 60)]
     writing.join()
     os.close(reader)
     assert "".join(found) == "x" * 1_000_000
@@ -35,6 +32,6 @@ def test_who_still_holds_the_other_end_is_not_waited_for() -> None:
     reader, writer = _pipe(b"first\nlast")
     line, end = os.pipe()
     os.close(end)
-    assert list(output.lines(reader, 60, _BREAK, line)) == ["first", "last"]
+    assert list(output.lines(reader, 60, line)) == ["first", "last"]
     for handle in (reader, writer, line):
         os.close(handle)

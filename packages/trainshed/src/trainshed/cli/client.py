@@ -132,10 +132,6 @@ class Client:
         """
         return self._open("GET", path, query=query, patience=None)
 
-    def told(self, path: str, body: Mapping[str, Any]) -> "Answer":
-        """As `stream`, for a POST that answers with JSON lines while it is at work."""
-        return self._open("POST", path, content=json.dumps(body).encode(), patience=None)
-
     def _open(
         self,
         method: str,

@@ -4,7 +4,7 @@ import webbrowser
 
 import click
 
-from trainshed.cli.client import Client, Refused
+from trainshed.cli.client import Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path
 from trainshed.wire.trainshed_v1.record import read
@@ -19,9 +19,8 @@ from trainshed.wire.trainshed_v1.viewers import ViewLink
     required=True,
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
-@click.option("--wait", "waits", is_flag=True, help="Return when TensorBoard serves.")
 @takes_endpoint
-def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits: bool) -> None:
+def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool) -> None:
     """Print the link to TensorBoard for the event files of a job, or of several beside each other.
 
     TensorBoard is installed when it is first opened, started when the link is opened, and ended when nobody
@@ -32,21 +31,9 @@ def tensorboard(endpoint: Endpoint, jobs: tuple[str, ...], *, opens: bool, waits
     link = read(client.post(job_path(first, ":tensorboard"), {"others": others}), ViewLink)
     if not link.has_files:
         click.echo(f"There are no event files in {', '.join(link.directories)} yet.", err=True)
-    if waits:
-        _wait(client, link)
     click.echo(link.uri)
     if opens and not webbrowser.open(link.uri):
         raise Refused(0, "No browser was found on this machine; open the link above in one.")
-
-
-def _wait(client: Client, link: ViewLink) -> None:
-    """Print the progress until TensorBoard serves. Raises Refused if it cannot be opened."""
-    with client.told("/tensorboard/open", {"view": link.view, "key": link.key}) as answer:
-        for progress in answer:
-            if "error" in progress:
-                raise Refused(0, progress["error"])
-            if "line" in progress:
-                click.echo(progress["line"], err=True)
 
 
 @click.command(short_help="Print a link that opens the web console.")

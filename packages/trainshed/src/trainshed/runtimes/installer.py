@@ -33,7 +33,6 @@ _PASSED_ON = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "CC", "CXX", "
 _PASSED_ON_PREFIXES = ("UV_", "SSL_CERT_", "XDG_", "NETRC")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 _LAST_LINES = 25
-_BREAK = re.compile(rb"\n")
 _NOT_COMPILED = r"[/\\]tests[/\\]"
 _LATE = 10.0
 """Seconds beyond its limit that a keeper may take to end everything."""
@@ -382,7 +381,7 @@ class Installer:
                 stop.ask()
             narration = Narration(tell, doing, quiet=quiet)
             try:
-                for line in output.lines(execution.output, BEAT, _BREAK, execution.line):
+                for line in output.lines(execution.output, BEAT, execution.line):
                     if line is None:
                         narration.silence()
                     elif not line.startswith(NOISE):

@@ -5,6 +5,7 @@ import re
 import selectors
 from collections.abc import Callable, Iterator
 
+_BREAKS = re.compile(rb"[\r\n]+")
 _CHUNK = 1 << 16
 _LONGEST = 1 << 16
 """Most bytes of a line; the rest of a longer one becomes further lines."""
@@ -12,13 +13,11 @@ _REST = 64
 """Most chunks that are read after the last writer should be gone; a pipe holds one."""
 
 
-def lines(
-    output: int, beat: float, breaks: re.Pattern[bytes], line: int = -1
-) -> Iterator[str | None]:
-    """Yield the lines of a pipe, separated by `breaks` and without trailing white space, until
-    every writer has closed it; None after each `beat` seconds of silence. `line`: a handle that is readable
-    once no more output is expected, so that processes that escaped and still hold the pipe are not waited
-    for; -1 = none."""
+def lines(output: int, beat: float, line: int = -1) -> Iterator[str | None]:
+    """Yield the lines of a pipe that are not empty, without trailing white space, until every writer has
+    closed it; None after each `beat` seconds of silence. `line`: a handle that is readable once no more
+    output is expected, so that processes that escaped and still hold the pipe are not waited for; -1 =
+    none."""
     rest, left = b"", _REST
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
@@ -33,10 +32,10 @@ def lines(
             if output not in ready or not left:
                 break
             data = os.read(output, _CHUNK)
-            *whole, rest = breaks.split(rest + data)
+            *whole, rest = _BREAKS.split(rest + data)
             if len(rest) > _LONGEST:
                 whole, rest = [*whole, rest], b""
-            yield from map(_text, whole)
+            yield from filter(None, map(_text, whole))
             if not data:
                 break
     if rest:
@@ -54,7 +53,6 @@ NOISE = ("Using CPython ", "Using Python ")
 _MOST_LINES = 10_000
 """Lines shown of one installer: a setup script may print anything, and each line goes into the job's log."""
 _CHANGES = (" + ", " - ", " ~ ")
-_BEGINS, _ENDS = "Downloading ", " Downloaded "
 
 
 class Narration:
@@ -68,8 +66,6 @@ class Narration:
         self._doing = doing
         #: Whether its output is not shown.
         self._quiet = quiet
-        #: Name and size of each running download, by name.
-        self._downloading: dict[str, str] = {}
         self._changed: list[str] = []
         self._last = ""
         self._silent = 0.0
@@ -89,11 +85,6 @@ class Narration:
             self._changed.append(line.strip().replace("==", " "))
             return
         self.end()
-        if line.startswith(_BEGINS):
-            what = line.removeprefix(_BEGINS)
-            self._downloading[what.partition(" ")[0]] = what
-        elif line.startswith(_ENDS):
-            self._downloading.pop(line.removeprefix(_ENDS).strip(), None)
         self._last = line.strip()
         # uv starts a line with one space when it completes something; more spaces are some other layout.
         self._tell(line.removeprefix(" "))
@@ -101,9 +92,7 @@ class Narration:
     def silence(self) -> None:
         """Report that the installer printed nothing for another `BEAT`."""
         self._silent += BEAT
-        still = f"Still downloading {', '.join(self._downloading.values())}"
-        if not self._downloading:
-            still = f"Still working since {self._last!r}" if self._last else f"Still {self._doing}"
+        still = f"Still working since {self._last!r}" if self._last else f"Still {self._doing}"
         self._tell(f"{still}: {self._silent:.0f} s.")
 
     def end(self) -> None:

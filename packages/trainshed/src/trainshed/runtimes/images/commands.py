@@ -21,7 +21,6 @@ from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
 _CHUNK = 1 << 20
 _LAST_LINES = 12
-_BREAKS = re.compile(rb"[\r\n]+")
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
 _FINAL = (
@@ -112,10 +111,10 @@ class Commands:
             assert process.stdout is not None
             stop.began(process, lambda: kill(process))
             try:
-                for line in lines(process.stdout.fileno(), BEAT, _BREAKS):
+                for line in lines(process.stdout.fileno(), BEAT):
                     if line is None:
                         narration.silence()
-                    elif line:
+                    else:
                         last.append(line)
                         narration.hear(line)
                 process.wait()
