@@ -40,15 +40,14 @@ def test_nothing_was_reported(tmp_path: Path) -> None:
     assert read(tmp_path) == ()
 
 
-def test_how_fast_bytes_went_lately(tmp_path: Path) -> None:
+def test_the_last_report_of_each_replica(tmp_path: Path) -> None:
     first, later = sample(102, sent_bytes=100), sample(112, sent_bytes=400, resets=1, wait=[1, 2.5])
     write(tmp_path, start(100), first, later)
     write(tmp_path, start(100), first, replica=WORKER)
     worker, reducer = read(tmp_path)
     assert (worker.replica, reducer.replica) == (WORKER, REDUCER)
-    assert worker.rates() == {"sent_bytes": 50}, "since its start"
-    assert reducer.rates() == {"sent_bytes": 30}, "since the sample before; of counters alone"
-    assert reducer.samples[-1].metrics == {"sent_bytes": 400, "resets": 1, "wait": (1.0, 2.5)}
+    assert reducer.metrics == {"sent_bytes": 400, "resets": 1, "wait": [1, 2.5]}
+    assert reducer.at == 112 * SECOND
     assert not reducer.over
 
 
@@ -56,34 +55,11 @@ def test_the_newest_incarnation_counts_that_has_said_something(tmp_path: Path) -
     old = sample(12, sent_bytes=700, last=True)
     write(tmp_path, start(10), old, start(20, 2), sample(21, sent_bytes=5), start(30, 3))
     (found,) = read(tmp_path)
-    assert (found.incarnation, found.over, len(found.samples)) == (2, False, 1)
-    assert found.rates() == {"sent_bytes": 5}
-    assert (found.restarts, found.totals()) == (2, {"sent_bytes": 705})
+    assert (found.incarnation, found.over, found.metrics) == (2, False, {"sent_bytes": 5})
 
 
-def test_what_a_replica_has_done_is_the_sum_over_its_incarnations(tmp_path: Path) -> None:
-    """spec/reduction#losses, metrics per reducer: one that is killed begins to count anew; what is as of now
-    is no part of the sum."""
-    first = sample(12, sent_bytes=700, resets=2, wait_seconds=[1, 2], connections=4)
-    second = sample(22, sent_bytes=20, resets=1, wait_seconds=[1, 0, 5], last=True)
-    third = [sample(32, sent_bytes=1), sample(33, sent_bytes=3, operations=9, wait_seconds=[0])]
-    write(tmp_path, start(10), first, start(20, 2), second, start(25, 3), start(30, 4), *third)
+def test_lines_that_are_torn(tmp_path: Path) -> None:
+    last = sample(14, sent_bytes=90, last=True)
+    write(tmp_path, start(10), sample(12, sent_bytes=10), last, {"at": "x"}, end='\n{"at": 99')
     (found,) = read(tmp_path)
-    assert found.restarts == 3
-    assert found.totals() == {
-        "sent_bytes": 723,
-        "operations": 9,
-        "resets": 3,
-        "wait_seconds": (2, 2, 5),
-    }
-
-
-def test_clocks_that_stand_still_and_lines_that_are_torn(tmp_path: Path) -> None:
-    """The last sample is often of the same moment as the one before."""
-    same = [sample(14, sent_bytes=80), sample(14, sent_bytes=90, last=True)]
-    write(tmp_path, start(10), sample(12, sent_bytes=10), *same, {"at": "x"}, end='\n{"at": 99')
-    (found,) = read(tmp_path)
-    assert (found.over, found.rates()) == (True, {"sent_bytes": 40})
-    back = ReplicaId(2, 3)
-    write(tmp_path, start(10), sample(9, sent_bytes=10), replica=back)
-    assert read(tmp_path)[1].rates() == {}
+    assert (found.over, found.metrics) == (True, {"sent_bytes": 90})

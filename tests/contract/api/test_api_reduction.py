@@ -70,20 +70,16 @@ async def parts(house: House, query: str = "") -> dict[str, Any]:
 async def test_before_anything_is_reported(house: House) -> None:
     nothing: dict[str, Any] = {
         "incarnation": 0,
-        "restarts": 0,
         "sampleTime": "",
         "over": False,
         "metrics": {},
-        "totals": {},
-        "perSecond": {},
-        "mode": None,
         "notes": [],
     }
     assert list((await parts(house)).values()) == [nothing] * 4
 
 
 async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
-    """spec/reduction#reports: bytes a second, chunks in flight, waits by rank, resets."""
+    """spec/reduction#reports: bytes, chunks in flight, waits by rank, resets."""
     before = {"received_bytes": 1000, "sent_bytes": 900, "chunks_in_flight": 3}
     now = {"received_bytes": 6000, "sent_bytes": 5900, "chunks_in_flight": 12, "resets": 1}
     write(house, FIRST, (6, before), (11, now | {"wait_seconds": [0.0, 2.5]}))
@@ -91,9 +87,8 @@ async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
     found = await parts(house)
     reducer, worker = found["workerpool2-0"], found["workerpool0-0"]
     assert reducer["metrics"] == now | {"wait_seconds": [0.0, 2.5]}
-    assert reducer["perSecond"] == {"received_bytes": 1000, "sent_bytes": 1000}
     assert (reducer["incarnation"], reducer["over"]) == (1, False)
-    assert worker["perSecond"] == {"sent_bytes": 100}
+    assert worker["metrics"] == {"sent_bytes": 500}
     assert found["workerpool2-1"]["sampleTime"] == ""
 
 
@@ -115,43 +110,6 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
     assert [each["text"] for each in found["workerpool2-0"]["notes"]] == ["rank 1 is late"]
     assert found["workerpool1-0"]["notes"] == []
     assert (await parts(house, "?attempt=1"))["workerpool0-0"]["notes"] == [said]
-
-
-async def test_the_mode_is_what_is_true_now(house: House) -> None:
-    """spec/reduction#reports: who has given reducers up says so; what several say alike is told once and is
-    each one's."""
-
-    def says(replica: ReplicaId, number: int, name: str) -> ReplicaNoted:
-        return ReplicaNoted(1, replica, 1, number, START + number * SECOND, name, "WARNING", name)
-
-    await house.happen(NAME, says(PRIMARY, 1, "mode"), says(PRIMARY, 2, "lost a"), GATHERED)
-    found = (await parts(house))["workerpool0-0"]["mode"]
-    assert (found["text"], found["isNative"], found["lostReducers"]) == ("mode", False, 1)
-    await house.happen(NAME, says(PRIMARY, 3, "native"), says(WORKER, 1, "native"), GATHERED)
-    now = await parts(house)
-    found = now["workerpool0-0"]["mode"]
-    assert (found["text"], found["isNative"], found["wasReduced"]) == ("native", True, True)
-    found = now["workerpool1-0"]["mode"]
-    assert (found["isNative"], found["wasReduced"]) == (True, False)
-    assert now["workerpool2-0"]["mode"] is None
-
-
-async def test_what_was_chosen_by_measuring_is_the_mode(house: House) -> None:
-    """spec/reduction#choice: native from some time on, and back, with what was said of the reducers."""
-
-    def says(number: int, name: str) -> ReplicaNoted:
-        return ReplicaNoted(1, PRIMARY, 1, number, START + number * SECOND, name, "INFO", name)
-
-    await house.happen(NAME, says(1, "mode"), says(2, "chosen native 1"), GATHERED)
-    found = (await parts(house))["workerpool0-0"]["mode"]
-    assert (found["text"], found["isNative"], found["wasReduced"]) == (
-        "chosen native 1",
-        True,
-        True,
-    )
-    await house.happen(NAME, says(3, "chosen reducers 2"), GATHERED)
-    found = (await parts(house))["workerpool0-0"]["mode"]
-    assert (found["text"], found["isNative"]) == ("mode; chosen reducers 2", False)
 
 
 async def test_the_timeline_is_as_without_notes(house: House) -> None:

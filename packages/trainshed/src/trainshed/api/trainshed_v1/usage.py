@@ -154,12 +154,6 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-_REDUCED, _NATIVE, _LOST = "mode", "native", "lost "
-_CHOSEN_REDUCERS, _CHOSEN_NATIVE = "chosen reducers ", "chosen native "
-"""Names of notes, and beginnings of names (the last three), as `trainshed_reduction` gives them."""
-_WAYS = (_REDUCED, _NATIVE, _CHOSEN_REDUCERS, _CHOSEN_NATIVE)
-
-
 async def reduction_views(
     services: Services, job: Job, attempt: int
 ) -> dict[ReplicaId, records.Reduction]:
@@ -204,38 +198,11 @@ def _view(
     reduced: ReplicaReduction | None, notes: list[records.ReductionNote]
 ) -> records.Reduction:
     if reduced is None:
-        return records.Reduction(mode=_mode(notes), notes=tuple(notes))
-    last = reduced.samples[-1]
+        return records.Reduction(notes=tuple(notes))
     return records.Reduction(
         incarnation=reduced.incarnation,
-        restarts=reduced.restarts,
-        sample_time=text_micros(last.at),
+        sample_time=text_micros(reduced.at),
         over=reduced.over,
-        metrics=dict(last.metrics),
-        totals=reduced.totals(),
-        per_second={name: round(rate, 1) for name, rate in reduced.rates().items()},
-        mode=_mode(notes),
+        metrics=reduced.metrics,
         notes=tuple(notes),
-    )
-
-
-def _mode(notes: list[records.ReductionNote]) -> records.ReductionMode | None:
-    ways = [place for place, note in enumerate(notes) if note.name.startswith(_WAYS)]
-    if not ways:
-        return None
-    choice = notes[ways[-1]]
-    lost = {n.name: n.at for n in notes[ways[-1] :] if n.name.startswith(_LOST)}
-    # Measurements of the reducers do not say how they are used.
-    is_choice = choice.name.startswith(_CHOSEN_REDUCERS)
-    reduced = next((entry for entry in notes if is_choice and entry.name == _REDUCED), None)
-    return records.ReductionMode(
-        since=choice.at,
-        severity=choice.severity,
-        text="; ".join([note.text for note in (reduced, choice) if note is not None]),
-        is_native=choice.name.startswith((_NATIVE, _CHOSEN_NATIVE)),
-        was_reduced=any(
-            notes[place].name.startswith((_REDUCED, _CHOSEN_REDUCERS)) for place in ways[:-1]
-        ),
-        lost_reducers=len(lost),
-        lost_since=max(lost.values(), default=""),
     )

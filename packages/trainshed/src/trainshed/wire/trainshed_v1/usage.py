@@ -46,38 +46,17 @@ class ReductionNote(Record, frozen=True):
     text: str = ""
 
 
-class ReductionMode(Record, frozen=True):
-    """Which way the sums are made, by the last note about that."""
-
-    since: str = ""
-    severity: str = ""
-    text: str = ""
-    #: Whether they bypass the reducers, by the framework's own way.
-    is_native: bool = False
-    #: Whether they went to reducers before.
-    was_reduced: bool = False
-    #: Reducers that were lost since that note.
-    lost_reducers: int = 0
-    lost_since: str = ""
-
-
 class Reduction(Record, frozen=True):
     """What a reducer, or a worker that uses reducers, reports of the reduction."""
 
+    #: The one that the numbers are of.
     incarnation: int = 0
-    #: Restarts in this attempt.
-    restarts: int = 0
     #: When the numbers were measured; "" = there are none.
     sample_time: str = ""
     #: Whether no more will come.
     over: bool = False
     #: What the replica reported last: numbers by name, or lists of numbers by rank.
     metrics: Mapping[str, Any] = {}
-    #: Those that only grow, summed over all incarnations of the attempt.
-    totals: Mapping[str, Any] = {}
-    #: How fast the byte counts grew recently.
-    per_second: Mapping[str, float] = {}
-    mode: ReductionMode | None = None
     notes: tuple[ReductionNote, ...] = ()
 
 
