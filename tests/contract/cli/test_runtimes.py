@@ -47,21 +47,15 @@ def test_the_list_names_every_version_and_the_python_it_would_get(invoke: Invoke
 
 
 def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
-    """spec/runtimes. What is built stays, old as it is; a month goes by for downloads only if that is asked
-    for."""
-    at = time.time_ns() - 2 * DAY
+    """spec/runtimes. What is built stays, old as it is."""
+    at = time.time_ns() - 60 * DAY
     built = Shelf(cache / "environments").put("kept", lambda draft: draft.mkdir())
-    os.utime(built / ".built", ns=(at - 60 * DAY, at - 60 * DAY))
+    os.utime(built / ".built", ns=(at, at))
     archive = cache / "uv" / "archive-v0" / "abc"
     (archive / "thing-1.0.dist-info").mkdir(parents=True)
-    os.utime(archive, ns=(at, at))
     answer = invoke("gc", "--downloads", "--dry-run")
-    assert "would go  download thing" in answer.output
+    assert "would go  downloads of uv" in answer.output
     assert "environment" not in answer.output
-    assert (
-        "0 would be removed"
-        in invoke("gc", "--downloads", "--older-than", "30d", "--dry-run").output
-    )
     assert "trainshed runtimes gc --downloads" in invoke("list").output
     remove_tree(cache)
 

@@ -5,8 +5,6 @@ No job depends on what is removed: it is built, fetched or unpacked again for th
 a live replica runs from is known by the locks that its shim holds (`shelf`).
 """
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,7 +39,7 @@ class Removal(Struct, frozen=True):
     kind: str
     name: str
     bytes: Bytes
-    #: When it was used last, ns since the epoch; for downloads, when it was fetched.
+    #: When it was used last, ns since the epoch.
     used: Nanos
     #: Removes it, or returns False if it is in use by now. Blocks; raises OSError.
     remove: Callable[[], bool]
@@ -56,13 +54,11 @@ class CacheCleaner:
         self._cache = cache
         self._before = now - max(older_than, _SOON)
         self._idle_before = now - max(older_than, _WHILE_BUILT)
-        self._downloads = Downloads(cache / "uv", installer)
+        self._installer = installer
 
     def pieces(self) -> Iterator[Removal]:
         """Yield everything that is old enough, in the order of removal: layers before the environments below
         them."""
-        # Measured while the environments that share their files still exist.
-        downloads = list(self.downloads())
         layers = list(Shelf(self._cache / LAYERS).content())
         going = [self._piece(LAYERS, kept) for kept in layers if self._is_old(kept)]
         yield from going
@@ -77,13 +73,24 @@ class CacheCleaner:
                 if self._is_old(kept):
                     yield self._piece(name, kept)
         yield from self._packages()
-        yield from downloads
 
     def downloads(self) -> Iterator[Removal]:
-        """Yield those that are installer downloads."""
-        for name, size, since in self._downloads.content():
-            if since < self._idle_before:
-                yield Removal("download", name, size, since, partial(self._downloads.remove, name))
+        """Yield uv's downloads, all together and however old; nothing if an operator has named the cache
+        (UV_CACHE_DIR). The bytes are those that a removal frees: files shared with environments are not
+        counted."""
+        root = self._cache / "uv"
+        if self._installer.cache == root and root.exists():
+            used = root.stat().st_mtime_ns
+            yield Removal(
+                "downloads", "of uv", size_of(root, alone=True), used, self._remove_downloads
+            )
+
+    def _remove_downloads(self) -> bool:
+        try:
+            self._installer.clear_cache()
+        except InstallFailed:
+            return False
+        return True
 
     def _is_old(self, kept: ShelfEntry) -> bool:
         return kept.used < self._before or not kept.whole
@@ -114,45 +121,3 @@ def _unlink(path: Path, root: Path) -> bool:
     if path.parent != root:
         path.parent.rmdir()
     return True
-
-
-class Downloads:
-    """uv's cache at `root`. A cache that an operator has named (UV_CACHE_DIR) is left alone."""
-
-    def __init__(self, root: Path, installer: Installer) -> None:
-        self._root = root
-        self._installer = installer
-
-    def content(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (name, bytes, ns since the epoch when the newest part was fetched) of every package, by name;
-        uv does not record use. The bytes are those that a removal frees: files shared with environments are
-        not counted."""
-        if self._installer.cache != self._root:
-            return
-        for name, places in sorted(self._places().items()):
-            times: list[int] = []
-            for place in places:
-                try:
-                    times.append(place.stat().st_mtime_ns)
-                except OSError:
-                    continue
-            if times:
-                yield name, size_of(*places, alone=True), max(times)
-
-    def remove(self, name: str) -> bool:
-        """Have uv remove all versions of a package. Blocks while uv runs elsewhere on this cache. Returns
-        False if that failed."""
-        try:
-            self._installer.forget(name)
-        except InstallFailed:
-            return False
-        return name not in self._places()
-
-    def _places(self) -> dict[str, list[Path]]:
-        places: defaultdict[str, list[Path]] = defaultdict(list)
-        for metadata in self._root.glob("archive-v*/*/*.dist-info"):
-            name = metadata.name.partition("-")[0]
-            places[re.sub(r"[-_.]+", "-", name).lower()].append(metadata.parent)
-        for source in self._root.glob("sdists-v*/pypi/*"):
-            places[source.name].append(source)
-        return places

@@ -232,9 +232,9 @@ class Installer:
         """The directory of uv's downloads."""
         return Path(self._environ["UV_CACHE_DIR"])
 
-    def forget(self, name: str) -> None:
-        """Remove a package from uv's cache. Blocks. Raises InstallFailed, BuildFailed."""
-        self.run([self._find(), "cache", "clean", name], self.cache)
+    def clear_cache(self) -> None:
+        """Empty uv's cache. Blocks while uv runs elsewhere on it. Raises InstallFailed, BuildFailed."""
+        self.run([self._find(), "cache", "clean"], self.cache.parent)
 
     def version(self) -> str:
         """Return uv's version, which is part of every environment's key. Runs uv once if it is not the

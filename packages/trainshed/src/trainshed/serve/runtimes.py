@@ -107,29 +107,30 @@ def warm(*, families: tuple[str, ...], cache: Path | None, config: Path | None) 
     "--older-than",
     "age",
     metavar="AGE",
-    help="Remove what was unused this long: 30d, 12h, 0. Default: 30d; with --downloads 0.",
+    default="30d",
+    show_default=True,
+    help="Remove what was unused this long: 30d, 12h, 0.",
 )
 @click.option(
     "--downloads",
     is_flag=True,
-    help="Remove only downloads; this slows down new builds.",
+    help="Remove the downloads, and only them; this slows down new builds.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @_takes_cache
 def gc(
     *,
-    age: str | None,
+    age: str,
     downloads: bool,
     dry_run: bool,
     cache: Path | None,
     config: Path | None,
 ) -> None:
-    """Remove environments, layers, packages, downloads and unpacked images that were not used for a while.
+    """Remove environments, layers, packages and unpacked images that were not used for a while.
 
     What a running program lives in stays, also while no service runs. All else is made again when a job asks
     for it. `trainshed runtimes list` says how much room each kind takes.
     """
-    age = age or ("0" if downloads else "30d")
     from trainshed.runtimes.cache_cleaner import CacheCleaner
     from trainshed.runtimes.installer import Installer
 
