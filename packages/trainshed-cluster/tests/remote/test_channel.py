@@ -162,18 +162,6 @@ async def test_who_does_not_listen_holds_the_sender_and_little_memory(place: Pla
     task.cancel()
 
 
-async def test_a_post_that_nobody_takes_ends_the_conversation(place: Place) -> None:
-    place.serve = silent
-    channel = await place.dialer().dial()
-    with pytest.raises(ChannelClosed, match="takes nothing"):
-        for _ in range(1000):
-            channel.post(Block(0, bytes(256 << 10)))
-    assert channel.is_closed
-    with pytest.raises(ChannelClosed):
-        while True:
-            await place.channels[0].receive()
-
-
 async def test_many_senders_take_turns(place: Place) -> None:
     """One that sends all the time does not keep another from it."""
     channel = await place.dialer().dial()

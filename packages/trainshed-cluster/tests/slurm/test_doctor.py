@@ -20,7 +20,7 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
 def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
     found = findings(slurm_lab, partition="hi")
     assert {finding.verdict for finding in found.values()} == {"good"}
-    assert {"isolation on nodes", "memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
+    assert {"memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
     assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].text
     slurm_lab.drain("node2", "its disk is full")
     try:

@@ -44,7 +44,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         ) from failure
     directory = context.data / "engines" / "kubernetes"
     identity = machine.identity(context.data)
-    code = _Code()
     options = RemoteOptions(
         identity=identity,
         directory=directory,
@@ -53,7 +52,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         # A node that is only silent is waited for (`look.node_state`).
         down_is_lost=True,
         agent=partial(_document, context, settings, cache(partial(told_to_agents, context))),
-        command=code.command,
+        command=_command,
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
         registry_access=registry_access(settings),
@@ -95,17 +94,10 @@ def _bootstrap(code: AgentCode) -> Bootstrap:
     return Bootstrap(code, PYTHON, _AGENTS, script=_SCRIPT)
 
 
-class _Code:
-    """The code that agents are sent, read when the first one is started."""
-
-    def __init__(self) -> None:
-        self._made: Bootstrap | None = None
-
-    def command(self, node: str) -> AgentCommand:
-        """Return how an agent is started. Blocks, the first time for half a second."""
-        if self._made is None:
-            self._made = _bootstrap(AgentCode.collect())
-        return AgentCommand(self._made.argv, self._made.parcel)
+def _command(node: str) -> AgentCommand:
+    """Return how an agent is started. Blocks, the first time for half a second."""
+    made = _bootstrap(AgentCode.collect())
+    return AgentCommand(made.argv, made.parcel)
 
 
 def _document(

@@ -456,9 +456,16 @@ class KubernetesCluster:
 
     async def _delete(self, pod: Pod) -> None:
         """Raises ApiFailure, ClusterUnavailable."""
+        uid = pod.metadata.uid
+        if uid in self._asked_to_go:
+            return  # Its kubelet takes its time.
         if not pod.is_leaving:
-            self._asked_to_go.add(pod.metadata.uid)
-        await self._api.delete(_path(pod), uid=pod.metadata.uid, grace=_LAST_GRACE)
+            self._asked_to_go.add(uid)
+        try:
+            await self._api.delete(_path(pod), uid=uid, grace=_LAST_GRACE)
+        except (ApiFailure, ClusterUnavailable):
+            self._asked_to_go.discard(uid)
+            raise
 
     def _end_of(self, pod: Pod) -> HoldEnd:
         """Return how a Pod ended of which nothing runs any more."""

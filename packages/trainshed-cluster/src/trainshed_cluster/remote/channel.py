@@ -23,8 +23,6 @@ _ENOUGH: Final = 1 << 20
 """Bytes that wait here to be received, beyond which no more is read."""
 _ROOM: Final = 512 << 10
 """Bytes that wait here to be sent, beyond which `send` waits."""
-MOST_POSTED: Final = 16 << 20
-"""Bytes that wait here to be sent, beyond which `post` ends the conversation."""
 
 
 NO_MESSAGE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -100,15 +98,9 @@ class Channel(asyncio.Protocol, Generic[Sent, Received]):
             self._write(frame)
 
     def post(self, message: Sent) -> None:
-        """Send a message without waiting. If too much is unsent the conversation ends, because the other side
-        does not read. Raises ChannelClosed, MessageTooLong."""
-        frame = self._framed(message)
-        self._write(frame)
-        if self._transport is not None and self._transport.get_write_buffer_size() > MOST_POSTED:
-            self._end(
-                ChannelClosed(f"The other side takes nothing, and {MOST_POSTED >> 20} MiB wait.")
-            )
-            raise self._ended()
+        """Send a message without waiting, for those that are few and small. Raises ChannelClosed,
+        MessageTooLong."""
+        self._write(self._framed(message))
 
     async def receive(self) -> Received:
         """Return the next message; those that came before the end are returned first. May be cancelled.

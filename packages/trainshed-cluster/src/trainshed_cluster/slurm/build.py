@@ -169,8 +169,6 @@ def _document(
 def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
     """Return how agents are started: where nodes see this package, from it;
     otherwise the code is sent along, which is read when the first agent is started."""
-    made: dict[tuple[str, str], Bootstrap] = {}
-    code: list[AgentCode] = []
 
     def command(node: str) -> AgentCommand:
         here = _of_node(settings, node)
@@ -179,11 +177,8 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
                 return AgentCommand((here.python, "-m", AGENT))
             return module_command(node)
         # Without shared files all jobs run as the service's own user.
-        key = here.python or "python3", node_directory(here, None)
-        if key not in made:
-            if not code:
-                code.append(AgentCode.collect())
-            made[key] = Bootstrap(code[0], *key)
-        return AgentCommand(made[key].argv, made[key].parcel)
+        python, directory = here.python or "python3", node_directory(here, None)
+        made = Bootstrap(AgentCode.collect(), python, directory)
+        return AgentCommand(made.argv, made.parcel)
 
     return command

@@ -3,7 +3,6 @@ can call this machine. Starts nothing there unless it is asked to (`slurm_node_d
 
 import asyncio
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -137,7 +136,7 @@ async def _what_holds(
     ]
     has_limit = any(argument.startswith("--time=") for argument in arguments)
     return [
-        *on_nodes(config, has_gpus=has_gpus, has_users=bool(settings.users)),
+        *on_nodes(config, has_gpus=has_gpus),
         *(
             []
             if has_limit
@@ -217,21 +216,8 @@ def _have_gpus(lines: Sequence[NodeLine]) -> bool:
     return any(gres.name == "gpu" for line in lines for gres in line.gres)
 
 
-def on_nodes(
-    config: Mapping[str, str], *, has_gpus: bool, has_users: bool = False
-) -> Iterator[Finding]:
+def on_nodes(config: Mapping[str, str], *, has_gpus: bool) -> Iterator[Finding]:
     """Yield what holds on nodes. `config`: as `queries.parse_config` returns it. Pure."""
-    as_root = os.geteuid() == 0 and not has_users
-    yield good(
-        "isolation on nodes",
-        "each node's own: "
-        + (
-            "own-user, where its kernel has what that needs."
-            if as_root
-            else "user, where its kernel lets this user make namespaces, else session."
-        ),
-        remedy="" if as_root else "`srun -w NODE unshare -Ur true` fails where it is session.",
-    )
     by_tasks = "task/cgroup" in config.get("taskplugin", "")
     if by_tasks and config.get("constrainramspace") == "yes":
         yield good(

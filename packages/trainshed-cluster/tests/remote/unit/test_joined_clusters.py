@@ -99,9 +99,6 @@ class Recorder:
     async def ending(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.CLUSTER_PREEMPTED, f"{name} is preempted") if self.held else None
 
-    def adopted(self, name: HoldName, needs: Sequence[NodeNeed]) -> None:
-        pass
-
     async def give_back(self, name: HoldName) -> None:
         self.asked.append(f"give back {name}")
 

@@ -13,7 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import trainshed
@@ -41,15 +41,16 @@ _TIME = 315532800
 
 @dataclass(frozen=True, slots=True)
 class AgentCode:
-    """The code of an agent as it is sent. It is made once, in a thread."""
+    """The code of an agent as it is sent."""
 
     archive: bytes
     #: Digest of the archive.
     digest: str
 
     @staticmethod
+    @cache
     def collect() -> "AgentCode":
-        """Pack the code that this process runs. Blocks for half a second. Raises OSError."""
+        """Pack the code that this process runs. The first call blocks for half a second. Raises OSError."""
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w") as tar:
             for name, path in _files():
