@@ -43,7 +43,6 @@ from trainshed_cluster.remote.cluster import (
     MayLive,
     unreached,
 )
-from trainshed_cluster.remote.content.progress import Sending
 from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
 from trainshed_cluster.remote.gang import Ended, Gang, hold_name
@@ -247,42 +246,11 @@ class Agents:
             return None
         return self._attempts.gangs.get((agent.job_uid, agent.attempt))
 
-    async def rest(self, gang: Gang) -> bool:
-        """Have the agents of a finished gang wait for another attempt. Returns False if one of them
-        cannot."""
-        agents = tuple(gang.agents.values())
-        if not all(agent.is_connected for agent in agents):
-            return False
-        try:
-            async with asyncio.timeout(_LEAVING):
-                await asyncio.gather(
-                    *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
-                )
-        except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
-            log.info("job %s: what it held is not kept: %s", gang.record.job_uid, failure)
-            return False
-        for agent in agents:
-            agent.is_resting = True
-            # Its next attempt grants it what that needs.
-            agent.sending = Sending()
-        return all(agent.is_connected for agent in agents)
-
-    async def adopt(self, gang: Gang, agent: AgentHandle, part: int) -> None:
-        """Have a resting agent work for an attempt that is written down. If it cannot, it is given up."""
-        agent.job_uid, agent.attempt, agent.part = *gang.key, part
-        gang.agents[place(part, agent.node)] = agent
+    async def sizes(self, gang: Gang, agent: AgentHandle) -> dict[str, dict[str, int]]:
+        """Return how much the service has of the streams of an agent's replicas."""
         copies = StreamCopies(self._streams, *gang.key)
-        mine = [seat.replica for seat in gang.seats_of(agent)]
-        sizes = await asyncio.to_thread(copies.sizes, mine)
-        agent.is_resting = False
-        try:
-            await agent.call(
-                lambda number: messages.Adopt(
-                    number=number, job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes
-                )
-            )
-        except (EngineUnavailable, LaunchRejected):
-            self.give_up(agent)
+        replicas = [seat.replica for seat in gang.seats_of(agent)]
+        return await asyncio.to_thread(copies.sizes, replicas)
 
     async def _hear(self, agent: AgentHandle, connection: Connection) -> None:
         gang = self._gang(agent)
@@ -303,9 +271,8 @@ class Agents:
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
-        copies = StreamCopies(self._streams, agent.job_uid, agent.attempt)
-        mine = [seat.replica for seat in gang.seats_of(agent)]
-        sizes = await asyncio.to_thread(copies.sizes, mine)
+        copies = StreamCopies(self._streams, *gang.key)
+        sizes = await self.sizes(gang, agent)
         await connection.send(messages.Welcome(sizes, self._now(), self._lease))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
@@ -416,9 +383,8 @@ class Agents:
 
     def _is_of(self, gang: Gang, agent: AgentHandle, event: ReplicaEvent) -> bool:
         """Whether an event is about one of the agent's own replicas."""
-        seats = {seat.replica: seat for seat in gang.seats_of(agent)}
-        seat = seats.get(event.replica)
-        return event.attempt == agent.attempt and seat is not None
+        own = {seat.replica for seat in gang.seats_of(agent)}
+        return event.attempt == agent.attempt and event.replica in own
 
     # --- what is lost ---
 
@@ -437,7 +403,11 @@ class Agents:
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
-                        await self._nodes.quarantine(agent.node, self._unreached(), self._lease)
+                        why = (
+                            f"nothing was heard from there for {self._lease:g} s, though the cluster says "
+                            "that it is up; look at the network between it and this service"
+                        )
+                        await self._nodes.quarantine(agent.node, why, self._lease)
                     await self.lose(agent, end, has_started=True)
             if self._promises.longest > self._lease and all(
                 agent.lease <= self._lease for agent in self._by_name.values()
@@ -558,12 +528,6 @@ class Agents:
         )
         never_came = agent.capabilities is None and now - agent.silent_since >= self._lease
         return is_up and (agent.is_unheard or never_came)
-
-    def _unreached(self) -> str:
-        return (
-            f"nothing was heard from there for {self._lease:g} s, though the cluster says that it is up; "
-            "look at the network between it and this service"
-        )
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:
         """Count an agent as lost with all its replicas. `has_started`: the cluster had started it."""

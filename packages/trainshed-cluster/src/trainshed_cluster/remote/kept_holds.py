@@ -6,6 +6,7 @@ None of this is written down: a restarted service gives back all that it has no 
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Collection, Mapping
 
@@ -13,16 +14,20 @@ import msgspec
 from msgspec import Struct
 
 from trainshed.core.lifecycle.replica_events import ReplicaExited
-from trainshed.engines.port import EngineUnavailable
+from trainshed.engines.port import EngineUnavailable, LaunchRejected
 from trainshed.eventloop.background import Crew, joined
+from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import Cluster, ClusterUnavailable, HoldName, NodeNeed
+from trainshed_cluster.remote.content.progress import Sending
 from trainshed_cluster.remote.gang import Gang, hold_name
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.records import GangRecord, place
+
+log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 2.0
 """For which the nodes of an attempt that failed are kept for the next one, whatever is kept else."""
@@ -30,6 +35,8 @@ _NEXT_SECONDS = 1.0
 """For which those of any other attempt are: the job that is next in the queue is placed within that."""
 _LOOK = 0.5
 """Seconds between two looks at whether what is kept is of use."""
+_RESTING_SECONDS = 10.0
+"""That agents have to clean up after an attempt, before its nodes are kept."""
 _PAUSE = 5.0
 """Seconds after which a hold is given back again that could not be."""
 
@@ -80,7 +87,7 @@ class KeptHolds:
             wanted = {
                 place(part, need.node) for part, some in gang.record.parts.items() for need in some
             }
-            if gang.agents.keys() == wanted and await self._agents.rest(gang):
+            if gang.agents.keys() == wanted and await _rest(gang):
                 seconds = max(
                     self._options.keep, _RETRY_SECONDS if _has_failed(gang) else _NEXT_SECONDS
                 )
@@ -147,11 +154,26 @@ class KeptHolds:
             raise
         await asyncio.gather(
             *(
-                self._agents.adopt(gang, agent, part)
+                self._adopt(gang, agent, part)
                 for part, kept in taken.items()
                 for agent in kept.agents
             )
         )
+
+    async def _adopt(self, gang: Gang, agent: AgentHandle, part: int) -> None:
+        """Have a resting agent work for an attempt that is written down. If it cannot, it is given up."""
+        agent.job_uid, agent.attempt, agent.part = *gang.key, part
+        gang.agents[place(part, agent.node)] = agent
+        sizes = await self._agents.sizes(gang, agent)
+        agent.is_resting = False
+        try:
+            await agent.call(
+                lambda number: messages.Adopt(
+                    number=number, job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes
+                )
+            )
+        except (EngineUnavailable, LaunchRejected):
+            self._agents.give_up(agent)
 
     def names(self) -> set[HoldName]:
         """Return the names of all holds that are kept or being given back."""
@@ -208,6 +230,26 @@ class KeptHolds:
         except ClusterUnavailable as failure:
             raise EngineUnavailable(str(failure)) from failure
         self._leaving.pop(hold)
+
+
+async def _rest(gang: Gang) -> bool:
+    """Have the agents of a finished gang wait for another attempt. Returns False if one of them cannot."""
+    agents = tuple(gang.agents.values())
+    if not all(agent.is_connected for agent in agents):
+        return False
+    try:
+        async with asyncio.timeout(_RESTING_SECONDS):
+            await asyncio.gather(
+                *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
+            )
+    except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
+        log.info("job %s: what it held is not kept: %s", gang.record.job_uid, failure)
+        return False
+    for agent in agents:
+        agent.is_resting = True
+        # Its next attempt grants it what that needs.
+        agent.sending = Sending()
+    return all(agent.is_connected for agent in agents)
 
 
 def _has_failed(gang: Gang) -> bool:

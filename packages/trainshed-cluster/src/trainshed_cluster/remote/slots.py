@@ -1,9 +1,5 @@
 """Makes slots on a cluster's nodes: it acquires holds and has agents started on them, which give out the
-slots.
-
-The module has over 600 lines because everything that gives or takes a slot changes one record of the gang,
-and waits for or cancels one preparation of it.
-"""
+slots."""
 
 import asyncio
 import contextlib
