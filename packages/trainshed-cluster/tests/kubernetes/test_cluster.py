@@ -21,14 +21,8 @@ from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, Replica
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.conformance.lab import OnTerm, Program
 from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
-from trainshed.engines.port import (
-    StartFailed,
-    StartWaits,
-)
 from trainshed.engines.registry import Verdict
-from trainshed_cluster.kubernetes import build
 from trainshed_cluster.kubernetes.doctor import examine_kubernetes
-from trainshed_cluster.remote.failed_starts import PAUSES
 
 pytestmark = pytest.mark.kubernetes
 
@@ -99,25 +93,6 @@ def test_what_was_deleted_by_force_is_waited_for_as_long_as_it_may_live(
 
     staged(body)(None, engine_lab(cluster, tmp_path))
     cluster.await_ready()
-
-
-def test_a_process_that_ends_at_once_is_started_a_few_times_and_its_end_told(
-    cluster: KubernetesLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By an image in which the agent's Python is something else."""
-    monkeypatch.setattr(build, "PYTHON", "/usr/bin/sleep")
-    before = cluster.asked("httpx").count("create pods")
-
-    async def body(_: object, stage: Stage) -> None:
-        with pytest.raises(
-            StartFailed, match="has ended with exit code 1: Try '/usr/bin/sleep --help'"
-        ):
-            await stage.allocate(stage.job())
-        told = [e.delay.message for e in stage.events if isinstance(e, StartWaits) and e.delay]
-        assert len(told) == len(PAUSES) and "ended before it was there" in told[0]
-
-    staged(body)(None, engine_lab(cluster, tmp_path))
-    assert cluster.asked("httpx").count("create pods") - before == len(PAUSES) + 1
 
 
 ASKS = """

@@ -129,15 +129,6 @@ def test_a_cordoned_node_is_maintenance(site: Site) -> None:
     assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
-def test_a_pod_that_somebody_deletes_is_followed_by_another(site: Site) -> None:
-    job_id = site.training()
-    [pod] = site.pods()
-    site.lab.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
-    told = site.moved_on(job_id)
-    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
-    assert told.of_kind("verdict")[0]["details"]["cause"] == "pod_evicted"
-
-
 def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
     """etcd hangs, the API server is killed: programs and their lines go on; what is submitted meanwhile
     begins when it is back."""

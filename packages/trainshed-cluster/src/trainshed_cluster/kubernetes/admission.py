@@ -78,8 +78,18 @@ class Admission:
             self._tasks.begin(self._end(where, name), f"kubernetes: ending workload {name}")
 
     async def _end(self, where: str, name: str) -> None:
+        """Delete the workload of an attempt of which nothing is left, unless something of it is soon
+        requested again."""
         path = f"{self._followed[where].path}/{name}"
-        await end_unwanted(self._client, path, lambda: self._is_wanted(name))
+        await asyncio.sleep(_LINGER_SECONDS)
+        while not self._is_wanted(name):
+            try:
+                await self._client.delete(path)
+            except (ApiFailure, ClusterUnavailable) as failure:
+                log.info("kubernetes: %s is not deleted yet: %s", path, failure)
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                return
 
     async def _end_strays(self) -> None:
         """Delete the workloads of attempts that ended under an earlier service."""
@@ -107,18 +117,3 @@ class Admission:
 
     def _learn(self, workload: Workload, *, gone: bool) -> None:
         self._changed()
-
-
-async def end_unwanted(client: ApiClient, path: str, is_wanted: Callable[[], bool]) -> bool:
-    """Delete the object of an attempt of which nothing is left, unless something of it is soon requested
-    again. Returns False if it is still wanted."""
-    await asyncio.sleep(_LINGER_SECONDS)
-    while not is_wanted():
-        try:
-            await client.delete(path)
-        except (ApiFailure, ClusterUnavailable) as failure:
-            log.info("kubernetes: %s is not deleted yet: %s", path, failure)
-            await asyncio.sleep(_AGAIN_SECONDS)
-        else:
-            return True
-    return False

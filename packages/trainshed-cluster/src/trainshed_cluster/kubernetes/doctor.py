@@ -12,6 +12,7 @@ from trainshed.core.routes import MachineWanted
 from trainshed.engines.registry import Finding, bad, good, less
 from trainshed_cluster.kubernetes import kueue, manifests
 from trainshed_cluster.kubernetes.build import entry
+from trainshed_cluster.kubernetes.objects import ClusterNode, Pod, Review, Version
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName, NodeNeed
@@ -150,8 +151,6 @@ class Examination:
             )
 
     async def _version(self) -> Finding:
-        from trainshed_cluster.kubernetes.objects import Version
-
         version = (await self._client.get("/version", Version)).git_version.removeprefix("v")
         text = f"Kubernetes {version} at {self._client.server}."
         if version == TESTED:
@@ -177,14 +176,11 @@ class Examination:
         )
 
     async def _may(self, right: Right, namespace: str) -> bool:
-        from trainshed_cluster.kubernetes.objects import Review
-
         return (await self._client.create(_REVIEWS, right.asked(namespace), Review)).status.allowed
 
     async def _admission(self, namespace: str) -> Finding:
         """Check whether a Pod of a job would be admitted: the API checks it, and does not create it."""
         from trainshed_cluster.kubernetes.client import ApiFailure
-        from trainshed_cluster.kubernetes.objects import Pod
 
         about = f"Pods in {namespace}"
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -211,8 +207,6 @@ class Examination:
         return good(about, f"Kubernetes would take the Pod of a job ({_MACHINE}).")
 
     async def _nodes(self) -> AsyncIterator[Finding]:
-        from trainshed_cluster.kubernetes.objects import ClusterNode
-
         routes = Routes(self._settings)
         listed, _ = await self._client.list("/api/v1/nodes", ClusterNode)
         taking = [node for node in listed if routes.acceptance(node).open]

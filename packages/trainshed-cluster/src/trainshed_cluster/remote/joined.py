@@ -155,17 +155,15 @@ class JoinedClusters:
             if avoid is None
             else [inside for at, inside in map(self._split, avoid) if at == where]
         )
-        inner_name = replace(name, service=member.service)
-        hold = await member.cluster.acquire(inner_name, inner, avoid=own)
+        hold = await member.cluster.acquire(self._inner(where, name), inner, avoid=own)
         return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
         where, own = self._split(node)
         self._require(where)
-        member = self._members[where]
         nodes = tuple(self._split(node_name)[1] for node_name in hold.nodes)
-        inner = Hold(replace(hold.name, service=member.service), hold.cluster_id, nodes)
-        await member.cluster.start_agent(inner, own, argv, stdin)
+        inner = Hold(self._inner(where, hold.name), hold.cluster_id, nodes)
+        await self._members[where].cluster.start_agent(inner, own, argv, stdin)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         silent: ClusterUnavailable | None = None
@@ -173,7 +171,7 @@ class JoinedClusters:
             if where in self._unreached:
                 continue
             try:
-                if end := await member.cluster.ended(replace(name, service=member.service)):
+                if end := await member.cluster.ended(self._inner(where, name)):
                     return end
             except ClusterUnavailable as failure:
                 silent = failure
@@ -183,23 +181,22 @@ class JoinedClusters:
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
         for key in self._candidates(name):
-            member = self._members[key]
-            inner = replace(name, service=member.service)
-            if key not in self._unreached and (end := await member.cluster.ending(inner)):
+            if key in self._unreached:
+                continue
+            if end := await self._members[key].cluster.ending(self._inner(key, name)):
                 return end
         return None
 
     async def require_answer(self, name: HoldName) -> None:
         for key in self._candidates(name):
             self._require(key)
-            member = self._members[key]
-            await member.cluster.require_answer(replace(name, service=member.service))
+            await self._members[key].cluster.require_answer(self._inner(key, name))
 
     async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
         wanted: dict[str, list[HoldName]] = {key: [] for key in self._members}
         for name in names:
             for key in self._candidates(name):
-                wanted[key].append(replace(name, service=self._members[key].service))
+                wanted[key].append(self._inner(key, name))
         left = await asyncio.gather(
             *(self._members[key].cluster.settle(some) for key, some in wanted.items())
         )
@@ -208,8 +205,7 @@ class JoinedClusters:
     async def give_back(self, name: HoldName) -> None:
         for key in self._candidates(name):
             self._require(key)
-            member = self._members[key]
-            await member.cluster.give_back(replace(name, service=member.service))
+            await self._members[key].cluster.give_back(self._inner(key, name))
         self._asked.pop(name, None)
 
     def _candidates(self, name: HoldName) -> list[str]:
@@ -220,11 +216,15 @@ class JoinedClusters:
                 key
                 for key, member in self._members.items()
                 if key not in self._unreached
-                and replace(name, service=member.service) in member.cluster.report().agents
+                and self._inner(key, name) in member.cluster.report().agents
             ),
             "",
         )
         return [where] if where else list(self._members)
+
+    def _inner(self, key: str, name: HoldName) -> HoldName:
+        """Return a hold's name on one of the clusters."""
+        return replace(name, service=self._members[key].service)
 
     def _outer(self, name: HoldName) -> HoldName:
         return replace(name, service=self._service)
