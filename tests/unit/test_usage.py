@@ -150,6 +150,20 @@ def test_a_limit_of_each_is_for_whoever_has_none_of_their_own() -> None:
     assert waiting is None or waiting.reason is not WaitReason.STOCK_OUT
 
 
+def test_a_limit_that_is_set_later_counts_what_runs_already() -> None:
+    world = World([node("a", 8)])
+    world.run(gang(1, person=ANA), "a")
+    world.wait(gang(2, person=ANA))
+    key = QuotaKey("p", GLOBAL, JOBS, ANA)
+    world.snapshot.set_quotas({key: 1})
+    assert world.admitted() == []
+    world.end(1)
+    assert world.admitted() == [2]
+    world.snapshot.set_quotas({})
+    assert key not in world.snapshot.meters or world.snapshot.meters[key].limit is None
+    world.check()
+
+
 # --- budgets ---
 
 

@@ -27,6 +27,7 @@ from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.usage import Use
 from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, NodeDrain, StaleCommit, Store
 
 pytestmark = pytest.mark.anyio
@@ -222,6 +223,42 @@ async def test_quotas_are_set_and_cleared(store: Store) -> None:
     for _ in range(2):
         await store.intake.clear_quota(quota_key())
     assert quota_key() not in dict(await store.reader.quotas())
+
+
+async def test_what_a_job_held_is_kept_with_its_step_and_outlives_it(store: Store) -> None:
+    hour = 3600 * SECOND
+    epoch = await store.ledger.acquire("test")
+    made = make_job(1)
+    await store.intake.create_job(made, ())
+    live = live_job(await store.ledger.load(made.uid))
+    use = Use(
+        *("p", "ana@corp.example", (("team", "x"),), str(made.name), T0, T0 + 4 * hour),
+        *("n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2),
+    )
+    stale = replace(step(live, JobState.RUNNING), expected_generation=9, uses=(use,))
+    with pytest.raises(StaleCommit):
+        await store.ledger.commit(epoch, stale)
+    assert await store.reader.machine_time(None, T0, T0 + hour) == ()
+    ends = replace(step(live, JobState.SUCCEEDED), uses=(use, replace(use, began=T0 + hour)))
+    await store.ledger.commit(epoch, ends)
+    await store.intake.delete_job(made.name, operation(1))
+    [used] = await store.reader.machine_time("p", T0 + hour, T0 + 2 * hour)
+    assert (used.person, dict(used.labels), used.accelerator) == (
+        use.person,
+        {"team": "x"},
+        "NVIDIA_L4",
+    )
+    assert (used.machine_hours, used.cpu_hours, used.gigabyte_hours, used.gpu_hours) == (
+        2,
+        8,
+        30,
+        4,
+    )
+    assert await store.reader.machine_time("q", T0, T0 + hour) == ()
+    [(past, began)] = await store.reader.past_use(T0, hour)
+    assert (past.project_id, past.gpu_hours) == ("p", 14)
+    assert began <= T0 + 4 * hour < began + hour
+    assert await store.reader.past_use(T0 + 4 * hour, hour) == ()
 
 
 async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:

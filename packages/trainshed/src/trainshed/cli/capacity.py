@@ -11,6 +11,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, place_of, takes_endpoint
 from trainshed.cli.groups import Group
 from trainshed.core.capacity import NodeCondition
+from trainshed.core.catalog.quotas import GLOBAL
 from trainshed.wire.trainshed_v1.capacity import Node, NodeList, PlacedQuota
 from trainshed.wire.trainshed_v1.record import read
 
@@ -157,9 +158,10 @@ def set_(
     answer = endpoint.client().post(f"{_QUOTAS}:set", wanted)
     quota = read(answer, PlacedQuota)
     whose = f"{quota.user} of " if quota.user else ""
+    where = "" if quota.region == GLOBAL else f" in {quota.region}"
     message = (
-        f"{quota.metric}  {_number(quota.limit)} for {whose}{quota.project} in"
-        f" {quota.region}, {_number(quota.used)} used"
+        f"{quota.metric}  {_number(quota.limit)} for {whose}{quota.project}{where},"
+        f" {_number(quota.used)} used"
     )
     click.echo(message)
 

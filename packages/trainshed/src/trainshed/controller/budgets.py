@@ -51,7 +51,6 @@ class Budgets:
         for use in given_back:
             self._turn_page(use.ended)
             self._count(self._ended, use.within(*self._month))
-        self._holds_until = 0
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
         self._limits = {key: limit for key, limit in quotas.items() if key.metric in BUDGETS}

@@ -204,10 +204,9 @@ class CapacityTracker:
         for use in uses:
             self._snapshot.add_past(use.within(use.began, use.ended), use.began, use.ended)
 
-    def remember(self, used: Sequence[MachineTime], began: Nanos, ended: Nanos) -> None:
-        """Count for the fair share what was used between two moments, before this service."""
-        for part in used:
-            self._snapshot.add_past(part, began, ended)
+    def remember(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
+        """Count for the fair share what a project used between two moments, before this service."""
+        self._snapshot.add_past(used, began, ended)
 
     def time_passed(self) -> None:
         """Take note that the moment of `wake_at` has come."""
@@ -362,7 +361,7 @@ class CapacityTracker:
         """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
         project, region, metric and person."""
         return tuple(
-            replace(status, used=self.budgets.used(status.key, now))
+            replace(status, used=round(self.budgets.used(status.key, now), 2))
             if status.key.metric in BUDGETS
             else status
             for status in explaining.quota_statuses(self._snapshot, project_id)

@@ -73,8 +73,10 @@ _TURN = 0.02
 """Seconds of loading jobs at the start after which other tasks get the event loop."""
 
 _DAY = 24 * 3600 * 10**9
-_REMEMBERED, _STRETCH = 56, 2
-"""Days for which use counts for the fair share, and those that are read at a time: eight half-lives."""
+_REMEMBERED = 56 * _DAY
+"""Nanoseconds for which use counts for the fair share: eight half-lives."""
+_STRETCH = 6 * 3600 * 10**9
+"""Nanoseconds of which what was used is summed up to be remembered."""
 _LOOKED_AT = 50
 """Jobs that are looked at before other tasks get the event loop; takes some milliseconds."""
 
@@ -571,10 +573,8 @@ class Controller:
         now = self._now()
         month, _ = month_of(now)
         self._capacity.budgets.load(await self._reader.machine_time(None, month, now), now)
-        for days in range(_REMEMBERED, 0, -_STRETCH):
-            began, ended = now - days * _DAY, now - (days - _STRETCH) * _DAY
-            used = await self._reader.machine_time(None, began, ended)
-            self._capacity.remember(used, began, ended)
+        for used, began in await self._reader.past_use(now - _REMEMBERED, _STRETCH):
+            self._capacity.remember(used, began, min(began + _STRETCH, now))
 
     async def _read_drains_and_quotas(self) -> None:
         self._capacity.set_drains(await self._reader.drained_nodes())

@@ -331,6 +331,8 @@ class Snapshot:
         self._past_since = 0
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
+        #: The projects in which people have quotas.
+        self._personal = frozenset[str]()
         self._shapes = Shapes()
         self.set_policy(self.policy)
 
@@ -360,7 +362,22 @@ class Snapshot:
     def set_quotas(self, quotas: Quotas) -> None:
         """Set all limits that an operator has set: those left out are not set any more."""
         self._quotas = dict(quotas)
+        personal = frozenset(key.project_id for key in quotas if key.person)
+        if personal != self._personal:
+            self._personal = personal
+            self._charge_anew()
         self._set_limits()
+
+    def _charge_anew(self) -> None:
+        """Have all gangs charged whom they have to be now."""
+        entries = list(self.entries.values())
+        for entry in entries:
+            self._detach(entry)
+            entry.shape.charged.clear()
+        for entry in entries:
+            charged = self._entry(entry.state, None)
+            self.entries[entry.gang.uid] = charged
+            self._attach(charged)
 
     def add_past(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
         """Remember for the fair share what a project used between two moments. It counts as if the project
@@ -494,10 +511,13 @@ class Snapshot:
             self.projects[gang.project_id] = Project()
         taken = [(metric, gang.region, value) for metric, value in shape.amounts]
         taken.append((JOBS, GLOBAL, amount(1)))
+        # Where no person is limited, none is counted: there may be ten thousand.
+        is_personal = gang.project_id in self._personal
+        persons = dict.fromkeys(("", gang.person if is_personal else ""))
         quotas = [
             (QuotaKey(gang.project_id, region, metric, person), value)
             for metric, region, value in taken
-            for person in dict.fromkeys(("", gang.person))
+            for person in persons
         ]
         for key, _ in quotas:
             if key not in self.meters:

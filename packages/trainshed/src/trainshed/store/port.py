@@ -308,6 +308,11 @@ class Reader(Protocol):
         all but the job is the same. `project_id` None: in all projects."""
         ...
 
+    async def past_use(self, since: Nanos, stretch: Nanos) -> tuple[tuple[MachineTime, Nanos], ...]:
+        """Return what projects gave back since a moment, each with the beginning of the stretch of time in
+        which they did, of this length."""
+        ...
+
 
 class Store(Protocol):
     """An open store, as its ports. Used from one event loop. The methods of all ports raise Unavailable when

@@ -17,12 +17,14 @@ from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
 from trainshed.api.trainshed_v1.places import read_place, read_project
 from trainshed.core.capacity import EACH, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
+from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Prices, month_of, uses
 from trainshed.store import audit
 from trainshed.wire.trainshed_v1 import capacity as records
 
 _ALL_PROJECTS: Final = "-"
+_TRIES: Final = 20
 _LABEL: Final = "labels."
 _BY: Final[dict[str, Callable[[MachineTime], str]]] = {
     "user": lambda used: used.person,
@@ -179,13 +181,15 @@ async def _used(
 ) -> tuple[MachineTime, ...]:
     """Return what was used, by attempts that are over and by those that go on."""
     capacity, reader = call.services.capacity, call.services.reader
-    while True:
+    for _ in range(_TRIES):
         holding = capacity.holding()
         ended = await reader.machine_time(project, since, until)
         # What is given back meanwhile must be counted once.
         after = {(job.uid, job.placed) for job in capacity.holding()}
         if all((job.uid, job.placed) in after for job in holding):
             break
+    else:
+        raise Unavailable("Too many jobs end just now to be counted; try again in a moment.")
     running = (
         use.within(since, until)
         for job in holding

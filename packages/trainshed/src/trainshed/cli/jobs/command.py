@@ -114,6 +114,7 @@ def list_(
         return
     if not jobs:
         which = f"in state {state.upper()} " if state else ""
+        which = f"of {'yours' if user == 'me' else user} {which}" if user else which
         where = f" --project {project}" if project and project != EVERY_PROJECT else ""
         submit = f"Submit one: trainshed run task.py{where}"
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"

@@ -137,6 +137,17 @@ class SqliteReader:
         )
         return tuple(map(machine_time, rows))
 
+    async def past_use(self, since: Nanos, stretch: Nanos) -> tuple[tuple[MachineTime, Nanos], ...]:
+        rows = await self._snapshots.aside(
+            lambda connection: connection.execute(
+                _SQL["past_use"], {"since": since, "stretch": stretch}
+            ).fetchall()
+        )
+        return tuple(
+            (MachineTime(project_id, "", (), machine, accelerator, *used), number * stretch)
+            for project_id, machine, accelerator, number, *used in rows
+        )
+
     def _all(
         self, statement: str, parameters: Parameters, made: Callable[[tuple[Any, ...]], T]
     ) -> tuple[T, ...]:
