@@ -5,9 +5,10 @@ its standard input.
 """
 
 import functools
+import hashlib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -263,7 +264,7 @@ def _container(
                 if _has_own_hosts(settings, need)
                 else []
             ),
-            *({"name": _sent(number), "mountPath": path} for number, path in enumerate(sent)),
+            *(_sent_mount(settings, number, path) for number, path in enumerate(sent)),
         ],
     }
     if not need.image:
@@ -321,10 +322,20 @@ def _carrier() -> str:
     return Path(carried_python.__file__).read_text("utf-8")
 
 
+def _sent_mount(settings: KubernetesSettings, number: int, path: str) -> dict[str, Any]:
+    """Return the mount of a directory from which Pods are sent content; number 0 is the cache's."""
+    if number and settings.cache.startswith(_CLAIM):
+        return {"name": _CACHE, "mountPath": path, "subPath": _beside(path)}
+    return {"name": _sent(number), "mountPath": path}
+
+
 def _sent(number: int) -> str:
-    """Return the name of the volume of a directory from which Pods are sent content; number 0 is the
-    cache's."""
     return f"sent-{number}" if number else _CACHE
+
+
+def _beside(path: str) -> str:
+    """Return where in a kept cache the files of another directory are."""
+    return f"beside-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def _volumes(
@@ -344,5 +355,18 @@ def _volumes(
         where,
         *([{"name": _CARRIED, "emptyDir": {}}] if need.image else []),
         *([{"name": _HOSTS, "emptyDir": {}}] if _has_own_hosts(settings, need) else []),
-        *({"name": _sent(number), "emptyDir": {}} for number, _ in enumerate(beside, 1)),
+        *_volumes_beside(settings, beside),
     ]
+
+
+def _volumes_beside(
+    settings: KubernetesSettings, beside: Sequence[str]
+) -> Iterable[Mapping[str, Any]]:
+    """Return the volumes of the other directories, kept with the cache if possible: a kubelet creates
+    hostPath directories for root alone."""
+    if settings.cache.startswith(_CLAIM):
+        return
+    kept = settings.cache and settings.run_as == 0
+    for number, path in enumerate(beside, 1):
+        place = {"path": f"{settings.cache}/{_beside(path)}", "type": "DirectoryOrCreate"}
+        yield {"name": _sent(number), **({"hostPath": place} if kept else {"emptyDir": {}})}

@@ -192,8 +192,20 @@ def test_machines_without_a_route_go_by_the_plain_settings() -> None:
     assert routes.of(MachineWanted("n1-standard-4", "")).runtime_class == ""
 
 
-def test_pythons_beside_the_cache_are_sent_to_each_pod() -> None:
-    settings = parse({**PLAIN, "cache": "claim:environments"})
+@pytest.mark.parametrize(
+    ("table", "kept"),
+    [
+        ({}, False),
+        ({"cache": "/var/cache/trainshed"}, False),
+        ({"cache": "/var/cache/trainshed", "run_as": 0}, True),
+        ({"cache": "claim:environments"}, True),
+    ],
+    ids=["in each Pod", "of root's making alone", "on the node", "in a volume"],
+)
+def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
+    table: dict[str, Any], kept: bool
+) -> None:
+    settings = parse({**PLAIN, **table})
     pod = manifests.pod(
         settings,
         Routes(settings).of(NEED.wanted),
@@ -205,11 +217,11 @@ def test_pythons_beside_the_cache_are_sent_to_each_pod() -> None:
         beside=["/opt/pythons"],
     )
     [container] = pod["spec"]["containers"]
-    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] == "/opt/pythons"]
     volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
-    assert volumes[mounts["/opt/pythons"]]["emptyDir"] == {}
-    claim = {"claimName": "environments"}
-    assert volumes[mounts["/var/lib/cache"]]["persistentVolumeClaim"] == claim
+    assert ("emptyDir" not in volumes[mount["name"]]) is kept
+    [own] = [one for one in container["volumeMounts"] if one["mountPath"] == "/var/lib/cache"]
+    assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))
 
 
 def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
