@@ -49,7 +49,8 @@ _MOST: Final = 20
 _FRESH: Final = 3600.0
 """Seconds after which an issuer's facts and keys are read again."""
 _ANEW: Final = 30.0
-"""Seconds between two readings because of an unknown key, which anybody can send."""
+"""Seconds between two readings because of an unknown key, which anybody can send, or of an issuer that
+does not answer."""
 _TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 1 << 20
 _AUDIENCE: Final = "sign-in"
@@ -84,6 +85,8 @@ class SigningIn:
         self._back = back
         self._now = now
         self._facts: dict[str, _Facts] = {}
+        #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
+        self._failures: dict[str, tuple[float, str]] = {}
         self._reading = asyncio.Lock()
 
     @property
@@ -212,18 +215,21 @@ class SigningIn:
         """Return an issuer's facts, read at most `age` seconds ago; older ones if it does not answer. Raises
         Unavailable."""
         async with self._reading:
-            known = self._facts.get(issuer.name)
-            if known is not None and time.monotonic() - known.at < age:
+            known, now = self._facts.get(issuer.name), time.monotonic()
+            if known is not None and now - known.at < age:
                 return known
-            try:
-                read = await _read(issuer)
-            except Unavailable as failure:
-                if known is None:
-                    raise
-                log.warning("%s", failure)
-                return known
-            self._facts[issuer.name] = read
-            return read
+            # Who does not answer is not waited for again and again: others sign in meanwhile.
+            failure = self._failures.get(issuer.name)
+            if failure is None or now - failure[0] >= _ANEW:
+                try:
+                    self._facts[issuer.name] = read = await _read(issuer)
+                    return read
+                except Unavailable as error:
+                    log.warning("%s", error)
+                    failure = self._failures[issuer.name] = (time.monotonic(), str(error))
+            if known is None:
+                raise Unavailable(failure[1])
+            return known
 
     def _more_scopes(self, issuer: Issuer) -> str:
         # Dex and others name groups only to who asks; Google and others refuse a scope that they do not know.
