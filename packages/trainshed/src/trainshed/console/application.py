@@ -287,11 +287,13 @@ class ConsoleApplication:
 
     def _show_login(self, call: Request) -> Response:
         """Return the page that signs in. By a link it does so at once if the person himself has opened the
-        link; whom a page of others has led here is asked first."""
+        link; whom a page of others has led here is asked first. Who comes from an issuer is asked by the
+        page's script, unless this browser has begun that sign-in."""
         values: dict[str, Any] = {
             "facts": self._facts,
             "code": call.query.get("code", ""),
-            "at_once": call.headers.get("sec-fetch-site", "") == "none",
+            "at_once": call.headers.get("sec-fetch-site", "") == "none"
+            and "mark" not in call.query,
             "following": call.query.get("next", ""),
             "mark": call.query.get("mark", ""),
             "issuers": self._signing_in.names,

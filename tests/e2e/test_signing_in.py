@@ -1,0 +1,65 @@
+"""Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: contract/console."""
+
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.e2e.browsing import WITH_CHROMIUM
+from tests.e2e.running import Service, running
+from tests.issuer import CLIENT, ScriptedIssuer, issuing
+
+pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[ScriptedIssuer]:
+    with issuing() as issuer:
+        yield issuer
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) -> Iterator[Service]:
+    config = tmp_path_factory.mktemp("settings") / "trainshed.toml"
+    table = {"name": "Corp", "issuer": issuer.address, "client_id": CLIENT}
+    config.write_text(
+        "[[oidc]]\n" + "".join(f'{key} = "{value}"\n' for key, value in table.items())
+    )
+    data: Path = tmp_path_factory.mktemp("signing-in")
+    with running(data, "--config", str(config)) as started:
+        yield started
+
+
+def test_a_person_signs_in_and_lands_where_they_wanted_to_go(
+    service: Service, chromium: Browser
+) -> None:
+    page = chromium.new_context().new_page()
+    page.goto(f"{service.rest}/team")
+    page.get_by_text("Sign in with Corp").click()
+    expect(page).to_have_url(f"{service.rest}/team")
+    expect(page.locator("aside")).to_contain_text("ana@corp.example")
+
+
+def led_to(address: str) -> str:
+    """Where an answer sends a client."""
+    parts = urlsplit(address)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    connection.request("GET", f"{parts.path}?{parts.query}")
+    location = connection.getresponse().headers["location"]
+    connection.close()
+    return location
+
+
+def test_a_browser_that_is_led_to_another_s_sign_in_asks_first(
+    service: Service, chromium: Browser
+) -> None:
+    end = led_to(led_to(f"{service.rest}/login/with?issuer=Corp&mark=theirs"))
+    victim = chromium.new_context().new_page()
+    victim.goto(end)
+    expect(
+        victim.get_by_text("If it was not you who asked for it, leave this page.")
+    ).to_be_visible()
+    assert "/login?" in victim.url
