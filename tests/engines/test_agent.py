@@ -48,10 +48,7 @@ class _LateService:
         replica = ReplicaId(0, 0)
         yield messages.Welcome({})
         yield messages.Allocate(number=1, requests=(SlotRequest(replica, "r0", "a"),))
-        while not self.late.is_set():
-            # Of no beat of this agent's, so that it renews nothing.
-            yield messages.Alive(0)
-            await asyncio.sleep(0.1)
+        await self.late.wait()
         plan = LaunchPlan(
             JobUid(1),
             1,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.remote.conftest import NAME, Block, Message, Place, Said
+from tests.remote.cutting import cut
 from tests.sources import ROOT
 from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
 from trainshed_cluster.remote.credentials import SERVER_NAME, client
@@ -210,27 +211,58 @@ async def test_a_killed_agent_is_noticed_at_once(place: Place) -> None:
     await agent.wait()
 
 
-async def test_a_way_that_is_cut_ends_tunnels_on_both_sides(place: Place) -> None:
+async def test_who_is_quiet_or_takes_nothing_for_long_is_not_given_up(place: Place) -> None:
+    """Longer than `silence`: signs of life come, and one that is busy reads none."""
+    await place.hub.close()
+    place.hub = place.made(silence=0.4)
     place.serve = silent
+    await place.hub.start()
+    channel = await place.dialer(silence=0.4).dial()
+    await asyncio.sleep(0.8)
+    server = place.channels[0]
+    sending = asyncio.ensure_future(sent_blocks(channel, 100))
+    await asyncio.sleep(0.8)
+    assert not channel.is_closed and not server.is_closed and not sending.done()
+    for number in range(100):
+        block = await server.receive()
+        assert isinstance(block, Block) and block.offset == number
+    await sending
+
+
+async def sent_blocks(channel: Channel[Message, Message], count: int) -> None:
+    for number in range(count):
+        await channel.send(Block(number, bytes(256 << 10)))
+
+
+async def test_a_cut_cable_is_noticed_on_both_sides_and_ends_tunnels(place: Place) -> None:
+    """Nothing is being said meanwhile."""
+    await place.hub.close()
+    place.hub = place.made(silence=1)
+    place.serve = silent
+    await place.hub.start()
     listening = await asyncio.start_unix_server(lambda _reader, _writer: None, place.doors["rest"])
-    dialer = place.dialer()
-    await dialer.dial()
+    dialer = place.dialer(silence=1)
+    channel = await dialer.dial()
     path = place.directory / "node.sock"
     await dialer.listen("rest", path)
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(b"into the void")
     expected = place.hub.expect(NAME, "s")
-    await dialer.open("stream:s")
+    held = await dialer.open("stream:s")
     theirs, _ = await expected
-    place.hub.cut(NAME)
-    dialer.cut()
+    for end in (channel, *place.channels):
+        cut(end)
     async with asyncio.timeout(3):
+        with pytest.raises(ChannelClosed) as told:
+            await channel.receive()
+        assert isinstance(told.value.__cause__, TimeoutError)
         await place.channels[0].closed()
+        assert isinstance(place.channels[0].cause, TimeoutError)
         with pytest.raises(ConnectionError):
             await theirs.read()
         assert await ended(reader)
-    assert await dialer.dial(), "it is still expected"
     listening.close()
+    held[1].transport.abort()
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

@@ -58,7 +58,7 @@ from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.greeting import CONTENT, STREAM, NotAdmitted
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, patience
+from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import Known, Untold
@@ -225,7 +225,7 @@ class Agent:
             )
         last_said = time.monotonic()
         await connection.send(hello)
-        welcome = await self._receive(connection)
+        welcome = await connection.receive()
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
         self._lease.begin_anew(welcome.lease or self._lease.seconds, last_said)
@@ -246,7 +246,7 @@ class Agent:
         beating = keep(lambda: self._beat(connection), "giving signs of life")
         try:
             while True:
-                order = await self._receive(connection)
+                order = await connection.receive()
                 if isinstance(order, messages.Alive):
                     self._lease.acknowledge(order.number)
                     continue
@@ -256,18 +256,6 @@ class Agent:
             beating.cancel()
             # Orders are still carried out, which may take longer than the lease.
             await asyncio.gather(telling, beating, return_exceptions=True)
-
-    async def _receive(self, connection: Connection) -> Order:
-        """Return the next message. Raises ChannelClosed, also if none comes although signs of life are
-        answered."""
-        seconds = patience(self._lease.seconds)
-        try:
-            async with asyncio.timeout(seconds):
-                return await connection.receive()
-        except TimeoutError:
-            connection.abort()
-            self._dialer.cut()
-            raise ChannelClosed(f"nothing was heard for {seconds:g} s") from None
 
     async def _beat(self, connection: Connection) -> None:
         """Renew the lease for as long as there is a connection."""

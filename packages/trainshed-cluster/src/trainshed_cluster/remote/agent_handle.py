@@ -135,6 +135,12 @@ class AgentHandle:
             with contextlib.suppress(ChannelClosed):
                 self._connection.post(messages.Alive(number))
 
+    def cut(self) -> None:
+        """Close a connection on which nothing is heard."""
+        if self._connection is not None:
+            self.is_unheard = True
+            self._connection.abort()
+
     async def connected(self) -> None:
         """Wait until it is connected. Raises EngineUnavailable if it never will be, or nothing can be run
         there."""

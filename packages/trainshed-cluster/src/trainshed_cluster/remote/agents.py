@@ -47,7 +47,7 @@ from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
 from trainshed_cluster.remote.gang import Ended, Gang, hold_name
 from trainshed_cluster.remote.hub import Hub, introductions
-from trainshed_cluster.remote.lease import longest_silence, patience
+from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import ClusterNodes
@@ -397,9 +397,8 @@ class Agents:
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > patience(self._lease):
-                    agent.is_unheard = True
-                    self.hub.cut(agent.name)
+                if agent.is_connected and now - agent.heard > 2 * beat(self._lease):
+                    agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):

@@ -10,7 +10,7 @@ from trainshed.eventloop.background import Crew
 from trainshed.eventloop.joining import End
 from trainshed.replica.system.listening import listen_unix
 from trainshed_cluster.remote import credentials, greeting
-from trainshed_cluster.remote.channel import Channel
+from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.greeting import FirstLine, NotAdmitted
 from trainshed_cluster.remote.tunnel import Tunnel, streams
@@ -32,9 +32,11 @@ _MOST_OPENING: Final = 8
 class Dialer(Generic[Sent, Received]):
     """Dials one service as one agent. It belongs to one event loop."""
 
-    def __init__(self, credential: Credential, received: Any) -> None:
-        """`received`: the type of the service's messages. Raises OSError if the credential is invalid."""
+    def __init__(self, credential: Credential, received: Any, *, silence: float = SILENCE) -> None:
+        """`received`: the type of the service's messages. `silence`: seconds for which the service may be out
+        of reach unnoticed. Raises OSError if the credential is invalid."""
         self._received = received
+        self._silence = silence
         self._crew = Crew()
         self._ends: set[asyncio.Transport] = set()
         self._tunnels: set[FirstLine] = set()
@@ -52,15 +54,16 @@ class Dialer(Generic[Sent, Received]):
         """Stop listening, and end all tunnels. The owner of a conversation ends that."""
         for server in self._servers:
             server.close()
-        self.cut()
+        self._cut()
         await self._crew.close()
 
     async def dial(self) -> Channel[Sent, Received]:
         """Begin the conversation, in one try. Raises NotAdmitted if the service no longer knows this agent,
         and other OSErrors if it cannot be reached now, or is not ours."""
         first = await self._connected(greeting.CONTROL)
-        channel: Channel[Sent, Received] = Channel(self._received)
+        channel: Channel[Sent, Received] = Channel(self._received, silence=self._silence)
         self._accept(first, channel)
+        self._crew.begin(self._watch(channel), "agent: looking after tunnels")
         return channel
 
     async def open(self, door: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -159,9 +162,14 @@ class Dialer(Generic[Sent, Received]):
             first.abort()
             raise
 
-    def cut(self) -> None:
-        """End all tunnels: the way to the service is cut, which those with unsent bytes would not notice for
-        long."""
+    async def _watch(self, channel: Channel[Sent, Received]) -> None:
+        """End all tunnels if the connection to the service is cut, which tunnels with unsent bytes would not
+        notice for long."""
+        await channel.closed()
+        if isinstance(channel.cause, TimeoutError):
+            self._cut()
+
+    def _cut(self) -> None:
         for transport in (*self._ends,):
             transport.abort()
         for first in (*self._tunnels,):

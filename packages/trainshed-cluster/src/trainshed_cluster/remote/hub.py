@@ -26,7 +26,7 @@ from trainshed.replica.endpoint import interception
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed_cluster.remote import greeting
-from trainshed_cluster.remote.channel import Channel
+from trainshed_cluster.remote.channel import SILENCE, Channel
 from trainshed_cluster.remote.credentials import (
     SERVER_NAME,
     Credential,
@@ -95,6 +95,7 @@ class Hub(Generic[Sent, Received]):
         introduction: Callable[[str, bytes], bool] | None = None,
         content: Callable[[str, str, asyncio.StreamWriter], Awaitable[None]] | None = None,
         dialled: str = "127.0.0.1",
+        silence: float = SILENCE,
         limits: Limits = _LIMITS,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -105,8 +106,8 @@ class Hub(Generic[Sent, Received]):
         conversation, which ends when it returns; an agent has one at a time, and a newer one ends the older.
         `introduction`: whether a program of that agent may introduce itself to the buckets by this line; None
         = none may. `content`: sends an agent the content of a path, or the reason of a refusal, and closes
-        the writer; None = no content is sent. `dialled`: the host that agents are told. `now`: the
-        clock, in seconds since the epoch.
+        the writer; None = no content is sent. `dialled`: the host that agents are told. `silence`: as for
+        `Channel`. `now`: the clock, in seconds since the epoch.
         """
         self._issuer = issuer
         self._host = host
@@ -118,6 +119,7 @@ class Hub(Generic[Sent, Received]):
         self._introduction = introduction
         self._content = content
         self._dialled = dialled
+        self._silence = silence
         self._now = now
         self._opening = Connections(limits)
         self._agents: dict[str, _Agent] = {}
@@ -173,17 +175,11 @@ class Hub(Generic[Sent, Received]):
         authority = self._issuer.authority
         return Credential(name, self._dialled, self._port, SERVER_NAME, authority, certificate, key)
 
-    def cut(self, name: str) -> None:
-        """End all connections of an agent now: the way to it is cut, which those with unsent bytes would not
-        notice for long. It may connect again."""
-        if agent := self._agents.get(name):
-            for connection in tuple(agent.connections):
-                connection.abort()
-
     def drop(self, name: str) -> None:
-        """End all connections of an agent now, and what is expected of it. Only `admits` decides whether it
-        may connect again."""
-        self.cut(name)
+        """End all connections of an agent now. Only `admits` decides whether it may connect again."""
+        agent = self._agents.get(name)
+        if agent is not None:
+            agent.cut()
         for key in [key for key in self._expected if key[0] == name]:
             future = self._expected.pop(key)
             if not future.done():
@@ -301,7 +297,7 @@ class Hub(Generic[Sent, Received]):
             if agent.control is not first:
                 first.abort()
                 return
-            channel: Channel[Sent, Received] = Channel(self._received, name)
+            channel: Channel[Sent, Received] = Channel(self._received, name, self._silence)
             first.accept(channel)
             try:
                 await self._serve(channel)
@@ -310,6 +306,9 @@ class Hub(Generic[Sent, Received]):
                 if agent.control is first:
                     agent.control = None
         await channel.closed()
+        if isinstance(channel.cause, TimeoutError):
+            # The way to the node is cut, which tunnels with unsent bytes would not notice for long.
+            agent.cut()
 
     async def _carry(self, name: str, first: FirstLine, door: str) -> None:
         """Carry a connection to a door, or a stream, until it ends."""
@@ -380,6 +379,10 @@ class _Agent:
         #: Its newest conversation.
         self.control: FirstLine | None = None
         self.turn = asyncio.Lock()
+
+    def cut(self) -> None:
+        for connection in tuple(self.connections):
+            connection.abort()
 
 
 class _Half:

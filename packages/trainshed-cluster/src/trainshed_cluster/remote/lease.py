@@ -17,19 +17,14 @@ _MARGIN: Final = 5.0
 """Seconds after its lease until an agent counts as dead: `LAST_GRACE`, and the time that its programs take to
 die."""
 _LONGEST_BEAT: Final = 10.0
-_SHORTEST_PATIENCE: Final = 2.0
 _BEATS: Final = 8
 """Words within a short lease."""
 
 
 def beat(lease: float) -> float:
-    """Return the seconds between two signs of life of an agent, each of which is acknowledged."""
+    """Return the seconds between two signs of life of an agent, each of which is acknowledged. One that is
+    silent for twice as long has lost its connection."""
     return min(lease / _BEATS, _LONGEST_BEAT)
-
-
-def patience(lease: float) -> float:
-    """Return the seconds without a message after which either side takes the connection for cut."""
-    return max(2 * beat(lease), _SHORTEST_PATIENCE)
 
 
 def longest_silence(lease: float) -> float:
