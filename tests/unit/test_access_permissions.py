@@ -18,7 +18,11 @@ OF_NO_PROJECT = {
     "google.cloud.resourcemanager.v3.Projects.ListProjects",
     "google.cloud.resourcemanager.v3.Projects.SearchProjects",
 }
-FOR_EVERYBODY = {"trainshed.v1.Service.GetStatus", "trainshed.v1.Service.WhoAmI"}
+FOR_EVERYBODY = {
+    "trainshed.v1.Service.GetStatus",
+    "trainshed.v1.Service.WhoAmI",
+    "trainshed.v1.Tokens.CreateOwn",
+}
 OWNER = Principal("owner@example.com", Rights(ROLES[OWNERS]))
 
 

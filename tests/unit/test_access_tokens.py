@@ -89,9 +89,10 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
         ("serviceAccount:ana@corp.example", "write user:ana@corp.example"),
         ("user:ana", "is not an e-mail address"),
         ("user:", "is not an e-mail address"),
-        ("allUsers", "neither user:EMAIL nor serviceAccount:EMAIL"),
-        ("group:all@corp.example", "neither user:EMAIL nor serviceAccount:EMAIL"),
-        ("ana@corp.example", "neither user:EMAIL nor serviceAccount:EMAIL"),
+        ("allUsers", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
+        ("group:ml-team", ""),
+        ("group:all of them", "is no name of a group"),
+        ("ana@corp.example", "none of user:EMAIL, serviceAccount:EMAIL and group:NAME"),
     ],
 )
 def test_a_member_is_named_as_in_the_public_api(member: str, fault: str) -> None:

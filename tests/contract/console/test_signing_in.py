@@ -204,6 +204,31 @@ async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_pers
     assert answer.status == 401
 
 
+async def test_who_has_signed_in_gets_a_token_for_the_command_line_that_ends_with_it(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    await give(house, "group:ml")
+    issuer.claims["groups"] = ["ml"]
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    house.clock += 3600 * 10**9
+    page = (await browser.post("/team/own-token")).body.decode()
+    token = page.partition("<code>")[2].partition("</code>")[0]
+    assert (await house.call("GET", JOBS, token=token)).status == 200
+    [row] = (await house.call("GET", "/trainshed/v1/audit?project=-")).json["entries"][:1]
+    assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
+    house.clock += (LIFETIME - 3600) * 10**9
+    assert (await house.call("GET", JOBS, token=token)).status == 401
+
+
+async def test_a_token_that_somebody_made_makes_no_others(house: ConsoleHouse) -> None:
+    """Who has stolen it would keep a copy when it is deleted."""
+    made = (await house.call("POST", "/trainshed/v1/tokens", {"email": ANA})).json
+    for token in (made["token"], house.token):
+        answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
+        assert answer.status == 400 and "you have one already" in answer.error["message"]
+
+
 # --- with an ID token ---
 
 

@@ -14,7 +14,13 @@ from trainshed.access.roles import ROLES
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import project_number
 
-_FOR_EVERYBODY: Final = frozenset({"trainshed.v1.Service.GetStatus", "trainshed.v1.Service.WhoAmI"})
+_FOR_EVERYBODY: Final = frozenset(
+    {
+        "trainshed.v1.Service.GetStatus",
+        "trainshed.v1.Service.WhoAmI",
+        "trainshed.v1.Tokens.CreateOwn",
+    }
+)
 """Whoever is known may ask, without any role."""
 _OF_NO_PROJECT: Final = frozenset(
     {

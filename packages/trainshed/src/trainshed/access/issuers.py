@@ -129,7 +129,7 @@ def person_of(claims: Mapping[str, Any], issuer: Issuer) -> Person:
     return Person(_email(claims, issuer), _groups(claims.get(issuer.groups_claim)))
 
 
-class UnknownKey(Unauthenticated):
+class UnknownKey(Exception):
     """No known key of the issuer signed the token: it may have a new one."""
 
 

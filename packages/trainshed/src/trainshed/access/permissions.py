@@ -220,6 +220,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_PROJECTS}.TestIamPermissions": "aiplatform.permissions.test",
     "trainshed.v1.Service.WhoAmI": "trainshed.service.get",
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
+    "trainshed.v1.Tokens.CreateOwn": "trainshed.tokens.createOwn",
     "trainshed.v1.Service.GetMetrics": "trainshed.nodes.list",
     "trainshed.v1.Service.ListSettings": "trainshed.settings.list",
     "trainshed.v1.Tokens.List": "trainshed.tokens.list",

@@ -160,14 +160,16 @@ class SigningIn:
         return await self._token_of(person_of(claims, issuer), issuer)
 
     async def _verified(self, token: str, issuer: Issuer, nonce: str | None) -> Mapping[str, Any]:
+        """Return what an ID token says. It may be signed by a key that was not there when they were read."""
         facts = await self._read(issuer)
         try:
             return verified(token, facts.keys, issuer, self._seconds(), nonce)
         except UnknownKey:
-            again = await self._read(issuer, _ANEW)
-            if again is facts:
-                raise
-            return verified(token, again.keys, issuer, self._seconds(), nonce)
+            facts = await self._read(issuer, _ANEW)
+        try:
+            return verified(token, facts.keys, issuer, self._seconds(), nonce)
+        except UnknownKey as error:
+            raise Unauthenticated(str(error)) from None
 
     async def _completed(
         self, claims: Mapping[str, Any], issuer: Issuer, answer: Mapping[str, Any]

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec.structs import asdict, replace
+
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
@@ -33,8 +35,11 @@ async def who_am_i(call: JsonCall) -> records.Identity:
         return records.Identity(email=principal.email, grants=own)
     book = call.services.access.book
     token = book.tokens.get(principal.shown) if isinstance(principal.shown, str) else None
-    grants = book.policy.grants_of(principal.email, token.groups if token is not None else ())
-    return records.Identity(email=principal.email, grants=tuple(map(_grant_view, sorted(grants))))
+    groups, issuer = (token.groups, token.issuer) if token is not None else ((), "")
+    grants = sorted(book.policy.grants_of(principal.email, groups))
+    return records.Identity(
+        email=principal.email, grants=tuple(map(_grant_view, grants)), issuer=issuer
+    )
 
 
 async def list_tokens(call: JsonCall) -> records.TokenList:
@@ -84,15 +89,30 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
     if grant is not None:
         detail["added"] = [f"{role} in {project or 'all projects'}"]
     await call.services.access.change(add, "", email, detail)
-    view = _token_view(call, stored)
-    return records.IssuedToken(
-        id=view.id,
-        email=view.email,
-        created=view.created,
-        expires=view.expires,
-        note=view.note,
-        token=token,
+    return _issued(call, stored, token)
+
+
+async def create_own_token(call: JsonCall) -> records.IssuedToken:
+    """`POST /trainshed/v1/tokens:own`: make a token for the command line of somebody who has signed in at an
+    issuer. It has the same rights, and ends when that sign-in does. Raises FailedPrecondition for others."""
+    shown, tokens = call.principal.shown, call.services.access.book.tokens
+    signed_in = tokens.get(shown) if isinstance(shown, str) else None
+    if signed_in is None or not signed_in.issuer:
+        raise FailedPrecondition(
+            "Only who has signed in at an issuer gets a token here: you have one already."
+        )
+    token = new_token()
+    stored = replace(
+        signed_in, digest=digest_of(token), created=call.services.now(), note="for the command line"
     )
+    await call.services.access.change(
+        lambda book: book.with_token(stored), "", stored.email, {"token": stored.id}
+    )
+    return _issued(call, stored, token)
+
+
+def _issued(call: JsonCall, stored: Token, token: str) -> records.IssuedToken:
+    return records.IssuedToken(**asdict(_token_view(call, stored)), token=token)
 
 
 async def revoke_token(call: JsonCall) -> Nothing:

@@ -112,6 +112,7 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ("POST", "tokens"): Method(
         "trainshed.v1.Tokens.Create", access.create_token, body=access_records.NewToken
     ),
+    ("POST", "tokens:own"): Method("trainshed.v1.Tokens.CreateOwn", access.create_own_token),
     ("DELETE", "tokens/{token}"): Method("trainshed.v1.Tokens.Revoke", access.revoke_token),
     ("GET", "access"): Method("trainshed.v1.Access.Policy", access.policy),
     ("POST", "access:change"): Method(

@@ -45,6 +45,14 @@ async def create_token(visit: Visit) -> View:
     return await _team(visit, made)
 
 
+async def create_own_token(visit: Visit) -> View:
+    """`POST /team/own-token`: make a token for the visitor's command line, and show it this once. Raises
+    Refused."""
+    made = await visit.do("POST", "tokens:own")
+    assert isinstance(made, IssuedToken), "a token is answered"
+    return await _team(visit, made)
+
+
 async def delete_token(visit: Visit) -> Response:
     """`POST /team/tokens/T/delete`: revoke a token. Raises Refused."""
     await visit.do("DELETE", f"tokens/{visit.quoted('token')}")
@@ -61,8 +69,9 @@ async def audit(visit: Visit) -> View:
 async def _team(visit: Visit, made: IssuedToken | None = None) -> View:
     grants = await visit.get_if_allowed(GrantList, "access", project=visit.project)
     tokens = await visit.get_if_allowed(TokenList, "tokens")
+    me = await visit.get(Identity, "whoami")
     values = {
-        "me": await visit.get(Identity, "whoami"),
+        "me": me,
         "grants": grants,
         "tokens": tokens,
         "made": made,
@@ -72,6 +81,7 @@ async def _team(visit: Visit, made: IssuedToken | None = None) -> View:
         ),
         "by": _by(visit),
         "ways": _WAYS,
+        "signed_in": me.issuer,
     }
     return View("Team", "team.html", values, place="team")
 

@@ -81,6 +81,8 @@ class Identity(Record, frozen=True):
     email: str = ""
     #: The roles of theirs; a program of a job has none.
     grants: tuple[Grant, ...] = ()
+    #: The name of the issuer at which they signed in; "" = they have a token that somebody made.
+    issuer: str = ""
 
 
 class AuditEntry(Record, frozen=True):
