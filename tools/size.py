@@ -37,22 +37,22 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 849,
+    "modules": 848,
     "modules that one machine needs": 714,
-    "lines": 143_500,
-    "lines that one machine needs": 119_500,
-    "lines of code": 101_700,
-    "lines of code on the way of a start": 11_900,
-    "lines of tests": 117_500,
+    "lines": 142_100,
+    "lines that one machine needs": 119_200,
+    "lines of code": 100_500,
+    "lines of code on the way of a start": 11_750,
+    "lines of tests": 115_500,
     "settings of the service": 50,
     "settings of Slurm": 20,
     "settings of Kubernetes": 24,
-    "commands": 45,
+    "commands": 44,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_650,
-    "words of documents": 82_000,
+    "words of decision records": 14_310,
+    "words of documents": 81_950,
 }
 
 
