@@ -194,11 +194,15 @@ async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
 async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_person_alone(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:
-    issuer.userinfo, issuer.claims = {"sub": "7", **issuer.claims}, {}
-    browser = Browser(house)
-    await signed_in(browser, issuer)
-    assert ANA in text_of(await browser.get("/team"))
-    issuer.userinfo["sub"] = "8"
+    await give(house, "group:ml")
+    everything, some = {"sub": "7", "groups": ["ml"], **issuer.claims}, dict(issuer.claims)
+    for issuer.claims in ({}, some):
+        issuer.userinfo = dict(everything)
+        browser = Browser(house)
+        await signed_in(browser, issuer)
+        page = text_of(await browser.get("/team"))
+        assert ANA in page and "roles/aiplatform.viewer" in page
+    issuer.userinfo, issuer.claims = {**everything, "sub": "8"}, {}
     location = await sent(Browser(house))
     answer = await back(Browser(house), state_of(location), issuer.signs_in(location))
     assert answer.status == 401

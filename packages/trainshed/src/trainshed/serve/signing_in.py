@@ -177,10 +177,15 @@ class SigningIn:
         """Return the claims with those that the issuer keeps out of ID tokens: it tells them to who asks with
         the access token that it gave (OpenID Connect Core 5.3)."""
         facts = await self._read(issuer)
-        if "email" in claims or not facts.userinfo:
+        if {"email", issuer.groups_claim} <= claims.keys() or not facts.userinfo:
             return claims
-        access = str(answer.get("access_token", ""))
-        more = await _fetched(issuer, facts.userinfo, headers={"authorization": f"Bearer {access}"})
+        headers = {"authorization": f"Bearer {answer.get('access_token', '')}"}
+        try:
+            more = await _fetched(issuer, facts.userinfo, headers=headers)
+        except Unavailable:
+            if "email" not in claims:
+                raise
+            return claims
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
