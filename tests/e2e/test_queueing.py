@@ -244,6 +244,7 @@ def test_quotas_hold_jobs_back_until_they_are_raised(strict: Service) -> None:
     )
     assert quota(strict, "cpus_n1_e2") == {
         "metric": "cpus_n1_e2",
+        "user": "",
         "limit": CPUS,
         "used": CPUS,
         "waiting": CPUS,

@@ -165,13 +165,10 @@ RUNNING: Final = (
     ),
     Mutant(
         "silence goes unheard",
-        _REMOTE + "lease.py",
-        "    return max(2 * beat(lease), _SHORTEST_PATIENCE)\n",
-        "    return 1000 * max(2 * beat(lease), _SHORTEST_PATIENCE)\n",
-        "A node whose cable is cut counts as connected for the better part of an hour.",
-        tests(
-            "tests/engines/test_remote.py::TestRemote::"
-            "test_a_node_that_is_cut_off_from_the_service_is_left_alone"
-        ),
+        _REMOTE + "channel.py",
+        "        if self._missed > _SIGNS:\n",
+        "        if self._missed > 1000 * _SIGNS:\n",
+        "A node whose cable is cut counts as connected for a quarter of an hour.",
+        tests(_TRANSPORT + "test_channel.py"),
     ),
 )

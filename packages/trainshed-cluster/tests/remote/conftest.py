@@ -41,7 +41,7 @@ class Place:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.issuer = Issuer.open(directory / "remote", time.time)
+        self.issuer = Issuer.open(directory / "remote")
         self.admitted = {NAME, OTHER}
         self.serve: Callable[[Channel[Message, Message]], Awaitable[None]] = echo
         self.introductions: dict[str, frozenset[bytes]] = {}

@@ -82,7 +82,7 @@ async def test_older_tls_is_not_spoken(place: Place) -> None:
 
 
 async def test_an_agent_of_another_authority_is_nobody(place: Place, tmp_path: Path) -> None:
-    other = Issuer.open(tmp_path / "other", time.time)
+    other = Issuer.open(tmp_path / "other")
     certificate, key = other.issue(NAME, time.time() + 60)
     mine = place.credential()
     forged = Credential(
@@ -96,7 +96,7 @@ async def test_an_agent_of_another_authority_is_nobody(place: Place, tmp_path: P
 async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Path) -> None:
     """One of another authority, and an agent that plays the hub with what it has."""
     mine = place.credential()
-    impostors = [Issuer.open(tmp_path / "other", time.time).server()]
+    impostors = [Issuer.open(tmp_path / "other").server()]
     agent = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pem = tmp_path / "agent.pem"
     pem.write_text(mine.key + mine.certificate)
@@ -283,13 +283,13 @@ async def test_nothing_stays_of_connections_that_have_ended(place: Place) -> Non
 
 
 def test_the_authority_stays_and_is_its_owners_alone(tmp_path: Path) -> None:
-    first = Issuer.open(tmp_path / "r", time.time)
-    assert Issuer.open(tmp_path / "r", time.time).authority == first.authority
+    first = Issuer.open(tmp_path / "r")
+    assert Issuer.open(tmp_path / "r").authority == first.authority
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "r").iterdir()} == {0o600}
     assert (tmp_path / "r").stat().st_mode & 0o777 == 0o700
     (tmp_path / "r" / "authority.key").unlink()
     with pytest.raises(AuthorityUnusable, match=r"authority\.key is missing"):
-        Issuer.open(tmp_path / "r", time.time)
+        Issuer.open(tmp_path / "r")
     (tmp_path / "r" / "authority.key").write_text("nonsense")
     with pytest.raises(AuthorityUnusable, match="are no authority"):
-        Issuer.open(tmp_path / "r", time.time)
+        Issuer.open(tmp_path / "r")

@@ -89,7 +89,7 @@ class Agents:
         #: The capabilities that an agent reported last; None = none has.
         self.capabilities: Capabilities | None = None
         self.hub: Hub[Order, News] = Hub(
-            Issuer.open(options.directory / "authority", options.now),
+            Issuer.open(options.directory / "authority"),
             host=options.listening.host,
             port=options.listening.port or _last_port(options.directory),
             received=News,

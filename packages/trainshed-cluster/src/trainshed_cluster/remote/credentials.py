@@ -8,7 +8,7 @@ the service alone, when its `Issuer` is opened.
 
 import os
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,16 +55,15 @@ class Issuer:
     """Signs the certificates of the hub and of agents. It is not bound to an event loop; a signature takes a
     millisecond."""
 
-    def __init__(self, authority: "Authority", now: Callable[[], float]) -> None:
+    def __init__(self, authority: "Authority") -> None:
         self._authority = authority
-        self._now = now
         #: The authority's certificate as PEM.
         self.authority: Final = authority.certificate_pem().decode()
 
     @classmethod
-    def open(cls, directory: Path, now: Callable[[], float]) -> "Issuer":
-        """Open the authority in `directory`, made if there is none. `now`: the clock, in seconds since the
-        epoch. Blocks on the disk and on importing a library. Raises AuthorityUnusable, OSError."""
+    def open(cls, directory: Path) -> "Issuer":
+        """Open the authority in `directory`, made if there is none. Blocks on the disk and on importing a
+        library. Raises AuthorityUnusable, OSError."""
         from trainshed.access.authority import Authority
 
         certificate, key = directory / "authority.pem", directory / "authority.key"
@@ -74,7 +73,7 @@ class Issuer:
         )
         if certificate.exists():
             try:
-                return cls(Authority.read(certificate.read_bytes(), key.read_bytes()), now)
+                return cls(Authority.read(certificate.read_bytes(), key.read_bytes()))
             except FileNotFoundError:
                 raise AuthorityUnusable(
                     f"{key} is missing, which {certificate} belongs to. {advice}"
@@ -88,7 +87,7 @@ class Issuer:
         # The certificate is written last: a key without one was never used.
         durable.write(str(key), authority.key_pem())
         durable.write(str(certificate), authority.certificate_pem())
-        return cls(authority, now)
+        return cls(authority)
 
     def server(self, name: str = SERVER_NAME) -> ssl.SSLContext:
         """Return the hub's TLS context: TLS 1.3, and only with peers that show an agent's certificate of this
@@ -102,8 +101,8 @@ class Issuer:
 
     def issue(self, name: str, ends: float) -> tuple[str, str]:
         """Return a certificate for the agent of that name, valid until `ends` (seconds since the epoch), and
-        its key."""
-        certificate, key = self._authority.issue_client(_uri(name), self._now(), ends)
+        its key. It has been valid for ever: clocks that are set back refuse nobody."""
+        certificate, key = self._authority.issue_client(_uri(name), _BEGINS, ends)
         return certificate.decode(), key.decode()
 
 
