@@ -225,7 +225,7 @@ def test_what_runs_counts_from_the_beginning_of_the_month() -> None:
     assert month.admitted(moment(2026, 11, 1, 9)) == [1], "36 of 40 CPU-hours"
     month.wait(2)
     assert month.admitted(moment(2026, 11, 1, 10)) == []
-    assert month.tracker.budgets.used(month.key, moment(2026, 11, 1, 10)) == 40
+    assert month.tracker.budgets.used(moment(2026, 11, 1, 10))(month.key) == 40
 
 
 def test_a_person_s_budget_is_theirs_alone_and_may_be_one_of_money() -> None:

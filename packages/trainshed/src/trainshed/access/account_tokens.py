@@ -8,13 +8,16 @@ what it no longer holds ends at once.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from trainshed.access.book import AccessBook, AccountKey
 from trainshed.access.principals import Bearer
 from trainshed.core.errors import Unauthenticated
+
+if TYPE_CHECKING:
+    from joserfc.jwt import ClaimsOption
 
 LIFETIME: Final = 3_600
 """Most seconds that a token is valid, as on the public service."""
@@ -24,7 +27,7 @@ OWNER_EMAIL: Final = "owner@trainshed.local"
 GET_ACCESS_TOKEN: Final = "iam.serviceAccounts.getAccessToken"
 
 _ISSUER: Final = "https://trainshed.local"
-_SKEW: Final = 60
+SKEW: Final = 60
 """Seconds by which the clock of whoever signed may differ."""
 _KEY_BITS: Final = 2_048
 # The first characters of every JSON object in base64: `{"`.
@@ -76,7 +79,7 @@ def read(token: str, secret: bytes, book: AccessBook, now: int) -> Bearer:
     claims = _claims(token, secret, "HS256")
     if not claims:
         raise Unauthenticated("The access token was not signed by this service: get a new one.")
-    _check_times(claims, now, 0)
+    check_claims(claims, now, 0)
     return Bearer(claims["sub"], claims["key"], claims["by"], claims["exp"])
 
 
@@ -112,7 +115,7 @@ def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: i
             "The token is signed by no key of a service account here, or the key was deleted: `gcloud iam "
             "service-accounts keys list` shows those that there are."
         )
-    _check_times(claims, now, _SKEW)
+    check_claims(claims, now, SKEW)
     if claims["exp"] - claims["iat"] > LIFETIME:
         raise Unauthenticated(
             f"The token is signed for {claims['exp'] - claims['iat']} s: sign one for at most {LIFETIME} s."
@@ -122,13 +125,14 @@ def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: i
     return Bearer(key.email, key.id, expires=claims["exp"])
 
 
-def _check_times(claims: Mapping[str, Any], now: int, leeway: int) -> None:
-    """Raise Unauthenticated for a token that is not valid at `now`, in seconds since the epoch."""
+def check_claims(claims: Mapping[str, Any], now: int, leeway: int, **more: "ClaimsOption") -> None:
+    """Raise Unauthenticated for a token that is not valid at `now`, in seconds since the epoch. `more`: what
+    else its claims have to say."""
     from joserfc.errors import JoseError
     from joserfc.jwt import JWTClaimsRegistry
 
     registry = JWTClaimsRegistry(
-        lambda: now, leeway, exp={"essential": True}, iat={"essential": True}
+        lambda: now, leeway, exp={"essential": True}, iat={"essential": True}, **more
     )
     try:
         registry.validate(dict(claims))

@@ -23,7 +23,7 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, NotFound, Violation
-from trainshed.core.names import project_number
+from trainshed.core.names import ids_by_number, project_number
 from trainshed.wire import pool
 
 _V3: Final = "google.cloud.resourcemanager.v3.Projects"
@@ -138,8 +138,7 @@ def get(principal: Principal, services: Services, project: str) -> dict[str, Any
     authorize(principal, _GET, (project,))
     name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
     known = (*principal.rights.projects, services.settings.project)
-    numbers = {str(project_number(project_id)): project_id for project_id in known if project_id}
-    return _view_of_v1(services.access.book, numbers.get(name, name))
+    return _view_of_v1(services.access.book, ids_by_number(known).get(name, name))
 
 
 def list_(principal: Principal, services: Services) -> dict[str, Any]:

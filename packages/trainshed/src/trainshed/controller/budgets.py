@@ -6,7 +6,7 @@ A job that runs goes on when a budget is used up; none of those that are counted
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from trainshed.core.capacity import EACH, QuotaKey
+from trainshed.core.capacity import QuotaKey, limit_of
 from trainshed.core.catalog.quotas import BUDGETS, COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
@@ -56,9 +56,10 @@ class Budgets:
         self._limits = {key: limit for key, limit in quotas.items() if key.metric in BUDGETS}
         self._holds_until = 0
 
-    def used(self, key: QuotaKey, now: Nanos) -> float:
-        """Return what was used of a budget until now."""
-        return self._sums(now).get((key.project_id, key.person), {}).get(key.metric, 0.0)
+    def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
+        """Return the function that says how much of a budget was used until now."""
+        sums = self._sums(now)
+        return lambda key: sums.get((key.project_id, key.person), {}).get(key.metric, 0.0)
 
     def exhausted(self, now: Nanos) -> Mapping[QuotaKey, str]:
         """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each."""
@@ -70,7 +71,7 @@ class Budgets:
         gone: dict[QuotaKey, str] = {}
         for (project, person), used in sums.items():
             for metric, amount in used.items():
-                limit = self._limit(QuotaKey(project, GLOBAL, metric, person))
+                limit = limit_of(self._limits, QuotaKey(project, GLOBAL, metric, person))
                 if limit is not None and amount >= limit:
                     what = f"{amount:.4g} of {limit:g}{_UNITS[metric]}"
                     gone[QuotaKey(project, GLOBAL, JOBS, person)] = (
@@ -84,12 +85,6 @@ class Budgets:
         """When all budgets begin anew (ns)."""
         return self._month[1]
 
-    def _limit(self, key: QuotaKey) -> float | None:
-        limit = self._limits.get(key)
-        if limit is None and key.person:
-            limit = self._limits.get(QuotaKey(key.project_id, key.region, key.metric, EACH))
-        return limit
-
     def _sums(self, now: Nanos) -> dict[_Account, dict[str, float]]:
         self._turn_page(now)
         sums = {account: dict(used) for account, used in self._ended.items()}
@@ -102,7 +97,7 @@ class Budgets:
         return sums
 
     def _count(self, sums: dict[_Account, dict[str, float]], part: MachineTime) -> None:
-        for metric, amount in budgeted((part,), self._prices).items():
+        for metric, amount in budgeted(part, self._prices).items():
             for person in dict.fromkeys(("", part.person)):
                 account = sums.setdefault((part.project_id, person), {})
                 account[metric] = account.get(metric, 0.0) + amount

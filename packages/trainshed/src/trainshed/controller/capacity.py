@@ -360,8 +360,9 @@ class CapacityTracker:
     def quota_statuses(self, now: Nanos, project_id: str = "") -> tuple[QuotaStatus, ...]:
         """Return every quota that is set, or that a project uses or waits for, of one project or of all; by
         project, region, metric and person."""
+        budget_used = self.budgets.used(now)
         return tuple(
-            replace(status, used=round(self.budgets.used(status.key, now), 2))
+            replace(status, used=round(budget_used(status.key), 2))
             if status.key.metric in BUDGETS
             else status
             for status in explaining.quota_statuses(self._snapshot, project_id)

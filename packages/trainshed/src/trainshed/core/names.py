@@ -6,6 +6,7 @@
 import enum
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Final, NewType
 
 from msgspec import Struct
@@ -217,6 +218,11 @@ def project_number(project_id: str) -> int:
         return int(project_id)
     digest = hashlib.sha256(project_id.encode()).digest()
     return 10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11)
+
+
+def ids_by_number(ids: Iterable[str]) -> dict[str, str]:
+    """Return the ids of projects by their numbers, as they stand in names; "" is ignored."""
+    return {str(project_number(project_id)): project_id for project_id in ids if project_id}
 
 
 DEFAULT_BUCKET: Final = "trainshed"

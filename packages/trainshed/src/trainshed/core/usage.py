@@ -5,13 +5,14 @@ An attempt holds its places from its admission until they are given back, whethe
 nobody else can have them meanwhile.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct
 
-from trainshed.core.catalog.quotas import BUDGETS, COST, CPU_HOURS, GPU_HOURS
+from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
+from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
 
@@ -85,7 +86,7 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
     """Return what the job has held since it was placed; () if it holds nothing."""
     if not job.placed:
         return ()
-    person = job.creator.person if job.creator is not None else ""
+    person = person_of(job.creator)
     made: list[Use] = []
     for pool in job.spec.pools:
         machine, count = pool.machine, pool.replica_count
@@ -114,14 +115,9 @@ def released(before: Job, after: Job) -> tuple[Use, ...]:
     return uses(before, after.updated) if before.placed != after.placed else ()
 
 
-def budgeted(used: Iterable[MachineTime], prices: Prices) -> dict[str, float]:
+def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:
     """Return how much of each metric of `BUDGETS` this is."""
-    sums: dict[str, float] = dict.fromkeys(BUDGETS, 0.0)
-    for part in used:
-        sums[COST] += prices.cost(part)
-        sums[CPU_HOURS] += part.cpu_hours
-        sums[GPU_HOURS] += part.gpu_hours
-    return sums
+    return {COST: prices.cost(used), CPU_HOURS: used.cpu_hours, GPU_HOURS: used.gpu_hours}
 
 
 def month_of(now: Nanos) -> tuple[Nanos, Nanos]:

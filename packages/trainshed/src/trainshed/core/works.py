@@ -9,8 +9,3 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 
 Work = Job | TuningJob | Pipeline
-
-
-def person_of(work: Work) -> str:
-    """Return the address of whoever is responsible for a work; "" if it is not known."""
-    return work.creator.person if work.creator is not None else ""

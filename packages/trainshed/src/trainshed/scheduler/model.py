@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
 from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
+from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid, ReplicaId
 from trainshed.core.routes import ANYBODY, Acceptance, MachineWanted
@@ -240,7 +241,7 @@ def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
         priority=spec.scheduling.priority,
         created=job.created,
         replicas=replicas,
-        person=job.creator.person if job.creator is not None else "",
+        person=person_of(job.creator),
         quota=quota,
         spot=strategy is Strategy.SPOT,
         longest=_in_steps(spec.scheduling.timeout),

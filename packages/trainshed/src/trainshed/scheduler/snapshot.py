@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import EACH, NodeCondition, QuotaKey
+from trainshed.core.capacity import NodeCondition, QuotaKey, limit_of
 from trainshed.core.catalog.quotas import GLOBAL, JOBS
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
@@ -480,10 +480,7 @@ class Snapshot:
 
     def limit(self, key: QuotaKey) -> float | None:
         """Return a quota's limit; None = it has none."""
-        limit = self._quotas.get(key)
-        if limit is None and key.person:
-            return self._quotas.get(replace(key, person=EACH))
-        return limit
+        return limit_of(self._quotas, key)
 
     def quotas_set(self) -> Iterator[QuotaKey]:
         return iter(self._quotas)

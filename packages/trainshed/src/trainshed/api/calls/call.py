@@ -21,7 +21,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
 from trainshed.core import secrets
 from trainshed.core.errors import PermissionDenied
-from trainshed.core.names import project_number
+from trainshed.core.names import ids_by_number
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods
 from trainshed.wire.known_methods import KnownMethod
@@ -138,9 +138,8 @@ def _digits(name: str) -> bytes:
 def _by_number(ids: tuple[str, ...]) -> Mapping[str, str]:
     """Return the beginnings of names: with the number as key, with the id as value."""
     return {
-        f"projects/{project_number(project_id)}/": f"projects/{project_id}/"
-        for project_id in ids
-        if project_id
+        f"projects/{number}/": f"projects/{project_id}/"
+        for number, project_id in ids_by_number(ids).items()
     }
 
 
@@ -189,7 +188,7 @@ def refuse_more(principal: Principal, request: Message) -> None:
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
             )
         return
-    numbers = {str(project_number(project)): project for project in principal.rights.projects}
+    numbers = ids_by_number(principal.rights.projects)
     homes = {name: home_of(name.removeprefix(_AS)) for name in beyond if name.startswith(_AS)}
     accounts = [
         name for name, home in homes.items() if not principal.may(_ACT_AS, numbers.get(home, home))

@@ -3,7 +3,7 @@ job may cancel."""
 
 from trainshed.access.principals import Principal
 from trainshed.core.errors import NotFound, PermissionDenied, Unauthenticated
-from trainshed.core.lifecycle.actors import ActingJob, Actor
+from trainshed.core.lifecycle.actors import ActingJob, Actor, person_of
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.store.port import Reader
@@ -22,9 +22,8 @@ async def actor_of(reader: Reader, principal: Principal) -> Actor:
         ) from None
     creator = job.creator
     acting = creator.job if creator is not None else None
-    person = creator.person if creator is not None else ""
     root = acting.root if acting else uid
-    return Actor(principal.email, ActingJob(uid, job.name, root, person))
+    return Actor(principal.email, ActingJob(uid, job.name, root, person_of(creator)))
 
 
 async def refuse_cancel(reader: Reader, actor: Actor, work: Work) -> None:

@@ -33,10 +33,11 @@ from trainshed.api.trainshed_v1.timeline import (
     timeline_of,
 )
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
-from trainshed.core.works import Work, person_of
+from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
 from trainshed.store.conditions import PERSON, Column, Condition, Either, Equal, Every, Labelled
 from trainshed.store.port import JobQuery
@@ -136,7 +137,7 @@ async def list_(call: JsonCall) -> records.JobList:
         return (
             (not states or views.state(work) in states)
             and (not display_name or work.display_name == display_name)
-            and (not user or person_of(work) == user)
+            and (not user or person_of(work.creator) == user)
             and all(_mentions(work, word) for word in words)
         )
 

@@ -50,7 +50,7 @@ from trainshed.api.trainshed_v1 import (
 )
 from trainshed.api.trainshed_v1.call import JsonCall, JsonHandler, StreamHandler
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
-from trainshed.core.names import project_number
+from trainshed.core.names import ids_by_number
 from trainshed.httpd.messages import Request, Response, Streamed
 from trainshed.httpd.routing import Router, Template
 from trainshed.telemetry.lines import METHOD
@@ -279,8 +279,7 @@ def _by_id(call: JsonCall) -> JsonCall:
         services.settings.project,
         *services.access.book.projects,
     )
-    numbers = {str(project_number(project)): project for project in known if project}
-    return _with_project(call, numbers.get(name, name))
+    return _with_project(call, ids_by_number(known).get(name, name))
 
 
 async def _with_full_name(call: JsonCall, method: str) -> JsonCall:

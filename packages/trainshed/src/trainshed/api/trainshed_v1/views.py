@@ -9,6 +9,7 @@ from trainshed.api.aiplatform_v1.views import sibling_name
 from trainshed.api.calls.timestamps import text_micros, text_nanos
 from trainshed.core.capacity import Waiting
 from trainshed.core.job.exits import ExitRecord
+from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import JobState, PipelineState
@@ -23,7 +24,7 @@ from trainshed.core.study.spec import (
 )
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.works import Work, person_of
+from trainshed.core.works import Work
 from trainshed.store.conditions import Column, Condition, Either, Equal
 from trainshed.store.logs.lines import LogLine
 from trainshed.wire.trainshed_v1 import capacity, timeline
@@ -59,7 +60,7 @@ def summary(job: Work) -> records.JobSummary:
         project=job.name.project_id,
         job_id=job.name.job_id,
         display_name=job.display_name,
-        user=person_of(job),
+        user=person_of(job.creator),
         state=state(job).value,
         create_time=text_micros(job.created),
         start_time=text_micros(job.started),

@@ -34,3 +34,8 @@ class Actor(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"the job {self.job.name}" if self.job is not None else self.email
+
+
+def person_of(creator: Actor | None) -> str:
+    """Return the address of whoever answers for what somebody made; "" if it is not known who did."""
+    return creator.person if creator is not None else ""

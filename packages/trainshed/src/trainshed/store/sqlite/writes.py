@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work, person_of
+from trainshed.core.works import Work
 from trainshed.store.codec import (
     decode_operation,
     encode_details,
@@ -74,7 +75,7 @@ def _taken(job: Work) -> AlreadyExists:
 
 def put_labels(connection: sqlite3.Connection, work: Work) -> None:
     """Add what lists find the work by: its labels, and whose it is."""
-    for key, value in (*work.labels, (PERSON, person_of(work))):
+    for key, value in (*work.labels, (PERSON, person_of(work.creator))):
         connection.execute(_WORKS["insert_label"], {"uid": work.uid, "key": key, "value": value})
 
 
