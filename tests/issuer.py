@@ -29,7 +29,7 @@ class ScriptedIssuer:
         self.begun: dict[str, dict[str, str]] = {}
         #: The forms that the service sent for codes.
         self.forms: list[dict[str, str]] = []
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         #: What it tells of whoever an access token is of; None = it has all in its ID tokens.
         self.userinfo: dict[str, Any] | None = None
 
@@ -74,7 +74,7 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            issuer.asked.append(self.path)
+            issuer.paths.append(self.path)
             match urlsplit(self.path).path:
                 case "/.well-known/openid-configuration":
                     self._answer(200, issuer.published())

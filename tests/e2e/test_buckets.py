@@ -48,8 +48,8 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
     view = service.finish(job)
     lines = service.lines(job)
     assert view["state"] == "SUCCEEDED", lines
-    (said,) = (line for line in lines if line.startswith("SEEN "))
-    seen: dict[str, Any] = json.loads(said.removeprefix("SEEN "))
+    (printed,) = (line for line in lines if line.startswith("SEEN "))
+    seen: dict[str, Any] = json.loads(printed.removeprefix("SEEN "))
     assert seen["read"] == [200, 403, 200]
     assert seen["written"] == [200, 403, 200]
     assert seen["forged"] == [200, 403, 200]
@@ -74,8 +74,8 @@ def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service
     service.call("POST", f"/storage/v1/b?project={PROJECT}", {"name": "buckets-lent"})
     service.put("buckets-lent", "x", b"content")
     job = submit(service, container_job(_LENT))
-    said = next(line for line in service.follow(job) if line.startswith("TOKEN "))
-    token = json.loads(said.removeprefix("TOKEN "))["access_token"]
+    printed = next(line for line in service.follow(job) if line.startswith("TOKEN "))
+    token = json.loads(printed.removeprefix("TOKEN "))["access_token"]
 
     def read() -> tuple[int, str]:
         url = service.extra["storage"] + "/storage/v1/b/buckets-lent/o/x?alt=media"
@@ -131,13 +131,13 @@ def test_buckets_and_metrics_from_inside(service: Service) -> None:
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/out"}
     job_id = submit(service, body)
     view = service.finish(job_id)
-    said = service.lines(job_id)
-    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
-    assert said[-3:] == [
+    printed = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), printed)
+    assert printed[-3:] == [
         "READ by file + by client",
         "LIST ['deep/er/one.txt', 'deep/er/two.txt']",
         "METRICS ['output.metrics']",
     ]
     # What a job wrote as a file is an object for everybody.
-    found = service.call("GET", "/storage/v1/b/trainshed/o?prefix=out/")
-    assert [item["name"] for item in found["items"]] == ["out/model/model.txt"]
+    objects = service.call("GET", "/storage/v1/b/trainshed/o?prefix=out/")
+    assert [item["name"] for item in objects["items"]] == ["out/model/model.txt"]

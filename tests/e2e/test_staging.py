@@ -41,9 +41,9 @@ def test_a_job_file_runs_what_it_was_written_for(service: Service, tmp_path: Pat
     assert "mine" in trainshed(*run, "--watch", **here).stdout
     content = service.read(*place_of(uri))
     service.put(*place_of(uri), content + b"\n")
-    told = trainshed(*run, status=1, **here).stderr
-    assert f"The package {uri} is not the one that the job was made with" in told
-    assert hashlib.sha256(content + b"\n").hexdigest() in told
+    refusal = trainshed(*run, status=1, **here).stderr
+    assert f"The package {uri} is not the one that the job was made with" in refusal
+    assert hashlib.sha256(content + b"\n").hexdigest() in refusal
     service.put(*place_of(uri), content)
     assert "mine" in trainshed(*run, "--watch", **here).stdout
 

@@ -31,18 +31,18 @@ def program(directory: Path, name: str, script: str) -> None:
 
 def tools(directory: Path, wanted: str = "auto") -> Tools:
     directory.mkdir(exist_ok=True)
-    found = Tools(wanted, {"PATH": str(directory)}, time.monotonic_ns)
-    found.search()
-    return found
+    images = Tools(wanted, {"PATH": str(directory)}, time.monotonic_ns)
+    images.search()
+    return images
 
 
 def test_docker_without_a_daemon_is_no_tool_and_that_is_what_is_said(tmp_path: Path) -> None:
     """spec/runtimes#images: refused at create with the reason."""
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
-    found = tools(tmp_path)
-    assert found.tool() is None
-    assert "docker is there and says: Cannot connect to the Docker daemon" in found.missing()
-    assert "install podman" in found.missing()
+    images = tools(tmp_path)
+    assert images.tool() is None
+    assert "docker is there and says: Cannot connect to the Docker daemon" in images.missing()
+    assert "install podman" in images.missing()
 
 
 def test_podman_under_the_name_of_docker_is_podman(tmp_path: Path) -> None:
@@ -61,17 +61,17 @@ def test_a_broken_podman_leaves_docker_its_turn_and_both_are_told_of(tmp_path: P
     """spec/runtimes#images."""
     program(tmp_path, "podman", "echo 'Error: no user namespaces' >&2; exit 125")
     program(tmp_path, "docker", f"echo '{NO_DAEMON}' >&2; exit 1")
-    said = tools(tmp_path).missing()
-    assert "podman is there and says: no user namespaces." in said
-    assert "docker is there and says: Cannot connect" in said
+    advice = tools(tmp_path).missing()
+    assert "podman is there and says: no user namespaces." in advice
+    assert "docker is there and says: Cannot connect" in advice
 
 
 def test_without_any_tool_it_is_said_what_to_install(tmp_path: Path) -> None:
     """spec/runtimes#images."""
-    said = tools(tmp_path).missing()
-    assert "podman or docker" in said
-    assert "neither was found on the service's PATH" in said
-    assert "Install podman" in said
+    advice = tools(tmp_path).missing()
+    assert "podman or docker" in advice
+    assert "neither was found on the service's PATH" in advice
+    assert "Install podman" in advice
 
 
 def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_the_one_that_an_operator_chose_is_the_only_one(tmp_path: Path) -> None:
 def test_a_tool_that_is_installed_later_is_found(tmp_path: Path) -> None:
     """spec/runtimes#images: whoever installs what is missing need not start the service anew."""
     now = [1]
-    found = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
-    assert found.search() is None
+    images = Tools("auto", {"PATH": str(tmp_path)}, lambda: now[0])
+    assert images.search() is None
     program(tmp_path, "podman", f"echo '{WORKS}'")
-    assert not found.is_stale()
+    assert not images.is_stale()
     now[0] += 60 * 10**9
-    assert found.is_stale()
-    assert found.search() is not None
-    assert not found.is_stale()
+    assert images.is_stale()
+    assert images.search() is not None
+    assert not images.is_stale()
 
 
 def test_a_tool_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_a_tool_that_hangs_does_not_keep_the_service_from_ending(tmp_path: Path)
     """spec/runtimes#builds: a service stops within seconds, whatever it waits for."""
     os.mkfifo(tmp_path / "asked")
     program(tmp_path, "podman", f"echo >{tmp_path}/asked; sleep 60")
-    found = Tools("podman", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: 1)
-    searching = threading.Thread(target=found.search)
+    images = Tools("podman", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, lambda: 1)
+    searching = threading.Thread(target=images.search)
     searching.start()
     (tmp_path / "asked").read_text()
-    found.close()
+    images.close()
     searching.join(30)
     assert not searching.is_alive()
-    assert "being stopped" in found.missing()
+    assert "being stopped" in images.missing()
 
 
 def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_what_nobody_waits_for_any_more_is_stopped_with_all_that_it_started(tmp_
 def test_the_lines_of_a_pull_are_told(tmp_path: Path) -> None:
     """spec/runtimes#builds: progress is visible."""
     program(tmp_path, "podman", "printf 'a 1\\ra 2\\nb\\n' && printf last >&2")
-    told: list[str] = []
+    warnings: list[str] = []
     commands = Commands(str(tmp_path / "podman"), os.environ)
-    commands.follow("pull", "x", tell=told.append, doing="pulling", stop=Stop())
-    assert told == ["a 1", "a 2", "b", "last"]
+    commands.follow("pull", "x", tell=warnings.append, doing="pulling", stop=Stop())
+    assert warnings == ["a 1", "a 2", "b", "last"]
 
 
 def _unheard(line: str) -> None:
@@ -175,7 +175,7 @@ def _unheard(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "final"),
+    ("advice", "final"),
     [
         ("manifest unknown", True),
         ("reading manifest v1 in registry/team/trainer: StatusCode: 403, no", True),
@@ -191,9 +191,9 @@ def _unheard(line: str) -> None:
         ("writing blob: mkdir /var/lib/images: permission denied", False),
     ],
 )
-def test_an_answer_is_told_from_no_answer(tmp_path: Path, said: str, final: bool) -> None:
+def test_an_answer_is_told_from_no_answer(tmp_path: Path, advice: str, final: bool) -> None:
     """spec/failures: what the service could not reach is tried again."""
-    program(tmp_path, "podman", f"echo 'Error: {said}' >&2; exit 125")
+    program(tmp_path, "podman", f"echo 'Error: {advice}' >&2; exit 125")
     commands = Commands(str(tmp_path / "podman"), os.environ)
     with pytest.raises(ToolFailed) as failed:
         commands.follow("pull", "x", tell=_unheard, doing="pulling", stop=Stop())

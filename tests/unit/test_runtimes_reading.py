@@ -21,11 +21,11 @@ def test_a_line_that_does_not_end_is_cut() -> None:
 
     writing = threading.Thread(target=write)
     writing.start()
-    found = [line or "" for line in output.lines(reader, 60)]
+    pieces = [line or "" for line in output.lines(reader, 60)]
     writing.join()
     os.close(reader)
-    assert "".join(found) == "x" * 1_000_000
-    assert max(map(len, found)) <= 1 << 18
+    assert "".join(pieces) == "x" * 1_000_000
+    assert max(map(len, pieces)) <= 1 << 18
 
 
 def test_who_still_holds_the_other_end_is_not_waited_for() -> None:

@@ -24,9 +24,9 @@ from trainshed.core.usage import (
     uses,
 )
 from trainshed.engines.port import Node
+from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.explaining import why
 from trainshed.scheduler.model import Admit, Policy
-from trainshed.scheduler.snapshot import HALF_LIFE
 
 ANA, BO = "ana@corp.example", "bo@corp.example"
 
@@ -93,8 +93,8 @@ def test_months_are_those_of_the_calendar() -> None:
 
 def test_who_used_least_lately_goes_first() -> None:
     world = World([node("a", 1)])
-    world.snapshot.add_past(used("busy", hours=100), NOW - 50 * HOUR, NOW - HOUR)
-    world.snapshot.set_time(NOW)
+    world.snapshot.past.add(used("busy", hours=100), NOW - 50 * HOUR, NOW - HOUR)
+    world.snapshot.past.set_time(NOW)
     world.wait(gang(1, project="busy"), gang(2, project="idle"))
     assert world.admitted() == [2]
 
@@ -102,22 +102,22 @@ def test_who_used_least_lately_goes_first() -> None:
 def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
     long_ago = NOW - 40 * HALF_LIFE
     world = World([node("a", 2)])
-    world.snapshot.add_past(used("busy", hours=HALF_LIFE // HOUR), long_ago - HALF_LIFE, long_ago)
+    world.snapshot.past.add(used("busy", hours=HALF_LIFE // HOUR), long_ago - HALF_LIFE, long_ago)
     world.run(gang(3, 0.5, project="idle"), "a")
     world.wait(gang(1, 1.5, project="busy"), gang(2, 1.5, project="idle"))
-    world.snapshot.set_time(long_ago)
+    world.snapshot.past.set_time(long_ago)
     assert world.admitted() == [2]
-    world.snapshot.set_time(NOW)
+    world.snapshot.past.set_time(NOW)
     assert world.admitted() == [1]
 
 
 def test_half_of_it_counts_after_a_half_life() -> None:
     world = World([node("a", 8)])
-    world.snapshot.add_past(used("p", hours=1), NOW - HOUR, NOW)
-    world.snapshot.set_time(NOW)
-    full = world.snapshot.used_by("p")["cpus"]
-    world.snapshot.set_time(NOW + HALF_LIFE)
-    assert world.snapshot.used_by("p")["cpus"] == full / 2
+    world.snapshot.past.add(used("p", hours=1), NOW - HOUR, NOW)
+    world.snapshot.past.set_time(NOW)
+    full = world.snapshot.past.beside("p", {})["cpus"]
+    world.snapshot.past.set_time(NOW + HALF_LIFE)
+    assert world.snapshot.past.beside("p", {})["cpus"] == full / 2
     assert 0 < full < 4000, "an hour counts less than what is used now"
 
 

@@ -40,9 +40,9 @@ def test_it_cancels_waits_and_stops(
     assert lines[0] == "Cancelling 1 digits"
     assert (len(lines), lines[-2:]) == (22, ["Cancelling 5 more", "The service has ended."])
     assert process.wait(10) == -15
-    asked = [(a.method, a.query.get("state")) for a in service.sent]
+    requests = [(a.method, a.query.get("state")) for a in service.sent]
     live = "QUEUED,PREPARING,RUNNING,CANCELLING"
-    assert asked == [("GET", live), *[("POST", None)] * 25, ("GET", live), ("GET", live)]
+    assert requests == [("GET", live), *[("POST", None)] * 25, ("GET", live), ("GET", live)]
 
 
 def test_a_shell_that_is_pointed_at_another_service_stops_none_by_mistake(

@@ -174,8 +174,8 @@ async def test_a_code_is_good_once_and_a_refusal_is_told(
     assert "Corp refuses this sign-in" in text_of(
         await back(Browser(house), state_of(location), code)
     )
-    said = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
-    assert said.status == 401 and "<b>No</b>" not in said.body.decode()
+    page = await Browser(house).get("/login/back?error=access_denied&error_description=<b>No</b>")
+    assert page.status == 401 and "<b>No</b>" not in page.body.decode()
 
 
 async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
@@ -347,12 +347,12 @@ async def test_new_keys_are_read_when_they_are_shown_and_a_flood_of_them_reads_n
     assert (await exchanged(house, issuer.id_token(now=NOW))).status == 400, "read a moment ago"
     clock.passes(31)
     assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
-    read = issuer.asked.count("/keys")
+    read = issuer.paths.count("/keys")
     for _ in range(20):
         await exchanged(
             house, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
         )
-    assert issuer.asked.count("/keys") == read
+    assert issuer.paths.count("/keys") == read
 
 
 async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(

@@ -80,10 +80,10 @@ def test_what_cannot_be_given_back_is_told_and_its_agents_do_it(
         again = trainshed("down", "--release", data=service.data, status=None)
     finally:
         slurm_lab.start_controller()
-    for told in (done, again):
-        assert told.returncode == 1
-        assert "1 allocation may still be held" in told.stderr
-        assert f"-{job_id}-1-0: squeue: " in told.stderr and "scancel" in told.stderr
+    for ending in (done, again):
+        assert ending.returncode == 1
+        assert "1 allocation may still be held" in ending.stderr
+        assert f"-{job_id}-1-0: squeue: " in ending.stderr and "scancel" in ending.stderr
     assert held_by(slurm_lab, service.data)
     await_given_back(slurm_lab, service.data, STATED)
 
@@ -139,12 +139,12 @@ def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_a
             until(lives, BEGUN)
             until(lives, BEGUN)
         gate.write_text("")
-        told = story(back, gang)
+        ending = story(back, gang)
     finally:
         assert down(back).returncode == 0
     assert before == [f"line {n}" for n in range(21, 21 + len(before))]
     assert last > 20 + len(before)
-    assert told.state == "SUCCEEDED"
+    assert ending.state == "SUCCEEDED"
     # Either replica may be the first to end.
-    rules = {verdict.rule for verdict in told.verdicts} - {"replica_completed"}
+    rules = {verdict.rule for verdict in ending.verdicts} - {"replica_completed"}
     assert rules == {"agent_lost"}

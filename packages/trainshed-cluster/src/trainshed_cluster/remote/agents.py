@@ -1,5 +1,6 @@
-"""Manages the agents of a cluster's nodes: who may connect, what each reports, and when one counts as
-dead."""
+"""Manages the agents of a cluster's nodes: who may connect, what each reports, and when one counts as dead.
+
+In one file though it is long: each of these changes what the two others go by."""
 
 import asyncio
 import contextlib
@@ -106,9 +107,6 @@ class Agents:
         self._streams = streams
         self._promises = Promises(options.directory / PROMISE, options.lease)
         self._options = options
-        self._identity = options.identity
-        self._lease = options.lease
-        self._now = options.now
         #: Every agent that may connect, by the name in its certificate.
         self._by_name: dict[str, AgentHandle] = {}
         #: When agents in a job's container image ("" = none) last connected, by image and node, in monotonic
@@ -201,14 +199,14 @@ class Agents:
 
     def add(self, gang: Gang, part: int, node: str, start: str) -> AgentHandle:
         """Admit an agent from now on. `start`: tells it from earlier ones in its place."""
-        hold = hold_name(self._identity, gang.record, part)
+        hold = hold_name(self._options.identity, gang.record, part)
         agent = AgentHandle(
             f"{hold}/{node}/{start}",
             gang.record.job_uid,
             gang.record.attempt,
             part,
             node,
-            lease=self._lease,
+            lease=self._options.lease,
         )
         gang.agents[place(part, node)] = self._by_name[agent.name] = agent
         return agent
@@ -273,14 +271,14 @@ class Agents:
         )
         copies = StreamCopies(self._streams, *gang.key)
         sizes = await self.sizes(gang, agent)
-        await connection.send(messages.Welcome(sizes, self._now(), self._lease))
+        await connection.send(messages.Welcome(sizes, self._options.now(), self._options.lease))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
             news = await connection.receive()
             agent.heard = time.monotonic()
             # It has read the `Welcome`, which replaces any earlier promise.
-            agent.lease = self._lease
+            agent.lease = self._options.lease
             if (now := self._gang(agent)) is not gang:
                 if now is None:
                     _hear_at_rest(agent, news)
@@ -349,7 +347,7 @@ class Agents:
     async def _explain(self, gang: Gang, agent: AgentHandle, end: ReplicaExited) -> None:
         """Report the end of a program that an agent stopped because it was asked to end, with the reason of
         that, which the agent does not know."""
-        name = hold_name(self._identity, gang.record, agent.part)
+        name = hold_name(self._options.identity, gang.record, agent.part)
         if why := await self._cluster.ending(name):
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
             _note(gang, end)
@@ -369,7 +367,7 @@ class Agents:
 
     def _reading(self, clock: Nanos) -> Reading:
         """Return an agent's clock, as it was just told, beside the service's."""
-        return Reading(clock, round(self._now() * 1e9))
+        return Reading(clock, round(self._options.now() * 1e9))
 
     def _see_clock(self, agent: AgentHandle, reading: Reading) -> None:
         """Have it told if a node's clock is wrong. Limits and moments do not depend on it."""
@@ -397,19 +395,19 @@ class Agents:
             nodes = {agent.node for agent in agents}
             self._ends.clear()
             for agent in agents:
-                if agent.is_connected and now - agent.heard > 2 * beat(self._lease):
+                if agent.is_connected and now - agent.heard > 2 * beat(self._options.lease):
                     agent.cut()
                 if agent.silent_since is not None and (end := await self._gone(agent, now)):
                     # If nothing is heard from any of several nodes, the fault is probably on this side.
                     if (heard or nodes == {agent.node}) and self._is_cut_off(agent, now):
                         why = (
-                            f"nothing was heard from there for {self._lease:g} s, though the cluster says "
-                            "that it is up; look at the network between it and this service"
+                            f"nothing was heard from there for {self._options.lease:g} s, though the "
+                            "cluster says that it is up; look at the network between it and this service"
                         )
-                        await self._nodes.quarantine(agent.node, why, self._lease)
+                        await self._nodes.quarantine(agent.node, why, self._options.lease)
                     await self.lose(agent, end, has_started=True)
-            if self._promises.longest > self._lease and all(
-                agent.lease <= self._lease for agent in self._by_name.values()
+            if self._promises.longest > self._options.lease and all(
+                agent.lease <= self._options.lease for agent in self._by_name.values()
             ):
                 # If this cannot be written down, a later service waits longer than needed.
                 with contextlib.suppress(OSError):
@@ -423,7 +421,7 @@ class Agents:
             for agent in self._by_name.values()
             if agent.is_connected and (gang := self._gang(agent)) and not gang.is_released
         ]
-        if self._options.away <= self._lease or not agents:
+        if self._options.away <= self._options.lease or not agents:
             return
         try:
             await asyncio.to_thread(self._promises.lengthen, self._options.away)
@@ -438,7 +436,9 @@ class Agents:
                     return_exceptions=True,
                 )
         except OSError as failure:
-            log.warning("agents end their programs %g s from now on: %s", self._lease, failure)
+            log.warning(
+                "agents end their programs %g s from now on: %s", self._options.lease, failure
+            )
 
     async def _gone(self, agent: AgentHandle, now: float) -> HoldEnd | None:
         """Return why a silent agent counts as dead, and how its replicas were lost; None = it does not
@@ -482,7 +482,7 @@ class Agents:
         gang = self._gang(agent)
         if gang is None:
             return None
-        name = hold_name(self._identity, gang.record, agent.part)
+        name = hold_name(self._options.identity, gang.record, agent.part)
         if name not in report.agents:
             return await self._end_of_hold(gang, agent, name, silent)
         if agent.node not in report.agents[name]:
@@ -525,7 +525,7 @@ class Agents:
             reported.node.name == agent.node and reported.state is not NodeState.GONE
             for reported in report.nodes
         )
-        never_came = agent.capabilities is None and now - agent.silent_since >= self._lease
+        never_came = agent.capabilities is None and now - agent.silent_since >= self._options.lease
         return is_up and (agent.is_unheard or never_came)
 
     async def lose(self, agent: AgentHandle, end: HoldEnd, *, has_started: bool = False) -> None:

@@ -63,13 +63,13 @@ def look(
 
 
 def test_a_recorded_cluster_is_read() -> None:
-    found = look()
-    assert found.report.agents == {HELD: frozenset({"node2"})}
-    assert found.jobs[HELD].nodes == ("node1", "node2")
-    assert found.jobs[WAITING].reason == "Resources" and found.jobs[WAITING].pending
-    assert [*found.report.delays] == [WAITING]
-    assert found.report.delays[WAITING].expected == 1_826_840_650 * 10**9
-    one, two, three = found.report.nodes
+    seen = look()
+    assert seen.report.agents == {HELD: frozenset({"node2"})}
+    assert seen.jobs[HELD].nodes == ("node1", "node2")
+    assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].pending
+    assert [*seen.report.delays] == [WAITING]
+    assert seen.report.delays[WAITING].expected == 1_826_840_650 * 10**9
+    one, two, three = seen.report.nodes
     mib = 1 << 20
     # What the hold has is this service's; what somebody else's job has is not.
     assert (one.node.vcpus, one.node.memory_bytes) == (16, 6000 * mib)
@@ -82,9 +82,9 @@ def test_a_recorded_cluster_is_read() -> None:
 
 
 def test_another_services_holds_are_not_ours() -> None:
-    found = look(service="other")
-    assert not found.jobs and not found.report.agents
-    node = found.report.nodes[0].node
+    seen = look(service="other")
+    assert not seen.jobs and not seen.report.agents
+    node = seen.report.nodes[0].node
     assert (node.vcpus, node.others.vcpus) == (16, 2)
 
 
@@ -94,7 +94,7 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     jobs = own(twice)
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
-        found = compile_look(
+        seen = compile_look(
             0.0,
             now=0.0,
             pending=(),
@@ -104,8 +104,8 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
             routes=routes,
             known=known,
         )
-        assert found.jobs[HELD].id == kept
-        assert [job.id for _, job in found.doubles] == [other]
+        assert seen.jobs[HELD].id == kept
+        assert [job.id for _, job in seen.doubles] == [other]
 
 
 def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
@@ -115,10 +115,10 @@ def test_a_job_that_another_user_calls_like_a_hold_is_none_of_ours() -> None:
     parts[0], parts[-3] = "31", "1001"
     both = f"{line}\n{RECORDED.join(parts)}\n"
     assert [job.id for _, job in own(both)] == [25]
-    found = own(both, name_of={0: "", 1001: "vision"}.get)
-    assert found[0][0] == HELD
-    assert found[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
-    assert str(found[1][0]) == str(HELD)
+    seen = own(both, name_of={0: "", 1001: "vision"}.get)
+    assert seen[0][0] == HELD
+    assert seen[1][0] == HoldName("lab", JobUid(12), 1, 0, "vision") != HELD
+    assert str(seen[1][0]) == str(HELD)
 
 
 def test_a_look_at_a_thousand_nodes_takes_little() -> None:
@@ -175,7 +175,7 @@ def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "seen"),
     [
         ("gpu:a100:4(S:0-1)", [Gres("gpu", "a100", 4)]),
         ("gpu:t4:1(IDX:0),gpu:2,x:8(S:0)", [Gres("gpu", "t4", 1), Gres("gpu", "", 2), Gres("x", "", 8)]),
@@ -189,12 +189,12 @@ def test_who_asks_inside_of_a_reservation_gets_its_nodes() -> None:
         ("", []),
     ],
 )  # fmt: skip
-def test_generic_resources(text: str, found: list[Gres]) -> None:
-    assert list(records.parse_gres(text)) == found
+def test_generic_resources(text: str, seen: list[Gres]) -> None:
+    assert list(records.parse_gres(text)) == seen
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "seen"),
     [
         ("500M", 500 << 20),
         ("4G", 4 * GIB),
@@ -204,12 +204,12 @@ def test_generic_resources(text: str, found: list[Gres]) -> None:
         ("N/A", 0),
     ],
 )
-def test_memory(text: str, found: int) -> None:
-    assert records.parse_memory(text) == found
+def test_memory(text: str, seen: int) -> None:
+    assert records.parse_memory(text) == seen
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "seen"),
     [
         ("node1", ["node1"]),
         ("node[1-3,07],login", ["node1", "node2", "node3", "node07", "login"]),
@@ -218,8 +218,8 @@ def test_memory(text: str, found: int) -> None:
         ("(null)", []),
     ],
 )
-def test_lists_of_nodes(text: str, found: list[str]) -> None:
-    assert list(records.expand_hosts(text)) == found
+def test_lists_of_nodes(text: str, seen: list[str]) -> None:
+    assert list(records.expand_hosts(text)) == seen
 
 
 @pytest.mark.parametrize("text", ["a[1-", "a]1[", "a[x-y]", "a[1-9999999]", "a[0-999]b[0-999]"])
@@ -273,7 +273,7 @@ def test_habits_of_a_user_change_no_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "refused"),
+    ("refusal", "refused"),
     [
         ("Requested node configuration is not available", True),
         ("Invalid account or account/partition combination specified", True),
@@ -282,10 +282,10 @@ def test_habits_of_a_user_change_no_command() -> None:
         ("Job allocation 7 has been revoked.", False),
     ],
 )  # fmt: skip
-def test_what_waiting_would_not_help(told: str, refused: bool) -> None:
-    told = f"salloc: error: Job submit/allocate failed: {told}"
-    assert commands.refused(told) is refused
-    assert not commands.complaint(told).startswith(("salloc", "error"))
+def test_what_waiting_would_not_help(refusal: str, refused: bool) -> None:
+    refusal = f"salloc: error: Job submit/allocate failed: {refusal}"
+    assert commands.refused(refusal) is refused
+    assert not commands.complaint(refusal).startswith(("salloc", "error"))
 
 
 MACHINES = SlurmSettings(

@@ -202,11 +202,11 @@ class CapacityTracker:
         """Count what an attempt has held, which is over."""
         self.budgets.add(uses)
         for use in uses:
-            self._snapshot.add_past(use.within(use.began, use.ended), use.began, use.ended)
+            self.remember(use.within(use.began, use.ended), use.began, use.ended)
 
     def remember(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
-        """Count for the fair share what a project used between two moments, before this service."""
-        self._snapshot.add_past(used, began, ended)
+        """Count for the fair share what a project used between two moments."""
+        self._snapshot.past.add(used, began, ended)
 
     def time_passed(self) -> None:
         """Take note that the moment of `wake_at` has come."""
@@ -223,7 +223,7 @@ class CapacityTracker:
         if not (self._snapshot.queue or self._snapshot.unplaced):
             self._snapshot.set_reservations(())
             return ()
-        self._snapshot.set_time(now)
+        self._snapshot.past.set_time(now)
         self._snapshot.set_exhausted(self.budgets.exhausted(now))
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:

@@ -5,7 +5,7 @@ Level-triggered: everything it does follows from the stored job, so after a rest
 No polling: jobs are woken by requests, engine events, deadlines, scheduling decisions and their own carriers.
 A job is woken through its mailbox, drained by a task of its own so that no two changes of one job run
 together, or by the alarm of its earliest deadline, derived from the stored job. `controller.steps` works
-out what is stored next.
+out what is stored next. It is long, since all that may wake a job ends here.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.usage import Prices, month_of, released
+from trainshed.core.usage import Prices, released
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -72,11 +72,6 @@ second at most."""
 _TURN = 0.02
 """Seconds of loading jobs at the start after which other tasks get the event loop."""
 
-_DAY = 24 * 3600 * 10**9
-_REMEMBERED = 56 * _DAY
-"""Nanoseconds for which use counts for the fair share: eight half-lives."""
-_STRETCH = 6 * 3600 * 10**9
-"""Nanoseconds of which what was used is summed up to be remembered."""
 _LOOKED_AT = 50
 """Jobs that are looked at before other tasks get the event loop; takes some milliseconds."""
 
@@ -190,8 +185,8 @@ class Controller:
                 parents.append(live.job.uid)
         await self._ports.engine.start()
         self._capacity.set_nodes(await self._ports.engine.capacity())
-        await self._read_usage()
-        await self._read_drains_and_quotas()
+        await self._decisions.read_usage(self._reader)
+        await self._decisions.read_orders(self._reader)
         # The jobs as they were loaded: one that starts from here on may get its slots while the engine is
         # asked for its allocations.
         adopted = [tracked.live.job for tracked in self._tracked.values()]
@@ -348,7 +343,7 @@ class Controller:
                 raise Unavailable(str(failure)) from failure
 
     async def capacity_changed(self) -> None:
-        await self._read_drains_and_quotas()
+        await self._decisions.read_orders(self._reader)
         self._leave_unfit_nodes()
         self._decisions.decide()
 
@@ -567,18 +562,6 @@ class Controller:
         self._notices.forget(uid)
 
     # --- nodes and the engine ---
-
-    async def _read_usage(self) -> None:
-        """Remember what was used: of this month's budgets, and for the fair share."""
-        now = self._now()
-        month, _ = month_of(now)
-        self._capacity.budgets.load(await self._reader.machine_time(None, month, now), now)
-        for used, began in await self._reader.past_use(now - _REMEMBERED, _STRETCH):
-            self._capacity.remember(used, began, min(began + _STRETCH, now))
-
-    async def _read_drains_and_quotas(self) -> None:
-        self._capacity.set_drains(await self._reader.drained_nodes())
-        self._capacity.set_quotas(dict(await self._reader.quotas()))
 
     def _leave_unfit_nodes(self) -> None:
         """Wake every job that has a replica on a node that takes no work."""

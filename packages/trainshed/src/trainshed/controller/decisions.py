@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
@@ -11,8 +12,15 @@ from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
+from trainshed.core.usage import HOUR, month_of
+from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.model import Decision, Policy
+from trainshed.store.port import Reader
 
+_REMEMBERED: Final = 8 * HALF_LIFE
+"""Nanoseconds for which use counts for the fair share."""
+_STRETCH: Final = 6 * HOUR
+"""Nanoseconds of which what was used is summed up to be remembered."""
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +47,19 @@ class Decisions:
         self._report = report
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+
+    async def read_usage(self, reader: Reader) -> None:
+        """Take in what was used before this start: of this month's budgets, and for the fair share."""
+        now = self._now()
+        month, _ = month_of(now)
+        self.capacity.budgets.load(await reader.machine_time(None, month, now), now)
+        for used, began in await reader.past_use(now - _REMEMBERED, _STRETCH):
+            self.capacity.remember(used, began, min(began + _STRETCH, now))
+
+    async def read_orders(self, reader: Reader) -> None:
+        """Take in what operators have set: which nodes are drained, and the quotas."""
+        self.capacity.set_drains(await reader.drained_nodes())
+        self.capacity.set_quotas(dict(await reader.quotas()))
 
     def close(self, error: Exception) -> None:
         """Decide no more. Pre-flights are refused with the error."""

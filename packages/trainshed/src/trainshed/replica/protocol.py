@@ -64,8 +64,6 @@ again."""
 NEVER_STARTED = "never started"
 SHIM_LOST = "the replica's shim was killed; its program died with it"
 
-FAULT_KILL = "kill"
-"""All processes of the replica die by SIGKILL, as from outside."""
 FAULT_OOM = "oom"
 """The main process dies by SIGKILL, and the record says that it ran out of memory."""
 FAULT_SEGV = "segv"

@@ -3,15 +3,27 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Final
 from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from trainshed.core.capacity import QuotaKey
+from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
-from trainshed.scheduler.model import Demand, Gang, GangState, Replicas
-from trainshed.scheduler.resources import ENDLESS, Kind, Kinds, Placement, thousandths
+from trainshed.core.usage import HOUR, MachineTime
+from trainshed.scheduler.model import Demand, Gang, GangState, NodeCapacity, Replicas
+from trainshed.scheduler.resources import (
+    ENDLESS,
+    UNKNOWN_LAYOUT,
+    Kind,
+    Kinds,
+    Layout,
+    Placement,
+    Vector,
+    plus,
+    thousandths,
+)
 
 REPLICAS = "replicas"
 CPUS = "cpus"
@@ -51,26 +63,79 @@ class Meter:
 
 
 class Project:
-    """What a project uses now and has used, for fair share."""
+    """What a project uses now, for fair share."""
 
-    __slots__ = ("past", "running", "used")
+    __slots__ = ("running", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
-        #: What it has used, as `Snapshot.add_past` counts it.
-        self.past: Mapping[str, float] = {}
         #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
 
     def copy(self) -> "Project":
         made = Project()
         made.used, made.running = self.used.copy(), self.running.copy()
-        made.past = self.past
         return made
 
     def add(self, takes: Takes, times: int) -> None:
         for what, amount in takes:
             self.used[what] = self.used.get(what, 0) + amount * times
+
+
+HALF_LIFE: Final = 7 * 24 * HOUR
+"""Nanoseconds after which past use counts half."""
+
+
+class Past:
+    """What projects have used, for fair share: as if they still used it, times 1 - 2 ** -(duration /
+    HALF_LIFE), and half as much after each `HALF_LIFE`."""
+
+    def __init__(self) -> None:
+        #: By project, as it would count at `_since`: what is new is made larger, and what lies back, which is
+        #: a lot, stays as it is.
+        self._used: dict[str, dict[str, float]] = {}
+        #: The first moment of which something is remembered (ns); 0 = there is none.
+        self._since = 0
+        #: What counts of `_used` now.
+        self._fading = 1.0
+
+    def copy(self) -> "Past":
+        made = Past()
+        made._used, made._since, made._fading = self._used.copy(), self._since, self._fading
+        return made
+
+    def add(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
+        """Remember what a project used between two moments."""
+        if ended <= began:
+            return
+        self._since = self._since or ended
+        grown = 2 ** ((ended - self._since) / HALF_LIFE)
+        weight = (1 - 2 ** -((ended - began) / HALF_LIFE)) * grown * HOUR / (ended - began)
+        # Anew, since copies share the former.
+        past = self._used[used.project_id] = dict(self._used.get(used.project_id, {}))
+        for what, hours in (
+            (REPLICAS, used.machine_hours),
+            (CPUS, used.cpu_hours * 1000),
+            (MEMORY, used.gigabyte_hours * 1e9),
+            (used.accelerator, used.gpu_hours),
+        ):
+            if hours:
+                past[what] = past.get(what, 0.0) + hours * weight
+
+    def set_time(self, now: Nanos) -> None:
+        """Set the moment for which it is counted."""
+        if self._since:
+            self._fading = 2 ** -((now - self._since) / HALF_LIFE)
+
+    def beside(self, project_id: str, used: Mapping[str, float]) -> Mapping[str, float]:
+        """Return what counts for the share of a project which uses `used` now."""
+        past = self._used.get(project_id)
+        if not past:
+            return used
+        sums = dict(used)
+        for what, value in past.items():
+            sums[what] = sums.get(what, 0) + value * self._fading
+        return sums
 
 
 def share(used: Mapping[str, float], totals: Mapping[str, int]) -> float:
@@ -219,8 +284,6 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
 
 _DEMAND = itemgetter(1)
 """Gets the demand of an item of `Replicas`."""
-
-
 _SAMPLES = 8
 """Most samples of a shape."""
 
@@ -309,3 +372,45 @@ def _takes(kinds: Kinds) -> Takes:
 def amount(value: float) -> int:
     """Return an amount of a quota in the unit of its meter."""
     return thousandths(value)
+
+
+class Node:
+    """A node and what is on it."""
+
+    __slots__ = ("capacity", "has", "holders", "layout", "name", "others", "replicas", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: None = gangs name it, and the engine does not (any more).
+        self.capacity: NodeCapacity | None = None
+        self.layout: Layout = UNKNOWN_LAYOUT
+        #: All that it has.
+        self.has: Vector = (0, 0)
+        #: What gangs use.
+        self.used: Vector = (0, 0)
+        #: What others than this service use.
+        self.others: Vector = (0, 0)
+        self.replicas = 0
+        self.holders: dict[JobUid, Entry] = {}
+
+    def copy(self) -> "Node":
+        made = Node(self.name)
+        made.capacity, made.layout, made.has = self.capacity, self.layout, self.has
+        made.used, made.others, made.replicas = self.used, self.others, self.replicas
+        made.holders = self.holders.copy()
+        return made
+
+    @property
+    def is_ready(self) -> bool:
+        return self.capacity is not None and self.capacity.condition is NodeCondition.READY
+
+    @property
+    def free(self) -> Vector:
+        """What is left of a known node; below zero where others took what gangs have."""
+        return plus(plus(self.has, self.used, -1), self.others, -1)
+
+    def change(self, kinds: Sequence[Kind], times: int) -> None:
+        """Add replicas (1) or remove them (-1)."""
+        for kind in kinds:
+            self.used = plus(self.used, kind.vector(self.layout), times)
+        self.replicas += len(kinds) * times

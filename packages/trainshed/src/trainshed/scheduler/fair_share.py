@@ -74,15 +74,15 @@ class _ProjectCandidates:
     def share(self, entry: Entry, now: Nanos) -> float:
         snapshot = self._snapshot
         project = snapshot.projects[entry.gang.project_id]
+        used = snapshot.past.beside(entry.gang.project_id, project.used)
         if now - entry.eligible_at >= snapshot.policy.patience and _overtaken(entry, project):
             self._count_younger(entry, project)
-            used = {
-                what: value - self._younger.get(what, 0)
-                for what, value in snapshot.used_by(entry.gang.project_id).items()
-            }
-            return share(used, snapshot.totals)
+            return share(
+                {what: value - self._younger.get(what, 0) for what, value in used.items()},
+                snapshot.totals,
+            )
         if self._share is None:
-            self._share = share(snapshot.used_by(entry.gang.project_id), snapshot.totals)
+            self._share = share(used, snapshot.totals)
         return self._share
 
     def _count_younger(self, entry: Entry, project: Project) -> None:
@@ -171,7 +171,7 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
     """Return what a project uses when all that wait on these levels have started."""
-    used = dict(snapshot.used_by(project_id))
+    used = dict(snapshot.past.beside(project_id, snapshot.projects[project_id].used))
     for key in levels:
         groups = snapshot.queue.levels[key]
         for what, amount in groups.own(project_id).sums.items() if project_id in groups else ():

@@ -9,15 +9,14 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from trainshed.core.capacity import NodeCondition, QuotaKey, limit_of
+from trainshed.core.capacity import QuotaKey, limit_of
 from trainshed.core.catalog.quotas import GLOBAL, JOBS
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
-from trainshed.core.usage import HOUR, MachineTime
 from trainshed.scheduler.entries import (
     CPUS,
     MEMORY,
@@ -26,6 +25,8 @@ from trainshed.scheduler.entries import (
     Charged,
     Entry,
     Meter,
+    Node,
+    Past,
     Project,
     Shape,
     Shapes,
@@ -36,61 +37,16 @@ from trainshed.scheduler.model import Gang, GangState, NodeCapacity, Policy, Quo
 from trainshed.scheduler.resources import (
     UNKNOWN_LAYOUT,
     Kind,
-    Layout,
     NodeResources,
-    Vector,
     capacity_of,
     layout_of,
     others_of,
-    plus,
 )
 from trainshed.scheduler.tables import Table
 
 _Sorted = TypeVar(
     "_Sorted", Entry, tuple[int, int], tuple[int, str], tuple[int, int, int], tuple[int, Age]
 )
-
-
-class Node:
-    """A node and what is on it."""
-
-    __slots__ = ("capacity", "has", "holders", "layout", "name", "others", "replicas", "used")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        #: None = gangs name it, and the engine does not (any more).
-        self.capacity: NodeCapacity | None = None
-        self.layout: Layout = UNKNOWN_LAYOUT
-        #: All that it has.
-        self.has: Vector = (0, 0)
-        #: What gangs use.
-        self.used: Vector = (0, 0)
-        #: What others than this service use.
-        self.others: Vector = (0, 0)
-        self.replicas = 0
-        self.holders: dict[JobUid, Entry] = {}
-
-    def copy(self) -> "Node":
-        made = Node(self.name)
-        made.capacity, made.layout, made.has = self.capacity, self.layout, self.has
-        made.used, made.others, made.replicas = self.used, self.others, self.replicas
-        made.holders = self.holders.copy()
-        return made
-
-    @property
-    def is_ready(self) -> bool:
-        return self.capacity is not None and self.capacity.condition is NodeCondition.READY
-
-    @property
-    def free(self) -> Vector:
-        """What is left of a known node; below zero where others took what gangs have."""
-        return plus(plus(self.has, self.used, -1), self.others, -1)
-
-    def change(self, kinds: Sequence[Kind], times: int) -> None:
-        """Add replicas (1) or remove them (-1)."""
-        for kind in kinds:
-            self.used = plus(self.used, kind.vector(self.layout), times)
-        self.replicas += len(kinds) * times
 
 
 _UNCOUNTED = 1024
@@ -263,14 +219,13 @@ class Queue:
         return self._back_offs[0][0] if self._back_offs else 0
 
 
-HALF_LIFE: Final = 7 * 24 * HOUR
-"""Nanoseconds after which past use counts half."""
 AT_ONCE = QuotaKey("", "", REPLICAS)
 """The key of the meter of how many replicas run at once."""
 _COPIED = (
     "entries",
     "nodes",
     "projects",
+    "past",
     "meters",
     "queue",
     "free",
@@ -325,10 +280,7 @@ class Snapshot:
         self.reservations: tuple[Reservation, ...] = ()
         #: See `set_exhausted`.
         self.exhausted: Mapping[QuotaKey, str] = {}
-        #: What past use counts now, as a part of `Project.past`.
-        self.fading = 1.0
-        #: The first moment of which something is remembered (ns); 0 = there is none.
-        self._past_since = 0
+        self.past = Past()
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
         #: The projects in which people have quotas.
@@ -378,45 +330,6 @@ class Snapshot:
             charged = self._entry(entry.state, None)
             self.entries[entry.gang.uid] = charged
             self._attach(charged)
-
-    def add_past(self, used: MachineTime, began: Nanos, ended: Nanos) -> None:
-        """Remember for the fair share what a project used between two moments. It counts as if the project
-        still used it, times 1 - 2 ** -(duration / HALF_LIFE), and half as much after each `HALF_LIFE`."""
-        if ended <= began:
-            return
-        # What lies back is not made smaller with time, since that is a lot: what is new is made larger.
-        self._past_since = self._past_since or ended
-        grown = 2 ** ((ended - self._past_since) / HALF_LIFE)
-        weight = (1 - 2 ** -((ended - began) / HALF_LIFE)) * grown * HOUR / (ended - began)
-        if used.project_id not in self.projects:
-            self.projects[used.project_id] = Project()
-        project = self.projects.own(used.project_id)
-        hours = {
-            REPLICAS: used.machine_hours,
-            CPUS: used.cpu_hours * 1000,
-            MEMORY: used.gigabyte_hours * 1e9,
-            used.accelerator: used.gpu_hours,
-        }
-        past = dict(project.past)
-        for what, value in hours.items():
-            if value:
-                past[what] = past.get(what, 0.0) + value * weight
-        project.past = past
-
-    def set_time(self, now: Nanos) -> None:
-        """Set the moment for which past use is counted."""
-        if self._past_since:
-            self.fading = 2 ** -((now - self._past_since) / HALF_LIFE)
-
-    def used_by(self, project_id: str) -> Mapping[str, float]:
-        """Return what counts for the share of a project: what it uses now, and what it used lately."""
-        project = self.projects[project_id]
-        if not project.past:
-            return project.used
-        used: dict[str, float] = dict(project.used)
-        for what, value in project.past.items():
-            used[what] = used.get(what, 0) + value * self.fading
-        return used
 
     def set_exhausted(self, budgets: Mapping[QuotaKey, str]) -> None:
         """Set whose budget is used up, by the key of their number of jobs, with a sentence about it: none of

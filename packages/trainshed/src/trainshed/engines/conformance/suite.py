@@ -5,8 +5,8 @@
         def lab(self, tmp_path: Path) -> Lab:
             return MyLab(tmp_path)
 
-Tests of what an engine does not declare in its `Capabilities` are
-skipped.
+Tests of what an engine does not declare in its `Capabilities` are skipped. One class in one file, so that an
+engine's author reads it from top to bottom.
 """
 
 import asyncio
