@@ -4,14 +4,14 @@ import asyncio
 import signal
 from collections.abc import Sequence
 
+from tests.sim.engine import programs
+from tests.sim.engine.clock import Clock
+from tests.sim.engine.engine import SimEngine
+from tests.sim.engine.programs import Life, Script
+from tests.sim.engine.world import SECOND, Times, World
 from trainshed.core.launch import LaunchPlan
 from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from trainshed.engines.port import Engine, Node
-from trainshed.testing.engine import programs
-from trainshed.testing.engine.clock import Clock
-from trainshed.testing.engine.engine import SimEngine
-from trainshed.testing.engine.programs import Life, Script
-from trainshed.testing.engine.world import SECOND, Times, World
 
 _MOMENT = SECOND // 20
 _TICKS = 10_000

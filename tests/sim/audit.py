@@ -4,10 +4,10 @@ process that was ever handed over. The controller is not asked: what it never ha
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from tests.sim.engine.programs import Fate, Incarnation, SimSlot
 from tests.sim.rows import SPACING
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
-from trainshed.testing.engine.programs import Fate, Incarnation, SimSlot
 
 Which = tuple[int, str, int]
 """Attempt, replica, incarnation."""

@@ -21,11 +21,11 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
 
+from tests.sim.engine.clock import Clock
 from tests.sim.virtual import VirtualLoop
 from trainshed.store.port import Store
 from trainshed.store.sqlite import database, writer
 from trainshed.store.sqlite.connections import open_writer
-from trainshed.testing.engine.clock import Clock
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Where there is one, nothing has to wait for a disk that nobody will ever lose."""

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.sim.engine.world import World
 from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.sim.tuning_books import Families
@@ -17,7 +18,6 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler.model import Policy
-from trainshed.testing.engine.world import World
 
 SECOND = 10**9
 _IDLE = 15 * 60 * SECOND

@@ -4,6 +4,8 @@ mishaps."""
 import random
 from dataclasses import replace
 
+from tests.sim.engine.clock import Delays
+from tests.sim.engine.programs import OnTerm
 from tests.sim.scenario import (
     DAY,
     HOUR,
@@ -36,8 +38,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobName, JobUid
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
-from trainshed.testing.engine.clock import Delays
-from trainshed.testing.engine.programs import OnTerm
 
 GIB = 2**30
 REGION = "us-central1"

@@ -4,9 +4,9 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from tests.sim.engine.world import World
 from tests.sim.scenario import HOUR, Mishap
 from trainshed.engines.port import Fault
-from trainshed.testing.engine.world import World
 
 
 class Mishaps:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tests.sim import audit
 from tests.sim.clients import Accepted
+from tests.sim.engine.programs import Incarnation, SimSlot
 from tests.sim.invariants import Books
 from tests.sim.rows import REDUCER
 from trainshed.core.cluster import has_reducers
@@ -15,7 +16,6 @@ from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
 from trainshed.store.port import NO_JOB, JobQuery, Reader
-from trainshed.testing.engine.programs import Incarnation, SimSlot
 
 _SIGHTINGS = (
     "replica_started",

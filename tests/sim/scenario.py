@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from tests.sim.engine.clock import Delays
+from tests.sim.engine.programs import Life, OnTerm, Reports, Script
 from tests.sim.house import House
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
@@ -16,8 +18,6 @@ from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.engines.port import Node
 from trainshed.scheduler.model import Policy
-from trainshed.testing.engine.clock import Delays
-from trainshed.testing.engine.programs import Life, OnTerm, Reports, Script
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE

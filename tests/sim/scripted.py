@@ -7,6 +7,7 @@ test say what an engine sees, and when.
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from tests.sim.engine.streams import Journals, JournalStreams
 from trainshed.core.datasets.plans import Split, SplitPlan
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
@@ -26,7 +27,6 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.runtimes.port import PreparedRuntime, Progress
-from trainshed.testing.engine.streams import Journals, JournalStreams
 
 Key = tuple[JobUid, int, ReplicaId]
 

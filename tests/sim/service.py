@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from tests.sim.engine.streams import Journals
 from tests.sim.scenario import Scenario
 from trainshed.controller.capacity import AT_ONCE
 from trainshed.controller.controller import Controller
@@ -23,7 +24,6 @@ from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime,
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
 from trainshed.store.notices import Notices
 from trainshed.store.port import Ledger, Store
-from trainshed.testing.engine.streams import Journals
 
 SECOND = 10**9
 GRACE = 30 * SECOND

@@ -5,6 +5,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from tests.sim.engine.clock import Clock, Delays, FaultyEventBus
+from tests.sim.engine.programs import Life, Script, forever
+from tests.sim.engine.world import Times, World
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -28,9 +31,6 @@ from trainshed.engines.port import (
     SlotRequest,
     StartWaits,
 )
-from trainshed.testing.engine.clock import Clock, Delays, FaultyEventBus
-from trainshed.testing.engine.programs import Life, Script, forever
-from trainshed.testing.engine.world import Times, World
 
 SECOND = 10**9
 JOB = JobUid(5)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
+from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import (
     MINUTE,
@@ -34,7 +35,6 @@ from trainshed.core.tuning.transition import Transition
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
-from trainshed.testing.engine.programs import Life, Reports, Script
 
 PARTS = 12 if SOAKS else 5
 """Of a life, at whose beginnings it is cancelled."""

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from tests.sim.parents import LearningAdvisor
 from tests.sim.tuning_jobs import METRIC, study
 from tests.unit.jobs import CREATED
@@ -37,7 +38,6 @@ from trainshed.studies.port import (
     Seen,
     StoppingVerdict,
 )
-from trainshed.testing.engine.clock import Clock
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 

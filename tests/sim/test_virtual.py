@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from tests.sim import virtual
-from trainshed.testing.engine.clock import Clock
+from tests.sim.engine.clock import Clock
 
 SECOND = 10**9
 YEAR = 365 * 24 * 3600

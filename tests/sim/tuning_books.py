@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.sim.engine.streams import Notebooks
 from tests.sim.tuning_jobs import METRIC
 from tests.sim.tuning_play import disagreements
 from trainshed.core.lifecycle.records import Job, Parent
@@ -15,7 +16,6 @@ from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.port import Commit, Store
-from trainshed.testing.engine.streams import Notebooks
 
 T = TypeVar("T")
 

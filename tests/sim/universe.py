@@ -13,6 +13,9 @@ from unittest import mock
 
 from tests.sim import promises, service, virtual
 from tests.sim.clients import Clients
+from tests.sim.engine.clock import Clock, FaultyEventBus
+from tests.sim.engine.programs import Life, Script
+from tests.sim.engine.world import World
 from tests.sim.group_commit import Command, GroupCommits
 from tests.sim.invariants import Books, Taken
 from tests.sim.mishaps import Mishaps
@@ -41,9 +44,6 @@ from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.inline import InlineStore, open_inline
-from trainshed.testing.engine.clock import Clock, FaultyEventBus
-from trainshed.testing.engine.programs import Life, Script
-from trainshed.testing.engine.world import World
 
 _TIDY = 2 * HOUR
 """ns within which all slots are given back once every job is over."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVar
 
-from trainshed.testing.engine.clock import Clock
+from tests.sim.engine.clock import Clock
 
 T = TypeVar("T")
 

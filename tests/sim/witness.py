@@ -5,14 +5,14 @@ whole."""
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from tests.sim.engine.engine import SimEngine
+from tests.sim.engine.world import World
 from tests.sim.invariants import Books
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineEvent, Fault
-from trainshed.testing.engine.engine import SimEngine
-from trainshed.testing.engine.world import World
 
 Key = tuple[JobUid, int, ReplicaId, int]
 Gang = tuple[JobUid, int]

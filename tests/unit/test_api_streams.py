@@ -3,9 +3,9 @@
 import asyncio
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from trainshed.api.trainshed_v1.streams import Pace
 from trainshed.store.notices import Notices
-from trainshed.testing.engine.clock import Clock
 
 
 def looks(news: list[float], takes: float = 0.0) -> list[float]:

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
+from tests.sim.engine.clock import Clock
 from tests.sim.virtual import run
 from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms
 from trainshed.core.lifecycle.events import PauseOver
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.names import JobUid
-from trainshed.testing.engine.clock import Clock
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

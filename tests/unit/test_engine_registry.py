@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
+from tests.sim.engine.engine import SimEngine
 from trainshed.engines import registry
 from trainshed.engines.local.build import new_engine
-from trainshed.testing.engine.engine import SimEngine
 
 
 def test_ours_are_found_by_name() -> None:
@@ -16,7 +16,7 @@ def test_ours_are_found_by_name() -> None:
 
 
 def test_other_packages_offer_theirs_as_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("other", "trainshed.testing.engine.engine:SimEngine", registry.ENGINES)
+    point = EntryPoint("other", "tests.sim.engine.engine:SimEngine", registry.ENGINES)
 
     def offered(group: str) -> EntryPoints:
         return EntryPoints([point]).select(group=group)

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from trainshed.eventloop import background
-from trainshed.testing.engine.clock import Clock
 
 
 def test_the_death_of_a_task_is_logged_with_its_job_and_healed(

@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from trainshed.controller import mailboxes
 from trainshed.controller.mailboxes import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, PauseOver
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.testing.engine.clock import Clock
 
 UID = JobUid(1)
 FIRST, SECOND = (ReplicaStarted(1, ReplicaId(0, number), 1, 1) for number in (0, 1))

@@ -3,9 +3,9 @@
 import asyncio
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from trainshed.core.names import JobUid
 from trainshed.store.notices import Notices
-from trainshed.testing.engine.clock import Clock
 
 UID, OTHER = JobUid(1), JobUid(2)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.sim import virtual
+from tests.sim.engine.clock import Clock
 from trainshed.core.errors import Unavailable
 from trainshed.httpd.messages import Request, Response
-from trainshed.testing.engine.clock import Clock
 from trainshed.viewers.service import Viewer, ViewerPool
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from tests.sim.engine.programs import Reports
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.study.records import Measurement
 from trainshed.core.units import Nanos
-from trainshed.testing.engine.programs import Reports
 
 
 class Line(Struct, frozen=True):

@@ -10,6 +10,22 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct
 
+from tests.sim.engine.clock import Clock, FaultyEventBus
+from tests.sim.engine.programs import (
+    SIGKILL,
+    SIGSEGV,
+    Fate,
+    Gang,
+    Gangs,
+    Incarnation,
+    Life,
+    Processes,
+    Reports,
+    Scripts,
+    SimSlot,
+    forever,
+)
+from tests.sim.engine.streams import Journals, Notebooks
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
@@ -26,22 +42,6 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.testing.engine.clock import Clock, FaultyEventBus
-from trainshed.testing.engine.programs import (
-    SIGKILL,
-    SIGSEGV,
-    Fate,
-    Gang,
-    Gangs,
-    Incarnation,
-    Life,
-    Processes,
-    Reports,
-    Scripts,
-    SimSlot,
-    forever,
-)
-from trainshed.testing.engine.streams import Journals, Notebooks
 
 
 class World:

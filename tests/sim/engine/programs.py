@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tests.sim.engine.clock import Clock
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
@@ -26,7 +27,6 @@ from trainshed.engines.port import (
     Slot,
     SlotRequest,
 )
-from trainshed.testing.engine.clock import Clock
 
 SIGKILL = 9
 SIGSEGV = 11

@@ -4,11 +4,11 @@ again."""
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 
+from tests.sim.engine.streams import JournalStreams
+from tests.sim.engine.world import World
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Capabilities, EngineEvent, Fault, Node, Slot, SlotRequest
-from trainshed.testing.engine.streams import JournalStreams
-from trainshed.testing.engine.world import World
 
 
 class SimEngine:

@@ -1,1 +1,0 @@
-"""Tools for tests: the simulated engine and its faults. Nothing of the service imports this package."""
