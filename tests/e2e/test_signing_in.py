@@ -1,5 +1,8 @@
 """Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: contract/console."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM
-from tests.e2e.running import Service, running
+from tests.e2e.running import Service, environment, running
 from tests.issuer import CLIENT, ScriptedIssuer, issuing
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -41,6 +44,46 @@ def test_a_person_signs_in_and_lands_where_they_wanted_to_go(
     page.get_by_text("Sign in with Corp").click()
     expect(page).to_have_url(f"{service.rest}/team")
     expect(page.locator("aside")).to_contain_text("ana@corp.example")
+
+
+@pytest.mark.parametrize("options", [(), ("--no-browser",)], ids=["browser", "code"])
+def test_a_command_line_is_signed_in_by_a_browser(
+    service: Service, chromium: Browser, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """spec: by a page that leads back to the command (RFC 8252), or shows a code to whoever has no browser
+    beside it. From then on commands go there."""
+    own = {"XDG_CONFIG_HOME": str(tmp_path), "DISPLAY": ":0", "BROWSER": "true"}
+    variables = {**environment(service.data), **own}
+    del variables["TRAINSHED_DATA"]
+
+    def begun(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "trainshed", *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+
+    login = begun("login", service.rest, *options)
+    assert login.stderr is not None
+    page = chromium.new_context().new_page()
+    page.goto(login.stderr.readline().split()[-1])
+    page.get_by_text("Sign in with Corp").click()
+    page.get_by_role("button", name="Sign it in").click()
+    code = None
+    if options:
+        code = page.locator("pre code").inner_text()
+    else:
+        expect(page.locator("body")).to_contain_text("The command line is signed in.")
+    printed, errors = login.communicate(code and f"{code}\n", timeout=60)
+    assert login.returncode == 0, errors
+    assert f"ana@corp.example  is signed in at {service.rest}." in printed
+    file = tmp_path / "trainshed/login.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    shown, _ = begun("env", "--format", "json").communicate(timeout=60)
+    known = json.loads(file.read_text())
+    assert json.loads(shown)["TRAINSHED_TOKEN"] == known["token"] != service.token
+    begun("login", "--forget").communicate(timeout=60)
+    assert not list(file.parent.iterdir())
 
 
 def led_to(address: str) -> str:

@@ -225,6 +225,58 @@ async def test_who_has_signed_in_gets_a_token_for_the_command_line_that_ends_wit
     assert (await house.call("GET", JOBS, token=token)).status == 401
 
 
+VERIFIER = "v" * 64
+CHALLENGE = (
+    base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
+)
+PAGE = f"/login/command-line?challenge={CHALLENGE}"
+
+
+async def offered(browser: Browser) -> str:
+    """The code that the page shows to a command line that began without a port."""
+    return (await browser.post(PAGE)).body.decode().partition("<code>")[2].partition("</code>")[0]
+
+
+async def redeemed(house: ConsoleHouse, code: str, verifier: str = VERIFIER) -> Answer:
+    form = urlencode({"code": code, "verifier": verifier}).encode()
+    headers = [("accept", "application/json")]
+    return await house.call("POST", "/login/token", form, token=None, headers=headers)
+
+
+async def test_a_code_gives_the_command_line_that_began_a_token_once(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    await give(house, f"user:{ANA}")
+    code = await offered(browser)
+    token = (await redeemed(house, code)).json["token"]
+    assert (await house.call("GET", JOBS, token=token)).status == 200
+    assert (await redeemed(house, code)).status == 401
+    code = await offered(browser)
+    assert (await redeemed(house, code, "w" * 64)).status == 401
+    assert (await redeemed(house, code)).status == 401, "who guesses has spoiled it"
+    code = await offered(browser)
+    house.clock += 15 * 60 * 10**9
+    assert (await redeemed(house, code)).status == 401
+
+
+async def test_a_page_of_others_signs_in_no_command_line(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    for site in ("cross-site", "same-site"):
+        origin = ("origin", "http://evil.example")
+        assert (await browser.post(PAGE, origin, ("sec-fetch-site", site))).status == 403
+    page = (await browser.get(PAGE)).body.decode()
+    assert "If it was not you who ran it" in page and "<code>trainshed login" in page
+    for query in ("", "?challenge=short", f"?challenge={CHALLENGE}&port=1%2F@evil.example"):
+        assert (await browser.get(f"/login/command-line{query}")).status == 400
+    stranger = await Browser(house).get(f"{PAGE}&port=99", ("accept", "text/html"))
+    assert stranger.headers["location"].startswith("/login?next=%2Flogin%2Fcommand-line")
+
+
 async def test_a_token_that_somebody_made_makes_no_others(house: ConsoleHouse) -> None:
     """Who has stolen it would keep a copy when it is deleted."""
     made = (await house.call("POST", "/trainshed/v1/tokens", {"email": ANA})).json

@@ -2,10 +2,11 @@
 
 The password has the rights of the token until it expires, its owner signs out, or the token is revoked.
 Sessions are kept as tokens are, by their SHA-256 alone, in their own file, so that nobody has to sign in
-again after a restart. Links are kept in memory, for minutes.
+again after a restart. Links, and what a page hands to a command line, are kept in memory, for minutes.
 """
 
 import asyncio
+import base64
 import hashlib
 import json
 import secrets
@@ -47,6 +48,15 @@ class _Row(Struct, frozen=True):
     expires: Nanos
 
 
+class _Offer(Struct, frozen=True):
+    """A token for a command line."""
+
+    token: str
+    #: Of what only the command line knows (RFC 7636, S256).
+    challenge: str
+    expires: Nanos
+
+
 class Sessions:
     """The sessions of one service. All methods are called on the event loop's thread; the file is written in
     another one."""
@@ -60,6 +70,7 @@ class Sessions:
         self._now = now
         self._rows = _read(path)
         self._links: dict[bytes, _Row] = {}
+        self._offers: dict[bytes, _Offer] = {}
         self._writing = asyncio.Lock()
 
     async def by_token(self, token: str) -> str:
@@ -79,8 +90,7 @@ class Sessions:
             raise Unauthenticated("Programs of jobs sign in nowhere: use the token of a person.")
         code = secrets.token_urlsafe(24)
         self._links[_digest(code)] = _Row(_digest(token), self._now() + LINK_LIFETIME)
-        while len(self._links) > _MOST:
-            del self._links[next(iter(self._links))]
+        _shorten(self._links)
         return code
 
     async def by_code(self, code: str) -> str:
@@ -91,6 +101,25 @@ class Sessions:
                 "This link was used already, or is older than 15 minutes. Get a new one: trainshed console"
             )
         return await self._begin(row.token)
+
+    def offer(self, token: str, challenge: str) -> str:
+        """Return a code for which the command line that sent `challenge` gets the token, once."""
+        code = secrets.token_urlsafe(24)
+        self._offers[_digest(code)] = _Offer(token, challenge, self._now() + LINK_LIFETIME)
+        _shorten(self._offers)
+        return code
+
+    def redeem(self, code: str, verifier: str) -> str:
+        """Return the token that was offered. A code that is shown without its verifier is good for nothing
+        any more. Raises Unauthenticated."""
+        offer = self._offers.pop(_digest(code), None)
+        challenge = base64.urlsafe_b64encode(_digest(verifier)).rstrip(b"=")
+        if offer is None or offer.expires <= self._now() or offer.challenge.encode() != challenge:
+            raise Unauthenticated(
+                "This code was used already, is older than 15 minutes, or is for another command line: run "
+                "trainshed login again."
+            )
+        return offer.token
 
     def find(self, value: str) -> Session | None:
         """Returns the session of a password; None if there is none, or it has ended."""
@@ -114,8 +143,7 @@ class Sessions:
         now = self._now()
         self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
         self._rows[_digest(value).hex()] = _Row(token, now + LIFETIME)
-        while len(self._rows) > _MOST:
-            del self._rows[next(iter(self._rows))]
+        _shorten(self._rows)
         await self._write()
         return value
 
@@ -127,6 +155,11 @@ class Sessions:
             ]
             text = json.dumps({"format": _FORMAT, "sessions": rows}, indent=1)
             await asyncio.to_thread(durable.write, str(self._path), text)
+
+
+def _shorten(kept: dict[Any, Any]) -> None:
+    while len(kept) > _MOST:
+        del kept[next(iter(kept))]
 
 
 def _read(path: Path) -> dict[str, _Row]:

@@ -87,6 +87,12 @@ class Client:
         with self._open("POST", path, content=content) as answer:
             return answer.json()
 
+    def post_form(self, path: str, fields: Mapping[str, str]) -> Any:
+        """Return the JSON that POST of a form answers. Raises Refused, Unreachable."""
+        content, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
+        with self._open("POST", path, content=content, content_type=kind) as answer:
+            return answer.json()
+
     def delete(self, path: str, **query: str | int | None) -> None:
         """Send DELETE. A query parameter that is None is left out. Raises Refused, Unreachable."""
         with self._open("DELETE", path, query=query) as answer:
@@ -326,8 +332,9 @@ def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
     if status == http.client.UNAUTHORIZED and unknown_to:
         return Refused(
             status,
-            f"No token was given for {unknown_to}. Give --token or TRAINSHED_TOKEN, or leave out --url: the"
-            " service of the data directory (~/.trainshed, --data) is found with its token.",
+            f"No token was given for {unknown_to}. Sign in (trainshed login {unknown_to}), give --token or"
+            " TRAINSHED_TOKEN, or leave out --url: the service of the data directory (~/.trainshed, --data)"
+            " is found with its token.",
         )
     try:
         error = json.loads(content)["error"]
@@ -338,8 +345,8 @@ def _refused(status: int, content: bytes, unknown_to: str) -> Refused:
         )
     if status == http.client.UNAUTHORIZED:
         message += (
-            '\nThe token is not the one of this service. If your shell has an older one: eval "$(trainshed'
-            ' env --unset)"'
+            "\nThe token is not, or no longer, one of this service. Sign in again: trainshed login. If your"
+            ' shell has an older one: eval "$(trainshed env --unset)"'
         )
     return Refused(status, message, tuple(_violations(error)))
 

@@ -21,7 +21,6 @@ class Session:
 
 _COMMANDS = (
     ("buckets", "trainshed.cli.buckets", "List, copy and delete objects in buckets."),
-    ("completion", "trainshed.cli.completion", "Print shell completion for bash, zsh or fish."),
     ("console", "trainshed.cli.links:console", "Print a link that opens the web console."),
     (
         "delete",
@@ -53,6 +52,7 @@ _COMMANDS = (
         "trainshed.cli.listing:list_",
         "List datasets, experiments, models, nodes, secrets, tokens and more.",
     ),
+    ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
     (

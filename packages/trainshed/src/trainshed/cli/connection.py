@@ -1,4 +1,5 @@
-"""Finds the service that a command talks to: by the command line, then the environment, then this machine.
+"""Finds the service that a command talks to: by the command line, then the environment, then where this user
+has logged in, then on this machine.
 
 A service writes `service.json` into its data directory, with its addresses, token and process id.
 """
@@ -75,7 +76,7 @@ def data_directory(directory: Path | None) -> Path:
 
 
 def find(url: str | None, token: str | None, data: Path | None, ca: str | None = None) -> Endpoint:
-    """Return the service that these options, the environment or the data directory name.
+    """Return the service that these options, the environment, the login or the data directory name.
 
     Raises Unreachable if none is named and none runs with the data directory. Does not call the service.
     """
@@ -87,9 +88,33 @@ def find(url: str | None, token: str | None, data: Path | None, ca: str | None =
             ' the address of today: eval "$(trainshed env)"',
             ca,
         )
+    return find_here(url, token, data, ca)
+
+
+def find_here(url: str | None, token: str | None, data: Path | None, ca: str | None) -> Endpoint:
+    """As `find`, whatever service the environment names."""
     if url is not None:
         return remote(url, token, "Check the address that --url gives.", ca)
+    login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}
+    if login:
+        return remote(login["url"], token, "To talk to another one: trainshed login", ca)
     return local(data_directory(data), token)
+
+
+def login_file() -> Path:
+    """Return the file in which `trainshed login` keeps the service and the token."""
+    return Path(
+        os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "trainshed/login.json"
+    )
+
+
+def known_login() -> dict[str, str]:
+    """Return `url`, `token` and `ca` of where this user has logged in; {} = nowhere."""
+    try:
+        login: dict[str, str] = json.loads(login_file().read_bytes())
+        return {key: str(login[key]) for key in ("url", "token", "ca")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def local(data: Path, token: str | None = None) -> Endpoint:
@@ -209,12 +234,13 @@ def takes_data(command: Callable[..., R]) -> Callable[..., R]:
 
 def remote(url: str, token: str | None, advice: str, ca: str | None = None) -> Endpoint:
     """Return the service at an address. Its token, authorities, project and region are taken from the
-    environment if they are not given."""
-    environ = os.environ
+    environment if they are not given, the first two then from the login there."""
+    environ, login = os.environ, known_login()
+    known = login if login.get("url") == url.rstrip("/") else {}
     return Endpoint(
         rest=url.rstrip("/"),
-        token=token or environ.get("TRAINSHED_TOKEN", ""),
-        ca=ca or environ.get("TRAINSHED_CA", ""),
+        token=token or environ.get("TRAINSHED_TOKEN") or known.get("token", ""),
+        ca=ca or environ.get("TRAINSHED_CA") or known.get("ca", ""),
         project=environ.get("GOOGLE_CLOUD_PROJECT") or environ.get("GCLOUD_PROJECT", ""),
         region=environ.get("GOOGLE_CLOUD_REGION", ""),
         advice=advice,

@@ -14,14 +14,7 @@ import click
 
 from trainshed.buckets.callers import address_with_key
 from trainshed.cli.client_files import BOTO_FILE
-from trainshed.cli.connection import (
-    Endpoint,
-    answering,
-    data_directory,
-    local,
-    remote,
-    takes_address,
-)
+from trainshed.cli.connection import Endpoint, answering, find_here, takes_address
 from trainshed.cli.output import output_format, print_data
 
 
@@ -195,11 +188,9 @@ def command(
             click.echo("\n".join(unsetting(names, chosen)))
         return
     # Variables that this shell has already are ignored: they may be of a service that has ended.
-    endpoint = (
-        answering(remote(url, token, "Check the address that --url gives.", ca))
-        if url
-        else local(data_directory(data), token)
-    )
+    endpoint = find_here(url, token, data, ca)
+    if endpoint.data is None:
+        endpoint = answering(endpoint)
     values = variables(endpoint)
     if _LOUD_PROJECT in os.environ:
         # Otherwise a shell in which it is set goes on with the project of another service.

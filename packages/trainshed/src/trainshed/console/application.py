@@ -10,8 +10,9 @@ all requests of the port besides.
 import asyncio
 import ipaddress
 import logging
+import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -37,6 +38,7 @@ from trainshed.httpd.messages import (
 from trainshed.httpd.routing import Router, Template
 from trainshed.wire.json import encode_text
 from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.access import IssuedToken
 
 _MOST: Final = 4 << 20
 """Maximum bytes of a form."""
@@ -63,6 +65,8 @@ _ASKS_TO_SIGN_IN: Final = "x-trainshed-sign-in"
 """A header of the page that signs in. Pages of others cannot send it, so they cannot have a browser keep a
 session of theirs."""
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="Trainshed"')
+_CHALLENGES: Final = re.compile(r"[A-Za-z0-9_-]{43}")
+_PORTS: Final = re.compile(r"|[1-9][0-9]{0,4}")
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +94,17 @@ class ConsoleApplication:
         self._looks = live.Looks()
         self._feeds = feeds.Feeds()
         self._front = Front(self)
+        #: What is done without a session.
+        self._door: Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
+            ("GET", "/login"): self._show_login,
+            ("HEAD", "/login"): self._show_login,
+            ("POST", "/login"): self._log_in,
+            ("GET", "/login/with"): self._to_issuer,
+            ("GET", "/login/back"): self._from_issuer,
+            ("POST", "/login/link"): self._link,
+            ("POST", "/login/token"): self._redeem,
+            ("GET", "/signed-in"): self._signed_in,
+        }
         self._pages = Router(
             (("GET", Template.parse(template), page) for (_, template), page in PAGES.items()),
         )
@@ -130,27 +145,17 @@ class ConsoleApplication:
                 StatusCode.PERMISSION_DENIED,
                 "Only pages of this console may do that, and the request says that it comes from elsewhere.",
             )
-        match call.method, call.path:
-            case (("GET" | "HEAD"), "/login"):
-                return self._show_login(call)
-            case "GET", "/login/with":
-                return await self._to_issuer(call)
-            case "GET", "/login/back":
-                return await self._from_issuer(call)
-            case "GET", "/signed-in":
-                return self._signed_in(call)
-            case "POST", "/login":
-                return await self._log_in(call)
-            case "POST", "/login/link":
-                return self._link(call)
-            case _:
-                pass
+        at_the_door = self._door.get((call.method, call.path))
+        if at_the_door is not None:
+            return await at_the_door(call)
         session = self._session(call)
         if session is None:
             return self._to_login(call)
         if call.method == "POST" and call.path == "/logout":
             await self._sessions.end(session)
             return self._guarded(_see("/login"))
+        if call.path == "/login/command-line":
+            return await self._to_command_line(call, session)
         return await self._answer(call, session)
 
     async def _answer(self, call: Request, session: Session) -> Response:
@@ -174,15 +179,7 @@ class ConsoleApplication:
         if matched is None:
             raise Refused(StatusCode.NOT_FOUND, f"Nothing is done at {call.path[:200]}.")
         action, variables = matched
-        text = (await call.body(_MOST)).decode("utf-8", "replace")
-        try:
-            form = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
-        except ValueError:
-            raise Refused(
-                StatusCode.INVALID_ARGUMENT,
-                f"A form has at most {_FIELDS} fields; this one has more.",
-            ) from None
-        visit = self._visit(call, session, variables, form)
+        visit = self._visit(call, session, variables, await _form(call, _MOST))
         answer = await action(visit)
         if isinstance(answer, View):
             return self._shown(visit, answer)
@@ -285,7 +282,7 @@ class ConsoleApplication:
         came = urlsplit(referer)
         return _local(came.path + (f"?{came.query}" if came.query else ""))
 
-    def _show_login(self, call: Request) -> Response:
+    async def _show_login(self, call: Request) -> Response:
         """Return the page that signs in. By a link it does so at once if the person himself has opened the
         link; whom a page of others has led here is asked first. Who comes from an issuer is asked by the
         page's script, unless this browser has begun that sign-in."""
@@ -331,7 +328,7 @@ class ConsoleApplication:
         then."""
         if "application/json" not in call.headers.get("accept", ""):
             raise Refused(StatusCode.FAILED_PRECONDITION, "Signing in needs JavaScript.")
-        form = dict(parse_qsl((await call.body(_SMALL)).decode("utf-8", "replace")))
+        form = await _form(call, _SMALL)
         before, following = self._session(call), _local(form.get("next", ""))
         code = form.get("code", "")
         try:
@@ -350,7 +347,7 @@ class ConsoleApplication:
             await self._sessions.end(before)
         return self._json({"session": value, "next": following})
 
-    def _signed_in(self, call: Request) -> Response:
+    async def _signed_in(self, call: Request) -> Response:
         """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for
         them, and others get the plain fault. By the answer a browser learns that it is to send the
         credentials to all paths."""
@@ -361,7 +358,7 @@ class ConsoleApplication:
         nothing = [_CHALLENGE, _FRESH, (b"content-length", b"0")]
         return self._guarded(Response(b"", 401, nothing))
 
-    def _link(self, call: Request) -> Response:
+    async def _link(self, call: Request) -> Response:
         """`POST /login/link` with a token in the header: return a sign-in link, for `trainshed console`."""
         scheme, _, token = call.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
@@ -371,6 +368,30 @@ class ConsoleApplication:
         except Unauthenticated as wrong:
             raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
         return self._json({"uri": uri})
+
+    async def _to_command_line(self, call: Request, session: Session) -> Response:
+        """`GET|POST /login/command-line?challenge=C[&port=P]`: ask whether a command line may act for the
+        visitor, and if so give the code of a token to the port of this machine where it listens, or to the
+        visitor, who copies it."""
+        challenge, port = call.query.get("challenge", ""), call.query.get("port", "")
+        if not _CHALLENGES.fullmatch(challenge) or not _PORTS.fullmatch(port):
+            raise Refused(StatusCode.INVALID_ARGUMENT, "This page is opened by trainshed login.")
+        code = ""
+        if call.method == "POST":
+            made = await self._visit(call, session, {}).do("POST", "tokens:own")
+            assert isinstance(made, IssuedToken), "a token is answered"
+            code = self._sessions.offer(made.token, challenge)
+        values = {"email": session.principal.email, "code": code, "port": port}
+        return self._html(render("command_line.html", values))
+
+    async def _redeem(self, call: Request) -> Response:
+        """`POST /login/token` with `code` and `verifier`: return the token that a page has offered."""
+        form = await _form(call, _SMALL)
+        try:
+            token = self._sessions.redeem(form.get("code", ""), form.get("verifier", ""))
+        except Unauthenticated as wrong:
+            raise Refused(StatusCode.UNAUTHENTICATED, str(wrong)) from None
+        return self._json({"token": token})
 
     def link(self, token: str) -> str:
         """Return an address that signs a browser in once, with the rights of `token`. Raises
@@ -411,12 +432,11 @@ class ConsoleApplication:
         return f"http://{host}{colon}{port}{call.raw_path}{query}"
 
     def _is_of_this_page(self, call: Request) -> bool:
-        """Whether the browser says that a request for a change comes from this console. A request for a
-        sign-in link needs no such check: it has a token in its header, which no browser sends by itself."""
-        if (
-            call.path == "/login/link"
-            and call.headers.get("authorization", "")[:7].lower() == "bearer "
-        ):
+        """Whether the browser says that a request for a change comes from this console. Requests of a command
+        line need no such check: they have a token in the header or a code, which no browser sends by
+        itself."""
+        bearer = call.headers.get("authorization", "")[:7].lower() == "bearer "
+        if call.path == "/login/token" or (call.path == "/login/link" and bearer):
             return True
         origin = call.headers.get("origin", "")
         if not origin:
@@ -432,6 +452,17 @@ class ConsoleApplication:
         spoken = ours.scheme if host == own else call.scope.get("scheme", "http")
         known = ((ours.scheme, own), (spoken, host), ("https", host))
         return bool(theirs.netloc) and (theirs.scheme, theirs.netloc.lower()) in known
+
+
+async def _form(call: Request, most: int) -> dict[str, str]:
+    """Return the fields of a form. Raises Refused, BodyTooLarge."""
+    text = (await call.body(most)).decode("utf-8", "replace")
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
+    except ValueError:
+        raise Refused(
+            StatusCode.INVALID_ARGUMENT, f"A form has at most {_FIELDS} fields; this one has more."
+        ) from None
 
 
 def _local(following: str) -> str:

@@ -193,7 +193,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
     """Show on the terminal where the service can be reached."""
-    from trainshed.cli.connection import data_option
+    from trainshed.cli.connection import data_option, known_login
     from trainshed.serve.service import say
 
     option = data_option(settings.data)
@@ -203,6 +203,8 @@ def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
         f'Point clients at it:    eval "$(trainshed env{option})"\n'
         f"Stop it with its jobs:  trainshed down{option}"
     )
+    if login := known_login():
+        say(f"You are signed in at {login['url']}, where commands go: trainshed login --forget")
     for fact in facts_of(settings, document["taken_over"]):
         say(fact)
 

@@ -99,7 +99,8 @@ async def create_own_token(call: JsonCall) -> records.IssuedToken:
     signed_in = tokens.get(shown) if isinstance(shown, str) else None
     if signed_in is None or not signed_in.issuer:
         raise FailedPrecondition(
-            "Only who has signed in at an issuer gets a token here: you have one already."
+            "Only who has signed in at an issuer gets a token here: you have one already, which `trainshed "
+            "login URL --token TOKEN` takes."
         )
     token = new_token()
     stored = replace(
