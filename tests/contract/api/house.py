@@ -245,6 +245,7 @@ class House:
             if b"host" in dict(pairs)
             else [(b"host", b"trainshed.example"), *pairs],
             "scheme": "http",
+            "client": ("127.0.0.1", 1),
         }
 
     async def happen(self, name: str, *events: Event) -> Job:

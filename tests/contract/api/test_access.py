@@ -1,6 +1,7 @@
 """Tokens of people: made, shown once, in force at once, and gone at once, from whatever goes on by them; and
 the record of who did what."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.shelling import Shelled
 from tests.people import known
 from tests.unit.specs_requests import custom_job
+from trainshed.api.calls import strangers
 from trainshed.store.audit import chained
 
 pytestmark = pytest.mark.anyio
@@ -191,3 +193,19 @@ async def test_a_long_record_comes_in_pages(house: Shelled) -> None:
     token = first[-1]["seq"]
     rows = await audit(house, f"?project=-&pageToken={token}")
     assert [row["seq"] for row in rows] == [row["seq"] for row in first[:-1]]
+
+
+async def test_who_guesses_tokens_waits_and_is_told_of_and_others_are_not_kept_up(
+    house: Shelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strangers, "_DELAY", 3600.0)
+    for _ in range(30):
+        assert (await house.call("GET", JOBS, token="guessed")).status == 401
+    guesses = [asyncio.ensure_future(house.call("GET", JOBS, token="guessed")) for _ in range(2)]
+    made = await token_of(house)
+    assert (await house.call("GET", JOBS, token=made["token"])).status == 200
+    assert not any(guess.done() for guess in guesses)
+    refused = (await audit(house))[-1]
+    assert (refused["method"], refused["source"]) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
+    for guess in guesses:
+        guess.cancel()

@@ -40,6 +40,7 @@ from trainshed.api.calls.http import (
     refusal_answer,
 )
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
@@ -121,6 +122,7 @@ class ApiApplication:
         self._mounts = mounts or {}
         self._hosts = hosts
         self._front = Front(self)
+        self._strangers = Strangers(services.access, services.now)
         self._shell = ShellSurface(services)
         self._rest = RestSurface(handlers(), CHECKS, services, authenticate)
         trainshed = TrainshedSurface(services, authenticate)
@@ -158,10 +160,10 @@ class ApiApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
-        SOURCE.set((scope.get("client") or ("",))[0])
+        SOURCE.set(source := (scope.get("client") or ("",))[0])
         if scope["type"] == "http":
             async with Logged(scope, send, self._services.meters) as logged:
-                answered = keeps_credentials(scope, logged)
+                answered = keeps_credentials(scope, self._strangers.slows(source, logged))
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return

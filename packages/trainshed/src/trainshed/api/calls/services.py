@@ -409,7 +409,6 @@ class Services(Struct, frozen=True):
     outbox: Notifications | None = None
     #: The retention's report; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
-    #: What deletes logs on request; None = nothing does. Called late, since it is built from these services.
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: Progress of the programs that somebody has asked about.

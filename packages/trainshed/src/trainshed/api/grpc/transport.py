@@ -27,6 +27,7 @@ from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.api.calls.http import LARGE, most_of, read_aside
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
@@ -89,6 +90,7 @@ class GrpcTransport:
         self._checks = checks
         self._services = services
         self._authenticate = authenticate
+        self._strangers = Strangers(services.access, services.now)
         self._running: set[asyncio.Task[bytes | Refusal]] = set()
         self._methods: dict[str, tuple[pool.Api, Rpc]] = {}
         for api in pool.APIS:
@@ -140,6 +142,9 @@ class GrpcTransport:
             self._services.meters.requests.observe(seconds, "grpc", method, code.name)
         trailers = ((HEADER, identity),)
         if status is not None:
+            if status.code == StatusCode.UNAUTHENTICATED.number:
+                # All of them together: by which address they come is not known behind the relay.
+                await self._strangers.refused("gRPC")
             await context.abort(code, status.message, ((DETAILS, status.details), *trailers))
         context.set_trailing_metadata(trailers)
         return cast(bytes, outcome)

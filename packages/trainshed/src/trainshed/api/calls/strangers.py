@@ -1,0 +1,76 @@
+"""Slows those who show unknown credentials again and again, by their address, and has the audit tell of it.
+
+A token has 256 random bits, so guessing leads nowhere; this keeps it from being cheap, and lets an operator
+see it. Known credentials never wait: many people may have one address.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from trainshed.api.calls.services import AccessKeeper
+from trainshed.core.errors import Unavailable
+from trainshed.core.units import Nanos
+from trainshed.httpd.messages import Message, Send
+from trainshed.store.audit import Recorded, recording
+
+_FREE: Final = 30
+"""Refusals of one address within `_SPAN` that cost it nothing."""
+_SPAN: Final = 60.0
+"""Seconds."""
+_DELAY: Final = 1.0
+"""Seconds that each further one takes."""
+_MOST: Final = 10_000
+"""Addresses that are remembered; the oldest are forgotten first."""
+
+
+class Strangers:
+    """The refusals of one service. `clock`: seconds that only grow."""
+
+    def __init__(
+        self,
+        access: AccessKeeper,
+        now: Callable[[], Nanos],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
+        self._now = now
+        self._clock = clock
+        #: When the span of an address began, and its refusals since.
+        self._refusals: dict[str, tuple[float, int]] = {}
+
+    def count(self, source: str) -> int:
+        """Count a refusal, and return how many there are of this address within the span."""
+        now = self._clock()
+        began, count = self._refusals.pop(source, (now, 0))
+        if now - began >= _SPAN:
+            began, count = now, 0
+        self._refusals[source] = began, count + 1
+        if len(self._refusals) > _MOST:
+            del self._refusals[next(iter(self._refusals))]
+        return count + 1
+
+    def slows(self, source: str, send: Send) -> Send:
+        """Return `send` for answers to an address: those with the status 401 may wait."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 401:
+                await self.refused(source)
+            await send(message)
+
+        return sent
+
+    async def refused(self, source: str) -> None:
+        """Return when an answer that refuses unknown credentials may be sent. `source`: the address that they
+        came from; "" = this machine itself."""
+        count = self.count(source) if source else 0
+        if count <= _FREE:
+            return
+        if count == _FREE + 1:
+            call = Recorded(self._now(), "", "trainshed.v1.Tokens.Refused", source=source)
+            call.detail = {"refusals": count, "seconds": _SPAN}
+            with recording(call), contextlib.suppress(Unavailable):
+                await self._access.record()
+        await asyncio.sleep(_DELAY)
