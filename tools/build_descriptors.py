@@ -52,6 +52,8 @@ SETS = {
     "resourcemanager_v3": "google/cloud/resourcemanager/v3/projects.proto",
 }
 """API -> the file of its services."""
+AUDIT_LOG = "google/cloud/audit/audit_log.proto"
+"""What entries of logs hold of the audit."""
 PUBLIC = (
     "google/cloud/aiplatform/v1/*_service.proto",
     "google/cloud/aiplatform/v1beta1/*_service.proto",
@@ -139,6 +141,7 @@ def main() -> None:
     sets = {
         "aiplatform_v1": closure(served, (*SERVICES, *SHARED)),
         **{api: closure(served, (source,)) for api, source in SETS.items()},
+        "logging_v2": closure(served, (SETS["logging_v2"], AUDIT_LOG)),
         "ml_v1": [*closure(served, ml.dependency), ml],
     }
     for api, members in sets.items():
@@ -184,6 +187,7 @@ def compile_protos(scratch: Path) -> list[descriptor_pb2.FileDescriptorProto]:
             *SERVICES,
             *SHARED,
             *SETS.values(),
+            AUDIT_LOG,
             *every_service(folders),
         ],
         check=True,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
+from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -176,3 +177,32 @@ async def test_bad_requests(house: House, more: dict[str, Any], field: str) -> N
     answer = await house.call("POST", "/v2/entries:list", body)
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     assert answer.error["details"][0]["fieldViolations"][0]["field"] == field
+
+
+AUDIT = 'logName:"cloudaudit.googleapis.com"'
+
+
+async def test_the_audit_is_a_log_of_the_project_for_who_asks_for_it_and_may(house: House) -> None:
+    for _ in range(3):
+        house.clock += SECOND
+        await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool()))
+    await house.call("POST", f"{LOCATION.replace('p1', 'p2')}/customJobs", custom_job(pool()))
+    first = (await entries(house, AUDIT, orderBy="timestamp desc", pageSize=2)).json
+    more = {"orderBy": "timestamp desc", "pageToken": first["nextPageToken"], "pageSize": 2}
+    rest = (await entries(house, AUDIT, **more)).json["entries"]
+    names = [entry["protoPayload"]["resourceName"] for entry in (*first["entries"], *rest)]
+    assert [name.rpartition("/")[0] for name in names] == [f"{LOCATION}/customJobs"[4:]] * 3
+    entry = rest[0]
+    assert entry["logName"] == "projects/p1/logs/cloudaudit.googleapis.com%2Factivity"
+    assert entry["protoPayload"]["@type"] == "type.googleapis.com/google.cloud.audit.AuditLog"
+    assert entry["protoPayload"]["serviceName"] == "aiplatform.googleapis.com"
+    who = 'protoPayload.authenticationInfo.principalEmail="{}"'
+    for email, count in (("owner@trainshed.local", 3), ("ana@corp.example", 0)):
+        answer = await entries(house, f"{AUDIT} AND {who.format(email)}")
+        assert len(answer.json.get("entries", [])) == count
+    lines = (await entries(house)).json["entries"]
+    assert lines and not any("protoPayload" in line for line in lines)
+    ana = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    body = {"resourceNames": ["projects/p1"], "filter": AUDIT}
+    refused = await house.call("POST", "/v2/entries:list", body, token=ana)
+    assert refused.status == 403 and "trainshed.audit.list" in refused.error["message"]

@@ -27,6 +27,7 @@ APIS: Final[tuple[Api, ...]] = ("aiplatform_v1", "ml_v1", "logging_v2", "resourc
 _PREFIXES: Final[Mapping[str, Api]] = {
     "google.cloud.ml.v1.": "ml_v1",
     "google.logging.": "logging_v2",
+    "google.cloud.audit.": "logging_v2",
     "google.cloud.resourcemanager.": "resourcemanager_v3",
 }
 _DOCUMENTS: Final[frozenset[str]] = frozenset({"ml_v1", "logging_v2"})

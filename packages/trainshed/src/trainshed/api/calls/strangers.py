@@ -69,8 +69,9 @@ class Strangers:
         if count <= _FREE:
             return
         if count == _FREE + 1:
-            call = Recorded(self._now(), "", "trainshed.v1.Tokens.Refused", source=source)
-            call.detail = {"refusals": count, "seconds": _SPAN}
+            detail = {"refusals": count, "seconds": _SPAN}
+            method = "trainshed.v1.Tokens.Refused"
+            call = Recorded(self._now(), "", method, resource=source, source=source, detail=detail)
             with recording(call), contextlib.suppress(Unavailable):
                 await self._access.record()
         await asyncio.sleep(_DELAY)

@@ -1,8 +1,8 @@
 """Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-The lists hold replicas' lines and the service's own, in one order. Readers page by time and never see an
-entry that arrives behind their position, so an answer about a running job stops short of the last moment,
-from which a line of another replica may still be on its way to its file.
+The lists hold replicas' lines and the service's own, in one order; or the audit, if the filter names its log.
+Readers page by time and never see an entry that arrives behind their position, so an answer about a running
+job stops short of the last moment, from which a line of another replica may still be on its way to its file.
 
 What a program writes with google-cloud-logging becomes lines of its own replica's log. There it stands beside
 what the program prints, with its severity and payload, in the order of arrival; its own names of logs,
@@ -19,7 +19,8 @@ from msgspec import Struct
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.entry import Entry, message
+from trainshed.api.logging_v2.audit import audit_entries
+from trainshed.api.logging_v2.entry import AUDIT_LOG, AnyEntry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.core.errors import (
@@ -63,8 +64,23 @@ async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE)
     question = (*projects, request.filter, request.order_by)
     after = _position(request.page_token, question)
-    jobs = await _jobs(call.services.reader, projects, wanted)
-    page = await _search(call, jobs, wanted, descending=descending, after=after, size=size)
+    now = call.services.now()
+    sources: list[AsyncIterator[AnyEntry]]
+    if AUDIT_LOG in request.filter:
+        span = Span(wanted.start, wanted.end, None, after, descending)
+        sources = [audit_entries(call, project, span) for project in projects]
+    else:
+        jobs = await _jobs(call.services.reader, projects, wanted)
+        sources = [
+            job_entries(
+                call.services,
+                job,
+                Span(wanted.start, _end(job, wanted, now), wanted.tasks, after, descending),
+                alone=len(jobs) == 1,
+            )
+            for job in jobs
+        ]
+    page = await _search(merged(sources, descending=descending), wanted, size)
     return pool.message_class("google.logging.v2.ListLogEntriesResponse")(
         entries=[message(entry) for entry in page.entries],
         next_page_token=encode_token("{}:{}".format(*page.next), *question) if page.next else "",
@@ -106,42 +122,18 @@ HANDLERS: Final[Handlers] = {
 
 
 class _Page(Struct, frozen=True):
-    entries: tuple[Entry, ...]
+    entries: tuple[AnyEntry, ...]
     next: Position | None
 
 
-async def _search(
-    call: Call,
-    jobs: Sequence[Work],
-    wanted: LogFilter,
-    *,
-    descending: bool,
-    after: Position | None,
-    size: int,
-) -> _Page:
+async def _search(entries: AsyncIterator[AnyEntry], wanted: LogFilter, size: int) -> _Page:
     """Return at most `size` entries that pass. `next`: the position of the last one examined, None at the
     end."""
-    now = call.services.now()
-    sources = [
-        job_entries(
-            call.services,
-            job,
-            Span(
-                wanted.start,
-                _end(job, wanted, now),
-                wanted.tasks,
-                after,
-                descending,
-            ),
-            alone=len(jobs) == 1,
-        )
-        for job in jobs
-    ]
-    page: list[Entry] = []
+    page: list[AnyEntry] = []
     last: Position | None = None
     scanned = 0
     scan = Scan(wanted.passes)
-    async for batch in _batches(merged(sources, descending=descending)):
+    async for batch in _batches(entries):
         verdicts = await scan.judge(batch)
         for entry, passing in zip(batch, verdicts, strict=False):
             if scanned == _SCAN_LIMIT:
@@ -157,8 +149,8 @@ async def _search(
     return _Page(tuple(page), None)
 
 
-async def _batches(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]:
-    batch: list[Entry] = []
+async def _batches(entries: AsyncIterator[AnyEntry]) -> AsyncIterator[list[AnyEntry]]:
+    batch: list[AnyEntry] = []
     async for entry in entries:
         batch.append(entry)
         if len(batch) == _BATCH:

@@ -1,8 +1,8 @@
 """A log entry, and its conversion to the public message (facts/packaging#endpoints,
 facts/lifecycle#service-lines).
 
-Entries are not stored. They are made from two sources: the lines of the replicas, and the service's own
-lines, which follow from the job's timeline.
+Entries are not stored. They are made from the lines of the replicas, from the service's own lines, which
+follow from the job's timeline, and from the audit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,12 @@ from trainshed.core.names import SERVICE_TASK, JobName, JobUid, log_task_name
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogLine, Severity
+from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 RESOURCE_TYPE: Final = "ml_job"
+AUDIT_LOG: Final = "cloudaudit.googleapis.com"
+_AUDIT_MESSAGE: Final = "google.cloud.audit.AuditLog"
 
 _PUBLIC_LINES: Final[Mapping[str, str]] = {
     "created": "Waiting for job to be provisioned.",
@@ -84,6 +87,10 @@ class Entry(Struct, frozen=True):
         )
 
     @property
+    def resource_type(self) -> str:
+        return RESOURCE_TYPE
+
+    @property
     def resource_labels(self) -> dict[str, str]:
         return {
             "job_id": self.job.job_id,
@@ -98,6 +105,55 @@ class Entry(Struct, frozen=True):
             "ml.googleapis.com/task_name": self.task,
         }
         return labels | {"ml.googleapis.com/trial_id": self.trial} if self.trial else labels
+
+    def put(self, view: Any) -> None:
+        """Write what it holds into a LogEntry message. A line that was JSON keeps its fields beside
+        `message`."""
+        if self.payload is None:
+            view.text_payload = self.text
+        else:
+            view.json_payload.update({**self.payload, "message": self.text})
+
+
+class AuditEntry(Struct, frozen=True):
+    """A record of the audit. Its attributes are those of `entry.Entry`."""
+
+    project: str
+    at: Nanos
+    insert_id: str
+    text: str
+    #: The AuditLog message in its public form.
+    payload: dict[str, Any]
+    severity: Severity = Severity.NOTICE
+
+    @property
+    def position(self) -> tuple[int, str]:
+        return (self.at, self.insert_id)
+
+    @property
+    def log_name(self) -> str:
+        return f"projects/{self.project}/logs/{AUDIT_LOG}%2Factivity"
+
+    @property
+    def resource_type(self) -> str:
+        return "audited_resource"
+
+    @property
+    def resource_labels(self) -> dict[str, str]:
+        return {key: self.payload[f"{key}Name"] for key in ("service", "method")} | {
+            "project_id": self.project
+        }
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {}
+
+    def put(self, view: Any) -> None:
+        """Write what it holds into a LogEntry message."""
+        view.proto_payload.Pack(wire_json.from_public(_AUDIT_MESSAGE, self.payload))
+
+
+AnyEntry = Entry | AuditEntry
 
 
 def replica_entry(name: JobName, line: LogLine, trial: str = "") -> Entry:
@@ -142,8 +198,8 @@ def _severity(event: TimelineEntry) -> Severity:
     return _SEVERITIES.get(event.kind, Severity.INFO)
 
 
-def message(entry: Entry) -> Message:
-    """Return the LogEntry message. A line that was JSON keeps its fields beside `message`."""
+def message(entry: AnyEntry) -> Message:
+    """Return the LogEntry message."""
     view: Any = _log_entry()(
         log_name=entry.log_name,
         insert_id=entry.insert_id,
@@ -151,13 +207,10 @@ def message(entry: Entry) -> Message:
     )
     view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
     view.receive_timestamp.CopyFrom(view.timestamp)
-    view.resource.type = RESOURCE_TYPE
+    view.resource.type = entry.resource_type
     view.resource.labels.update(entry.resource_labels)
     view.labels.update(entry.labels)
-    if entry.payload is None:
-        view.text_payload = entry.text
-    else:
-        view.json_payload.update({**entry.payload, "message": entry.text})
+    entry.put(view)
     return view
 
 

@@ -28,12 +28,12 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
-from trainshed.api.logging_v2.entry import RESOURCE_TYPE, Entry
+from trainshed.api.logging_v2.entry import RESOURCE_TYPE, AnyEntry
 from trainshed.core.operators import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
 
-EntryTest = Callable[[Entry], bool]
+EntryTest = Callable[[AnyEntry], bool]
 FOREVER: Final = 2**63 - 1
 """A time in nanoseconds since the epoch that no line reaches."""
 
@@ -86,28 +86,30 @@ def _leaf(leaf: Comparison | Term) -> EntryTest:
             # They order as texts, by which a reader goes on within one moment.
             ordered = ordered_test(leaf, leaf.value)
             return lambda entry: ordered(entry.insert_id)
-        case ("jsonPayload" | "json_payload", *inside) if inside and inside != ["message"]:
+        case ("jsonPayload" | "json_payload" | "protoPayload" | "proto_payload", *inside) if (
+            inside and inside != ["message"]
+        ):
             return _payload(leaf, tuple(inside))
         case _:
             read = _text_field(leaf)
             test = text_test(leaf, fold_case=True)
             absent = leaf.operator is Operator.NOT_EQUAL
 
-            def compare(entry: Entry) -> bool:
+            def compare(entry: AnyEntry) -> bool:
                 value = read(entry)
                 return absent if value is None else test(value)
 
             return compare
 
 
-def _text_field(leaf: Comparison) -> Callable[[Entry], str | None]:
+def _text_field(leaf: Comparison) -> Callable[[AnyEntry], str | None]:
     """Return the function that reads a path's value from an entry; it returns None if the entry has no such
     value. Raises FilterError for an unknown path."""
     match leaf.path:
         case ("resource", "type"):
-            # An entry has whichever of the two names is asked for.
+            # An entry of a job has whichever of the two names is asked for.
             kind = leaf.value if leaf.value in _TYPES else RESOURCE_TYPE
-            return lambda entry: kind
+            return lambda entry: kind if entry.resource_type in _TYPES else entry.resource_type
         case ("resource", "labels", *rest) if rest:
             resource_label = ".".join(rest)
             return lambda entry: entry.resource_labels.get(resource_label)
@@ -137,7 +139,7 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
     if absent or leaf.operator in (Operator.EQUAL, Operator.HAS):
         test = text_test(leaf, fold_case=True)
 
-        def compare(entry: Entry) -> bool:
+        def compare(entry: AnyEntry) -> bool:
             value = _inside(entry.payload, path)
             if value is None:
                 return absent
@@ -151,7 +153,7 @@ def _payload(leaf: Comparison, path: tuple[str, ...]) -> EntryTest:
             f"{leaf.name} can be compared by {leaf.operator} with a number only"
         ) from None
 
-    def in_order(entry: Entry) -> bool:
+    def in_order(entry: AnyEntry) -> bool:
         value = _inside(entry.payload, path)
         return isinstance(value, int | float) and ordered(value)
 

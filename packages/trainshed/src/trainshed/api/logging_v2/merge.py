@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from msgspec import Struct
 
 from trainshed.api.calls.services import Services
-from trainshed.api.logging_v2.entry import Entry, replica_entry, service_entries
+from trainshed.api.logging_v2.entry import AnyEntry, Entry, replica_entry, service_entries
 from trainshed.api.resources.jobs import with_links
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
@@ -16,6 +16,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 
+E = TypeVar("E", bound=AnyEntry)
 Position = tuple[int, str]
 """(nanoseconds, insert id) of an entry."""
 
@@ -53,7 +54,7 @@ class Span(Struct, frozen=True):
         start, end = self.narrowed()
         return job.created < end and (job.ended == 0 or job.ended + SETTLED >= start)
 
-    def holds(self, entry: Entry) -> bool:
+    def holds(self, entry: AnyEntry) -> bool:
         start, end = self.narrowed()
         if not start <= entry.at < end:
             return False
@@ -90,12 +91,10 @@ async def job_entries(
         yield entry
 
 
-async def merged(
-    sources: Sequence[AsyncIterator[Entry]], *, descending: bool
-) -> AsyncIterator[Entry]:
+async def merged(sources: Sequence[AsyncIterator[E]], *, descending: bool) -> AsyncIterator[E]:
     """Yield the entries of ordered sources in one order, by time and insert id."""
     choose = max if descending else min
-    heads: dict[int, Entry] = {}
+    heads: dict[int, E] = {}
     for index, source in enumerate(sources):
         await _advance(heads, index, source)
     while heads:
@@ -104,7 +103,7 @@ async def merged(
         await _advance(heads, index, sources[index])
 
 
-async def _advance(heads: dict[int, Entry], index: int, source: AsyncIterator[Entry]) -> None:
+async def _advance(heads: dict[int, E], index: int, source: AsyncIterator[E]) -> None:
     try:
         heads[index] = await anext(source)
     except StopAsyncIteration:
