@@ -7,6 +7,7 @@ code for a token (RFC 7636).
 
 import base64
 import hashlib
+import json
 import os
 import secrets
 import sys
@@ -20,7 +21,6 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import known_login, login_file, remote
 from trainshed.replica.system import durable
-from trainshed.wire.json import encode_text
 from trainshed.wire.trainshed_v1.access import Identity
 from trainshed.wire.trainshed_v1.record import read
 
@@ -60,7 +60,7 @@ def command(
     me = read(Client(address, token, _ADVICE, ca=trusted).get("/trainshed/v1/whoami"), Identity)
     file = login_file()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    durable.write(str(file), encode_text({"url": address, "token": token, "ca": trusted}))
+    durable.write(str(file), json.dumps({"url": address, "token": token, "ca": trusted}))
     click.echo(
         f"{me.email}  is signed in at {address}. Commands go there; trainshed login --forget"
     )

@@ -52,6 +52,13 @@ def main() -> None:
             # The reader wants no more (`| head`), which does not mean that the command failed.
             raise SystemExit(128 + signal.SIGPIPE) from None
         raise
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith(_NAME):
+            raise
+        raise SystemExit(
+            f"Error: This needs the service, and only its client is installed ({missing.name} is missing): pip "
+            "install 'trainshed[service]'"
+        ) from None
 
 
 def _reader_has_left() -> bool:

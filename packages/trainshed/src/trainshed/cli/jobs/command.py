@@ -13,7 +13,6 @@ from trainshed.cli.client import Client, Unreachable
 from trainshed.cli.commands import LazyCommand, Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
-from trainshed.cli.jobs import drill, logs, shell, watch
 from trainshed.cli.jobs.describe import (
     description,
     timeline_lines,
@@ -53,14 +52,18 @@ def command() -> None:
     """
 
 
-command.add_command(logs.command, "logs")
-command.add_command(drill.report, "resume-report")
-command.add_command(shell.command, "shell")
-command.add_command(shell.autopsy, "autopsy")
-command.add_command(watch.command, "watch")
-command.add_command(
-    LazyCommand("retry", "trainshed.cli.jobs.retry:command", "Submit a job that is over once more.")
-)
+for _name, _where, _description in (
+    ("logs", "logs", "Print the log lines of a job in order of time."),
+    ("resume-report", "drill:report", "Report what each drill did to a job."),
+    ("retry", "retry", "Submit a job that is over once more."),
+    ("shell", "shell", "Open a shell in a running replica."),
+    ("autopsy", "shell:autopsy", "Inspect the files that a failed replica left."),
+    ("watch", "watch", "Tell what happens to a job until it ends."),
+):
+    _module, _, _of = _where.partition(":")
+    command.add_command(
+        LazyCommand(_name, f"trainshed.cli.jobs.{_module}:{_of or 'command'}", _description)
+    )
 
 
 @command.command("list")

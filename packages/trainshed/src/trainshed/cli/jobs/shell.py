@@ -33,7 +33,7 @@ _LEAVE = b"~."
 """Hangs up when typed at the beginning of a line."""
 
 
-@click.command(short_help="Open a shell in a running replica.")
+@click.command()
 @takes_job
 @click.argument("replica", required=False)
 @click.option(
@@ -212,7 +212,7 @@ def _write_all(data: bytes) -> None:
         view = view[os.write(sys.stdout.fileno(), view) :]
 
 
-@click.command(short_help="Inspect the files that a failed replica left.")
+@click.command()
 @takes_job
 @click.argument("replica", required=False)
 @click.option(

@@ -1,0 +1,86 @@
+"""What pip installs: the wheels, in empty environments. The client alone is small; the service runs a job."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import SKLEARN, Service, environment
+from trainshed.runtimes.indexes import index_environment
+
+pytestmark = pytest.mark.e2e
+_ROOT = Path(__file__).parents[2]
+_UV = Path(sys.executable).with_name("uv")
+_ENVIRON = os.environ | index_environment(os.environ)
+_MEGABYTE = 10**6
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("wheels")
+    for package in ("trainshed", "trainshed-reduction"):
+        uv("build", "--wheel", _ROOT / "packages" / package, "--out-dir", place)
+    return place
+
+
+def uv(*words: str | Path) -> str:
+    command = [_UV, *words[:1], "--quiet", *words[1:]]
+    done = subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def installed(wheels: Path, place: Path, extra: str = "") -> Path:
+    """The directory of commands of an environment with the service's wheel and what it needs."""
+    python = place / "bin/python"
+    uv("venv", "--python", sys.executable, place)
+    [wheel] = wheels.glob("trainshed-0*.whl")
+    links = ("--find-links", wheels)
+    uv("pip", "install", "--python", python, *links, f"{wheel}{extra}")
+    return python.parent
+
+
+def size_of(place: Path) -> float:
+    """Megabytes."""
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) / _MEGABYTE
+
+
+def test_the_client_alone_is_small_and_talks_to_a_service(
+    wheels: Path, service: Service, tmp_path: Path
+) -> None:
+    place = installed(wheels, tmp_path / "client")
+    packages = [*(tmp_path / "client").glob("lib/*/site-packages/*.dist-info")]
+    assert len(packages) <= 4 and size_of(tmp_path / "client") < 25
+
+    def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [place / "trainshed", *words]
+        return subprocess.run(
+            command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+
+    named = ("--url", service.rest, "--token", service.token)
+    for words in (("status",), ("jobs", "list"), ("list", "nodes"), ("env",), ("console",)):
+        done = trainshed(*words, *named)
+        assert done.returncode == 0, done.stderr
+    refused = trainshed("up")
+    assert refused.returncode == 1
+    assert "pip install 'trainshed[service]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path) -> None:
+    place = installed(wheels, tmp_path / "service", "[service]")
+    assert size_of(tmp_path / "service") < 350
+    (tmp_path / "task.py").write_text("print('from the wheel', flush=True)")
+    done = subprocess.run(
+        [place / "trainshed", "run", "--local", f"--image={SKLEARN}", "task.py"],
+        cwd=tmp_path,
+        env=environment(tmp_path / "unused"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "from the wheel" in done.stdout
