@@ -12,13 +12,8 @@ from bench.reduction import environments, network
 from bench.reduction.cases import MIB, Case, Task
 from bench.reduction.figures import theory
 from bench.reduction.network import CannotRun, Network
-from bench.reduction.retention import Retention
 from bench.reduction.running import Bench
 from bench.reduction.sides import ARRAYS
-
-from trainshed_reduction.client.ledger import Ledger
-from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.wire import DType, Reduction
 
 CASE = Case("tiny", 2, 1, 1000, (Task("4 MiB fp32", 4 * MIB, count=8),), 5, reducer_rate=2000)
 
@@ -67,23 +62,6 @@ def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> N
     assert min(sample.seconds) > 0.8 * bounds.reducers
     assert sample.reducer_seconds > 0
     assert f"{network.PREFIX}{os.getpid()}-" not in namespaces()
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_a_client_can_be_had_that_keeps_nothing_for_faults(on: bool) -> None:
-    """spec/reduction#exactness: of a finished operation, whose result no other rank has yet."""
-    retention = Retention()
-    retention.keep(on)
-    try:
-        ledger = Ledger([1.0, 1.0], rank=0, world=2, largest=64 << 10)
-        result = memoryview(bytearray(256 << 10))
-        pushes = ledger.issue(result, DType.FLOAT32, Reduction.SUM, Operation(1))
-        done = [ledger.arrived(lane, ledger.received(lane)) for lane, _ in pushes]
-        assert done[-1] is not None
-        ledger.release(done[-1])
-        assert ledger.retained == (len(result) if on else 0)
-    finally:
-        retention.keep(True)
 
 
 @pytest.mark.usefixtures("able")
