@@ -209,17 +209,6 @@ async def killed_at_commits(house: House, moment: str) -> None:
     assert (series.step, series.value, series.count) == (9, 9 / 8, 10)
 
 
-async def test_steps_of_a_restart_win(house: House) -> None:
-    await house.created(RUNNING)
-    for begun, value in ((200.0, 1.0), (300.0, 2.0)):
-        writer = EventWriter(house.logs, lambda begun=begun: CREATED / 1e9 + begun)
-        for step in (1, 2, 3) if value == 1.0 else (2, 3):
-            writer.scalar("acc", value, step)
-    async with house.service() as curves:
-        curves.follow(RUNNING)
-        await house.until({":acc": {1: 1.0, 2: 2.0, 3: 2.0}})
-
-
 async def test_what_was_left_of_a_job_that_is_over_is_read_at_the_next_start(house: House) -> None:
     await house.created(RUNNING)
     writer = EventWriter(house.logs, Clock())

@@ -41,13 +41,3 @@ def test_what_has_not_changed_since_takes_the_write() -> None:
     start = changed(run(_metrics={"acc": 0.1}), {"_metrics": {"acc": 0.2}}, 11)
     later = changed(start, {"_metrics": {"acc": 0.2, "loss": 1}}, 12)
     assert merged(later, {"_metrics": {"acc": 0.1}}, 11) == {"_metrics": {"acc": 0.1, "loss": 1}}
-
-
-def test_empty_maps_and_nulls_stay_what_they_are() -> None:
-    node = run(_params={}, _metrics={}, note=None)
-    assert merged(node, {"_params": {}, "_metrics": {"a": 1}}, 9) == {
-        "_params": {},
-        "_metrics": {"a": 1},
-        "note": None,
-    }
-    assert merged(node, {"_metrics": "no map", "_params": {}}, 9)["_params"] == {}

@@ -52,7 +52,6 @@ def violations(request: Request, study_id: str = "study_1") -> list[str]:
 
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
-    "no metrics": (study(metrics=[]), "study_config.metrics"),
     "no type": (study({**integer(), "type": ""}), f"{PARAMETER}.type"),
     "values of another type": (
         study({**integer(), "type": "DOUBLE"}),

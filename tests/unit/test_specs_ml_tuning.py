@@ -57,10 +57,8 @@ def rate(**changes: Any) -> Request:
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
     "no parameters": (ml_job(hyperparameters={"goal": "MAXIMIZE"}), "hyperparameters.params"),
-    "no name": (rate(parameterName=None), f"{PARAMS}.parameter_name"),
     "no type": (rate(type=None), f"{PARAMS}.type"),
     "name twice": (tuned(RATE, RATE), "hyperparameters.params[1].parameter_name"),
-    "no bounds": (rate(minValue=None, maxValue=None, scaleType=None), f"{PARAMS}.max_value"),
     "logarithm of 0": (rate(minValue=None), f"{PARAMS}.scale_type"),
     "no integer": (rate(type="INTEGER", maxValue=2.5, minValue=1), f"{PARAMS}.max_value"),
     "no categories": (
@@ -80,7 +78,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{PARAMS}.discrete_values",
     ),
     "grid of doubles": (tuned(algorithm="GRID_SEARCH"), "hyperparameters.algorithm"),
-    "negative trials": (tuned(maxTrials=-1), "hyperparameters.max_trials"),
     "more at a time than in all": (
         tuned(maxParallelTrials=2),
         "hyperparameters.max_parallel_trials",

@@ -47,14 +47,9 @@ def study(**changes: Any) -> Request:
 
 
 ONE_FAULT: dict[str, tuple[Request, str]] = {
-    "no display name": (tuning_job(displayName=""), "display_name"),
-    "label": (tuning_job(labels={"Key": "v"}), "labels.Key"),
-    "no trials": (tuning_job(maxTrialCount=0, parallelTrialCount=1), "max_trial_count"),
-    "none at a time": (tuning_job(parallelTrialCount=0), "parallel_trial_count"),
     "too many at a time": (tuning_job(parallelTrialCount=13), "parallel_trial_count"),
     "failures below 0": (tuning_job(maxFailedTrialCount=-1), "max_failed_trial_count"),
     "more failures than trials": (tuning_job(maxFailedTrialCount=13), "max_failed_trial_count"),
-    "no pools": (tuning_job(trialJobSpec={}), "trial_job_spec.worker_pool_specs"),
     "machine of a trial": (
         tuning_job(
             trialJobSpec={"workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standard-99"})]}

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from msgspec.structs import replace
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
 from trainshed.core.lifecycle.tables import Next
@@ -11,12 +10,9 @@ from trainshed.core.requests import Faults
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger
 from trainshed.core.study.reading import (
-    Claim,
     GivenMeasurement,
     GivenMetric,
     GivenParameter,
-    GivenTrial,
-    parse_trial,
     read_measurement,
     read_parameters,
 )
@@ -55,13 +51,6 @@ def test_a_trial_goes_from_request_to_success() -> None:
 def test_who_measures_a_requested_trial_evaluates_it() -> None:
     measured = changes.measured(a_trial(), 20)
     assert (measured.state, measured.started) == (TrialState.ACTIVE, 20)
-
-
-def test_a_trial_completed_without_a_measurement_is_infeasible() -> None:
-    """facts/resources#trials: INFEASIBLE is done without a final measurement."""
-    done = changes.completed(a_trial(TrialState.ACTIVE), None, 40)
-    assert (done.state, done.final, done.ended) == (TrialState.INFEASIBLE, None, 40)
-    assert done.infeasible_reason == changes.NOT_MEASURED
 
 
 def test_a_trial_that_is_to_stop_may_still_report() -> None:
@@ -223,51 +212,3 @@ def test_a_measurement_of_nothing_is_refused() -> None:
     read_measurement(SPEC, measurement(), faults, final=True)
     with pytest.raises(InvalidRequest, match="No metric is given; the study has loss, memory"):
         faults.refuse()
-
-
-# --- a client's own trial
-
-WANTED = GivenTrial("trial", params(rate=0.5, model="linear"))
-
-
-def test_a_wanted_trial_belongs_to_nobody() -> None:
-    trial, measured = parse_trial(SPEC, StudyUid(1), replace(WANTED, client="me"), 5)
-    assert (trial.state, trial.client, trial.created, trial.started) == (
-        TrialState.REQUESTED,
-        "",
-        5,
-        0,
-    )
-    assert measured == ()
-
-
-def test_a_trial_with_a_final_measurement_succeeded() -> None:
-    final = measurement(2, loss=0.1, memory=1)
-    trial, _ = parse_trial(SPEC, StudyUid(1), replace(WANTED, final=final, client="me"), 5)
-    assert (trial.state, trial.client) == (TrialState.SUCCEEDED, "me")
-    assert trial.final == Measurement((("loss", 0.1), ("memory", 1)), 2)
-    assert (trial.created, trial.started, trial.ended) == (5, 5, 5)
-
-
-def test_the_final_measurement_of_a_trial_that_succeeded_may_be_among_its_own() -> None:
-    curve = (measurement(2, loss=0.2, memory=1), measurement(1, loss=0.1, memory=1))
-    given = replace(WANTED, measurements=curve, claim=Claim.SUCCEEDED)
-    trial, measured = parse_trial(SPEC, StudyUid(1), given, 5)
-    assert [each.step for each in measured] == [1, 2]
-    assert trial.final == measured[1], "the last one, as the spec says"
-
-
-def test_a_trial_cannot_have_succeeded_without_a_measurement() -> None:
-    with pytest.raises(InvalidRequest, match=r"trial\.final_measurement: A trial that SUCCEEDED"):
-        parse_trial(SPEC, StudyUid(1), replace(WANTED, claim=Claim.SUCCEEDED), 5)
-
-
-def test_an_infeasible_trial_has_its_reason_and_no_final_measurement() -> None:
-    final = measurement(2, loss=0.1, memory=1)
-    given = replace(WANTED, final=final, claim=Claim.INFEASIBLE, reason="no memory")
-    trial, _ = parse_trial(SPEC, StudyUid(1), given, 5)
-    assert (trial.state, trial.final, trial.infeasible_reason) == (
-        TrialState.INFEASIBLE,
-        None,
-        "no memory",
-    )

@@ -36,14 +36,7 @@ def public(kind: str, body: Any) -> Any:
         (AI + "MachineSpec", {"acceleratorType": 2}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": "2"}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
         (AI + "MachineSpec", {"acceleratorType": 2.0}, {"acceleratorType": "NVIDIA_TESLA_P100"}),
-        (
-            AI + "MachineSpec",
-            {"acceleratorType": "NVIDIA_TESLA_T4"},
-            {"acceleratorType": "NVIDIA_TESLA_T4"},
-        ),
         # integers
-        (AI + "WorkerPoolSpec", {"replicaCount": 3}, {"replicaCount": "3"}),
-        (AI + "WorkerPoolSpec", {"replicaCount": "3"}, {"replicaCount": "3"}),
         (AI + "WorkerPoolSpec", {"replicaCount": "1.0"}, {"replicaCount": "1"}),
         (AI + "WorkerPoolSpec", {"replicaCount": 1.0}, {"replicaCount": "1"}),
         (AI + "WorkerPoolSpec", {"replicaCount": "1e2"}, {"replicaCount": "100"}),

@@ -51,19 +51,6 @@ async def test_nodes(house: House, path: str, parameter: str) -> None:
     assert len((await ok(house, "GET", path))[f"{singular}s"]) == 1
 
 
-async def test_a_context_has_ten_parents(house: House) -> None:
-    await store_made(house)
-    for number in range(11):
-        await ok(house, "POST", f"{CONTEXTS}?contextId=p{number}", {})
-    await ok(house, "POST", f"{CONTEXTS}?contextId=child", {})
-    child = {"childContexts": [f"{STORE}/contexts/child"]}
-    for number in range(10):
-        await ok(house, "POST", f"{CONTEXTS}/p{number}:addContextChildren", child)
-    answer = await house.call("POST", f"{CONTEXTS}/p10:addContextChildren", child)
-    assert fields(answer) == {"child_contexts"}
-    assert len((await ok(house, "GET", f"{CONTEXTS}/child"))["parentContexts"]) == 10
-
-
 async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None:
     await store_made(house)
     for path, node in ((CONTEXTS, "contextId=c"), (EXECUTIONS, "executionId=x")):

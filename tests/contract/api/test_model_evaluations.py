@@ -57,6 +57,8 @@ async def test_evaluations_are_of_one_version(house: House) -> None:
     assert fields(answer) == {"page_token"}
     await house.call("DELETE", f"{MODELS}/m1")
     assert (await house.call("GET", f"/v1/{page['modelEvaluations'][0]['name']}")).status == 404
+    await uploaded(house, modelId="m1")
+    assert await listed(house, "m1") == []
 
 
 async def test_every_fault_of_an_evaluation_is_named(house: House) -> None:

@@ -216,6 +216,8 @@ async def test_deletes_are_finished_operations(house: House) -> None:
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
     assert (await house.call("GET", f"{MODELS}/m1")).status == 404
     assert (await house.call("DELETE", f"{MODELS}/m1")).status == 404
+    await uploaded(house, modelId="m1")
+    assert (await shown(house, "m1"))["versionId"] == "1"
 
 
 async def test_what_models_are_not_there_for_says_so(house: House) -> None:

@@ -195,21 +195,6 @@ async def test_measurements_are_kept_in_order_and_one_place_holds_one(
     assert (await house.call("GET", f"/v1/{trial['name']}")).json == answer.json
 
 
-async def test_every_fault_of_a_measurement_is_named(house: House, adviser: Adviser) -> None:
-    """spec/submit#refusals."""
-    (trial,) = await suggested(house, await study(house))
-    bad = {"stepCount": -1, "metrics": [{"metricId": "gain", "value": "NaN"}]}
-    answer = await house.call(
-        "POST", f"/v1/{trial['name']}:addTrialMeasurement", {"measurement": bad}
-    )
-    assert list(violations(answer)) == [
-        "measurement.metrics[0].metric_id",
-        "measurement.metrics[0].value",
-        "measurement.step_count",
-    ]
-    assert "measurements" not in (await house.call("GET", f"/v1/{trial['name']}")).json
-
-
 # --- the end of a trial
 
 
@@ -392,6 +377,3 @@ async def test_of_two_clients_that_complete_a_trial_at_once_one_does(
         *(house.call("POST", f"/v1/{trial['name']}:complete", FINAL) for _ in range(4))
     )
     assert sorted(answer.status for answer in answers) == [200, 400, 400, 400]
-
-
-# --- the generated client

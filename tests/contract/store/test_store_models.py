@@ -13,7 +13,6 @@ from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.store.port import Store
-from trainshed.store.records import OperationKind
 
 pytestmark = pytest.mark.anyio
 
@@ -23,11 +22,6 @@ M = ModelName("p", "us-central1", "m")
 async def registered(store: Store, *versions: ModelVersion) -> None:
     for number, version in enumerate(versions, 1):
         await store.models.register(version, told(number))
-
-
-async def ids(store: Store, after: str = "", limit: int = 9) -> list[str]:
-    found = await store.models.models("p", "us-central1", after, limit)
-    return [version.name.model_id for version in found]
 
 
 async def test_what_does_not_exist_is_not_found_and_tells_no_operation(store: Store) -> None:
@@ -80,16 +74,3 @@ async def test_versions_are_replaced_all_or_none(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.models.replace([replace(first, display_name="half"), make_version("m", 3)])
     assert await store.models.versions(M) == (second, first)
-
-
-async def test_a_deleted_model_may_come_again(store: Store) -> None:
-    await registered(store, make_version("m", 1, "default", "x"), make_version("m", 2, "y"))
-    done = told(9, OperationKind.DELETE)
-    await store.models.delete_model(M, done)
-    assert await store.reader.operation(done.name) == done
-    for call in (store.models.version(M, ""), store.models.versions(M)):
-        with pytest.raises(NotFound):
-            await call
-    await store.models.register(make_version("m", 1, "default", created=T0 + 50), told(10))
-    assert (await store.models.version(M, "")).aliases == ("default",)
-    assert await ids(store) == ["m"]

@@ -14,7 +14,7 @@ from tests.contract.store.study_samples import (
     measured,
     suggesting,
 )
-from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyState, StudyUid, Trial
@@ -61,21 +61,6 @@ async def test_what_does_not_exist_is_not_found(store: Store) -> None:
     assert await store.studies.history([ONE]) == ()
     assert await store.studies.measurements(ONE) == {}
     assert await store.studies.running_operations() == ()
-
-
-async def test_names_of_studies_are_taken_until_they_are_deleted(store: Store) -> None:
-    first = make_study(1, "same")
-    await store.studies.create_study(first)
-    with pytest.raises(AlreadyExists, match="'same'"):
-        await store.studies.create_study(make_study(2, "same"))
-    with pytest.raises(AlreadyExists, match="studies/study1"):
-        await store.studies.create_study(replace(make_study(2), name=first.name))
-    with pytest.raises(Unavailable):
-        await store.studies.create_study(replace(make_study(2), uid=ONE))
-    await store.studies.create_study(make_study(3, "same", "europe-west4"))
-    assert await store.studies.lookup_study("p", "us-central1", "same") == first
-    await store.studies.delete_study(first.name, T0)
-    await store.studies.create_study(make_study(4, "same"))
 
 
 async def test_trials_are_numbered_from_one_in_each_study(store: Store) -> None:
@@ -212,22 +197,6 @@ async def test_a_deleted_study_takes_all_with_it(store: Store) -> None:
         await store.studies.change_trial(trials[0], 1)
     with pytest.raises(NotFound):
         await store.studies.create_trial(make_trial(1))
-
-
-async def test_an_operation_that_is_done_may_be_deleted(store: Store) -> None:
-    await store.studies.create_study(make_study(1))
-    ended, running = suggesting(1, 1), suggesting(2, 1)
-    for each in (ended, running):
-        await store.studies.begin_operation(each)
-    await store.studies.finish_operation(done(ended))
-    await store.studies.delete_operation(ended.name)
-    with pytest.raises(NotFound):
-        await store.reader.operation(ended.name)
-    with pytest.raises(NotFound):
-        await store.studies.delete_operation(ended.name)
-    with pytest.raises(FailedPrecondition, match="not done"):
-        await store.studies.delete_operation(running.name)
-    assert await store.studies.running_operations() == (running,)
 
 
 async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(

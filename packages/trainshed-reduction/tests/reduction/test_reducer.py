@@ -1,10 +1,8 @@
 """A reducer as it runs: its threads, its port, what it prints and reports. spec/reduction#reports,
 spec/reduction#losses."""
 
-import itertools
 import json
 import os
-import re
 import ssl
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
 from trainshed_reduction.tunnel import Tunnel
-from trainshed_reduction.wire import DType, Kind, Reduction
+from trainshed_reduction.wire import DType
 
 
 def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
@@ -62,26 +60,6 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
     assert len(report["metrics"]["wait_seconds"]) <= 3
     assert [note["id"] for note in report["notes"]] == ["serving"]
     assert all(worker.end() == "" for lane in lanes for worker in lane)
-
-
-def test_averages_and_types(tmp_path: Path) -> None:
-    """spec/reduction#exactness: small whole numbers, which every type has, in chunks of several sizes."""
-
-    def encoded(dtype: DType, values: "np.ndarray[tuple[int], np.dtype[np.float32]]") -> bytes:
-        if dtype is DType.BFLOAT16:
-            return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-        return values.astype(dtype.name.lower()).tobytes()
-
-    ramp = np.arange(100, dtype=np.float32)
-    with reducer(tmp_path) as running:
-        (workers,) = _gather(running.port, 2)
-        for operation, (dtype, count) in enumerate(itertools.product(DType, (1, 100, 7))):
-            reduction = Reduction.SUM if dtype.is_integer else Reduction.AVERAGE
-            for worker in workers:
-                data = encoded(dtype, 2 * ramp[:count])
-                worker.send(data, dtype, operation=operation, reduction=reduction)
-            want = encoded(dtype, (4 if dtype.is_integer else 2) * ramp[:count])
-            assert [worker.result() for worker in workers] == [want, want]
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -148,29 +126,6 @@ def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.Monkey
     for text in ("no certificate", "\N{SNOWMAN}"):
         with pytest.raises(OSError):
             proof.worker_tls(ca=text)
-
-
-def test_a_lost_worker_is_named_to_those_who_come_again(tmp_path: Path) -> None:
-    """spec/reduction#losses: the connections of all are closed, what they have they bring, the rest is
-    summed."""
-    with reducer(tmp_path) as running:
-        (workers,) = _gather(running.port, 2)
-        for worker in workers:
-            worker.send_array(np.full(3, 1, np.float32))
-        first = workers[0].result()
-        workers[1].connection.close()  # Its result was on the way.
-        assert workers[0].end() == ""
-        again = Worker(running.port, 0, 2, received=1)
-        text = r"waits [12] s for rank 1; rank 1 lost its connection [12] s ago"
-        assert re.fullmatch(text, again.status())
-        other = Worker(running.port, 1, 2)
-        assert again.start().position == other.start().position == 0
-        again.send(first, kind=Kind.FINAL)
-        other.send_array(np.full(3, 77, np.float32))
-        assert other.result() == first
-        for worker in (again, other):
-            worker.send_array(np.full(3, 2, np.float32), operation=1)
-        assert again.result() == other.result() == np.full(3, 4, np.float32).tobytes()
 
 
 def test_an_error_is_read_although_the_worker_is_still_sending(tmp_path: Path) -> None:

@@ -56,24 +56,6 @@ def test_results_are_the_rank_ordered_sums_on_all_ranks(
     assert f"{2 * reducers} thread" in group.all[0].describe()
 
 
-def test_the_result_does_not_depend_on_reducers_and_chunks(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#exactness: the same bits from one reducer and from two, in small chunks and in large
-    ones."""
-    results: set[bytes] = set()
-    for number, (count, chunk) in enumerate([(1, 16 << 10), (2, 256 << 10)]):
-
-        def act(rank: int, communicator: Communicator) -> bytes:
-            array = inputs(5, rank, 123_457, DType.BFLOAT16)
-            operation = issue(communicator, array, DType.BFLOAT16)
-            assert operation is not None
-            assert operation.wait(ranks.PATIENCE)
-            return array.tobytes()
-
-        config = settings(addresses[:count], chunk_bytes=chunk)
-        results.update(Ranks(config, 3, group=f"same {number}").run(act))
-    assert len(results) == 1
-
-
 def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ...]) -> None:
     """spec/reduction#exactness: a callback runs in the communicator's thread; an operation may follow from
     there."""
@@ -131,26 +113,6 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
             communicator.issue(data, dtype, reduction)
 
     Ranks(settings(addresses), 2, group=bad).run(act)
-
-
-def test_sizes_that_differ_are_told_at_once_by_rank(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#reports: no hang; the message says which rank differs, and how."""
-
-    def act(rank: int, communicator: Communicator) -> str:
-        array = inputs(1, rank, 4096 if rank == 2 else 5000, DType.FLOAT32)
-        with pytest.raises(ReductionFailed) as caught:
-            # The last of the ranks may hear of it when it asks.
-            operation = issue(communicator, array, DType.FLOAT32)
-            assert operation is not None
-            operation.wait(ranks.PATIENCE)
-        with pytest.raises(ReductionFailed):
-            issue(communicator, array, DType.FLOAT32)
-        return str(caught.value)
-
-    for text in Ranks(settings(addresses), 3, group="sizes").run(act):
-        assert "rank 2" in text
-        assert "4096" in text
-        assert "5000" in text
 
 
 def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
@@ -278,27 +240,6 @@ def test_reducers_that_are_not_there_are_named() -> None:
     group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)
     with pytest.raises(ReductionFailed, match=r"reducer 127\.0\.0\.1:1"):
         group.run(lambda rank, communicator: None)
-
-
-def test_closing_fails_what_is_under_way(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#exactness: a worker that leaves waits for nobody, and those that need it are told which
-    one left."""
-
-    def act(rank: int, communicator: Communicator) -> str:
-        array = inputs(1, rank, 4096, DType.FLOAT32)
-        first = issue(communicator, array, DType.FLOAT32)
-        assert first is not None
-        assert first.wait(ranks.PATIENCE)
-        if rank == 1:
-            return ""
-        second = issue(communicator, array, DType.FLOAT32)
-        assert second is not None
-        with pytest.raises(ReductionFailed) as caught:
-            second.wait(ranks.PATIENCE)
-        return str(caught.value)
-
-    told = Ranks(settings(addresses), 2, group="leaving").run(act)[0]
-    assert "rank 1 has left the group" in told
 
 
 def test_sums_over_tls(tmp_path: Path) -> None:

@@ -429,15 +429,6 @@ def test_what_comes_after_its_end_harms_nobody(kind_of: Make, reducers: Reducers
     assert transfer.unsent() == 0
 
 
-def test_it_returns_when_its_time_is_over(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: every wait has a limit."""
-    transfer, reducer = make(1, PLENTY), reducers()
-    attach(transfer, 0, reducer)
-    begun = time.monotonic()
-    assert transfer.run(0.03) == []
-    assert 0.03 <= time.monotonic() - begun < PATIENCE
-
-
 def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:
     """spec/reduction: tensors are neither copied nor kept, nor freed under the transfer."""
     transfer, reducer = make(1, PLENTY), reducers(4096)

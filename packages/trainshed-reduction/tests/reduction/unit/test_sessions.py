@@ -219,24 +219,6 @@ def test_who_leaves_early_is_named() -> None:
     assert desk.dismissed[members[0]] == desk.dismissed[members[1]] == "rank 2 has left the group"
 
 
-def test_after_a_rank_has_left_a_break_needs_the_others_only() -> None:
-    """spec/reduction#losses: they begin without it, and what it alone could bring is missed."""
-    desk = Desk()
-    members = desk.group(3)
-    for member in members:
-        desk.send(member)
-    desk.bye(members[2])
-    desk.lose(members[0])
-    assert members[1] in desk.dismissed
-    first, second = desk.join(0, 3, received=0), desk.join(1, 3, received=1)
-    assert desk.starts[first] == desk.starts[second] == 0
-    for member in (first, second):
-        desk.send(member)
-    assert first not in desk.dismissed
-    desk.send(second, operation=1)
-    assert desk.dismissed[first] == "rank 2 has left the group after operation 1"
-
-
 def test_when_all_have_left_the_name_is_free() -> None:
     """spec/reduction#losses: the same generation may make a group of the same name again."""
     desk = Desk()
