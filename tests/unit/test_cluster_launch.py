@@ -50,7 +50,7 @@ from trainshed.runtimes.port import PreparedRuntime
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
-PRIMARY, WORKER, SERVER, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
+PRIMARY, WORKER, SERVER = (ReplicaId(position, 0) for position in range(3))
 NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 
@@ -211,33 +211,6 @@ def config_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any] | None:
     return tf_config(spec, gang(spec).endpoints, replica, project_id="project-1")
 
 
-def test_skipped_pools_are_absent() -> None:
-    """spec/program#cluster_spec: absent from CLUSTER_SPEC, not empty lists; the job is a dictionary in public
-    spelling."""
-    found = cluster_of(FOUR_POOLS, ReplicaId(1, 1))
-    assert {pool: len(hosts) for pool, hosts in found["cluster"].items()} == {
-        "workerpool0": 1,
-        "workerpool1": 2,
-        "workerpool3": 1,
-    }
-    assert found["task"] == {"type": "workerpool1", "index": 1}
-    assert found["environment"] == "cloud"
-    assert found["job"]["workerPoolSpecs"][2] == {}
-
-
-def test_vertex_tf_config_only_for_more_than_one_replica() -> None:
-    """spec/program, facts/program#tf_config: with chief; the evaluator has a task and is in no cluster."""
-    assert config_of(SINGLE, PRIMARY) is None
-    assert cluster_spec(SINGLE, gang(SINGLE).endpoints, PRIMARY) is not None
-    evaluator = config_of(FOUR_POOLS, EVALUATOR)
-    assert evaluator is not None
-    assert set(evaluator["cluster"]) == {"chief", "worker"}
-    assert evaluator["task"]["type"] == "evaluator"
-    primary = config_of(FOUR_POOLS, PRIMARY)
-    assert primary is not None
-    assert (primary["task"]["type"], primary["task"]["index"]) == ("chief", 0)
-
-
 @pytest.mark.parametrize(
     ("version", "python", "name"),
     [
@@ -295,18 +268,6 @@ def test_reducers_are_in_cluster_spec_only() -> None:
     assert servers["task"]["type"] == "ps"
 
 
-def test_ranks() -> None:
-    """spec/program#ranks: primary 0, then the workers; WORLD_SIZE counts those; others have no rank."""
-    ranks = {str(r): rank(THIRTEEN, r) for r in THIRTEEN.replicas()}
-    assert [r.rank for r in ranks.values() if r is not None] == list(range(10))
-    assert {r.world_size for r in ranks.values() if r is not None} == {10}
-    assert ranks["workerpool2-0"] is None
-    assert "MASTER_ADDR" not in environ(THIRTEEN, SERVER)
-    worker = environ(THIRTEEN, WORKER)
-    assert worker["MASTER_ADDR"] == hostname(UID, THIRTEEN, PRIMARY)
-    assert worker["MASTER_PORT"] == "23456"
-
-
 def test_hostnames_are_the_jobs_own() -> None:
     """spec/program#hostnames: one id for all replicas of a job, another one for the next job."""
     names = [hostname(UID, FOUR_POOLS, replica) for replica in FOUR_POOLS.replicas()]
@@ -346,14 +307,6 @@ def test_expansion(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1"}) == expanded
 
 
-def test_job_dir_comes_last_as_two_arguments() -> None:
-    """spec/program#arguments."""
-    argv = arguments(BASIC, PRIMARY, environ(BASIC, PRIMARY))
-    assert argv[:3] == ("python3", "-m", "trainer.task")
-    assert argv[-2:] == ("--job-dir", "gs://bucket/job")
-    assert "$(HOME)" in argv
-
-
 def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
     """spec/runtimes#substitutes: by a variable, which the user can set otherwise, or say the opposite."""
     old_way = OldWay("LOADS_ALL", "1", unless="LOADS_LITTLE")
@@ -374,38 +327,6 @@ def test_environment_is_a_list_of_distinct_printable_pairs() -> None:
         for replica in replicas:
             names = [name for name, _ in environment(gang(spec), replica)]
             assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("spec", [VERTEX_TRIAL, ML_TRIAL], ids=["vertex", "ml"])
-def test_every_replica_of_a_trial_knows_its_number(spec: JobSpec) -> None:
-    """spec/tuning#measurements, facts/program: a text, in CLUSTER_SPEC, TF_CONFIG and CLOUD_ML_TRIAL_ID;
-    metrics file as in spec/program#cluster_spec."""
-    for replica in spec.replicas():
-        given = environ(spec, replica)
-        assert given["CLOUD_ML_TRIAL_ID"] == spec.trial
-        assert given["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
-        for name in {"CLUSTER_SPEC", "TF_CONFIG"} & set(given):
-            assert json.loads(given[name])["task"]["trial"] == spec.trial
-    assert cluster_spec(ML_TRIAL, gang(ML_TRIAL).endpoints, PRIMARY) is None
-    assert {"CLUSTER_SPEC", "TF_CONFIG"} <= set(environ(VERTEX_TRIAL, WORKER))
-
-
-def test_an_ml_trial_knows_its_tuning_job_and_its_metric() -> None:
-    """facts/program#variables: its own job is job_1.3, which its program knows as job_1."""
-    given = environ(ML_TRIAL, PRIMARY)
-    assert gang(ML_TRIAL).name.job_id == "job_1.3"
-    assert given["CLOUD_ML_JOB_ID"] == "job_1"
-    assert given["CLOUD_ML_HP_METRIC_TAG"] == "census_loss"
-    assert "CLOUD_ML_HP_METRIC_TAG" not in environ(VERTEX_TRIAL, PRIMARY)
-    assert environ(VERTEX_TRIAL, PRIMARY)["CLOUD_ML_JOB_ID"] == "42"
-
-
-def test_a_job_that_is_no_trial_hears_nothing_of_trials() -> None:
-    """facts/program#variables: programs take the variable for the sign that they are tuned."""
-    for spec in (FOUR_POOLS, THIRTEEN):
-        given = environ(spec, PRIMARY)
-        assert not {name for name in given if "TRIAL" in name or "HP_METRIC" in name}
-        assert "trial" not in json.loads(given["TF_CONFIG"])["task"]
 
 
 def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:

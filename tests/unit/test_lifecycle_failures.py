@@ -10,7 +10,6 @@ from trainshed.core.failure.messages import linked
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
-    Event,
     JobAdmitted,
     NodeLeft,
     Preempted,
@@ -21,7 +20,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
     StopReplicas,
 )
-from trainshed.core.lifecycle.machine import give_up, step
+from trainshed.core.lifecycle.machine import give_up
 from trainshed.core.lifecycle.replica_events import (
     NEVER_STARTED,
     Loss,
@@ -83,21 +82,6 @@ def test_a_retry_waits_until_nothing_of_the_attempt_lives_and_begins_in_the_same
     assert (life.job.attempt, life.job.phase) == (2, AttemptState.PREPARING)
     assert [r.node for r in life.job.replicas] == ["a", "b"]
     assert life.up().job.state is JobState.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("module", "signal", "status"),
-    [("trainer.task", 6, 6), ("trainer.task", 11, 11), (None, 6, 134), (None, 11, 139)],
-)
-def test_sigabrt_and_sigsegv_are_transient_and_published_as_each_kind_of_job_does(
-    module: str | None, signal: int, status: int
-) -> None:
-    """spec/failures#crashes: published as 6, 11 for package jobs, as 134, 139 for custom containers."""
-    life = Life(job(1, module=module)).up()
-    for _ in range(3):
-        life.exits(PRIMARY, signal=signal).up()
-    life.exits(PRIMARY, signal=signal)
-    assert f"a non-zero status of {status}." in failed(life)[1]
 
 
 def test_an_out_of_memory_of_a_child_alone_is_only_told() -> None:
@@ -166,14 +150,6 @@ def test_what_the_engine_will_never_start_is_not_tried_again() -> None:
     life.up()
     assert failed(life) == (9, "The job cannot be started here: Slurm refuses 64 CPUs on node1")
     assert life.job.attempt == 1 and life.rules == ["launch_rejected"]
-
-
-def test_a_package_that_cannot_be_installed_is_the_users_failure() -> None:
-    """spec/failures#rules, the user's program; it is not tried again."""
-    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)))
-    code, message = failed(life.see(PreparationFailed(1, "no such object gs://b/x", Cause.PACKAGE)))
-    assert code == 3
-    assert "no such object gs://b/x" in message
 
 
 def test_a_stock_out_that_is_told_twice_counts_once() -> None:
@@ -325,18 +301,6 @@ def test_an_ended_replica_does_not_come_back_to_a_node_that_was_left() -> None:
     life = Life(job(1, 1)).up().exits(WORKER).see(NodeLeft("b", "it is drained"))
     life.exits(PRIMARY, 139)
     assert [(r.node, r.avoid) for r in life.job.replicas] == [("a", ""), ("", "b")]
-
-
-def test_events_of_an_older_incarnation_change_nothing() -> None:
-    """spec/invariants#one-incarnation: incarnation numbers fence."""
-    life = Life(job(1)).up().loses(PRIMARY)
-    now = life.job
-    stale: tuple[Event, ...] = (
-        ReplicaStarted(1, PRIMARY, 1, life.now),
-        ReplicaExited(1, PRIMARY, 1, exited(0)),
-    )
-    for event in stale:
-        assert step(now, event, life.now).job == now
 
 
 def test_every_verdict_names_its_rule_its_effect_and_its_evidence() -> None:

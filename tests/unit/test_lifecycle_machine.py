@@ -24,9 +24,8 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
-from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import instructions
-from trainshed.core.names import Api
 
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HOUR = 3600 * SECOND
@@ -254,18 +253,3 @@ def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
     life = Life(job(1, output="gs://bucket/out")).up()
     life.see(CheckpointLooked(life.job.started + 4 * HOUR, None))
     assert "no_checkpoint" not in [e.kind for e in life.told]
-
-
-def test_ml_jobs_name_replicas_by_role() -> None:
-    """spec/failures#messages: replica names in messages."""
-    life = Life(job(1, 1, api=Api.ML)).up().exits(WORKER, 9).up()
-    assert life.job.error is not None
-    assert life.job.error.message.startswith(
-        "The replica worker 0 exited with a non-zero status of 9."
-    )
-
-
-def test_what_is_over_has_a_record_and_no_replica_that_lives() -> None:
-    life = Life(job(1, 1)).up().cancel().up()
-    assert all(r.state is ReplicaState.EXITED for r in life.job.replicas)
-    assert life.told[-1].kind == "cancelled"

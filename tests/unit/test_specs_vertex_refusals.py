@@ -249,11 +249,6 @@ def test_reducers_take_no_accelerators() -> None:
     assert "do not use accelerators" in found[f"{POOLS}[2].machine_spec.machine_type"]
 
 
-def test_reducers_only_in_the_third_pool() -> None:
-    found = violations(custom_job(pool(), container(imageUri=REDUCER)))
-    assert "third worker pool" in found[f"{POOLS}[1].container_spec.image_uri"]
-
-
 def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
     """spec/submit#refusals, spec/reduction: all that is wrong at once, each at its field; what only a started
     program knows is left alone."""

@@ -46,25 +46,6 @@ def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> N
     assert MetricsReader(FileStreams(tmp_path / "nowhere")).measurements(JOB) == ()
 
 
-def test_steps_ascend_and_several_metrics_of_one_are_one_measurement(
-    tmp_path: Path, reader: MetricsReader
-) -> None:
-    """spec/tuning#measurements: ascending by step, whatever the order of the reports; time since the trial's
-    start."""
-    write(
-        tmp_path,
-        start(100),
-        report(120, 20, loss=0.2),
-        report(110, 10, loss=0.5),
-        report(121, 20, acc=0.9),
-    )
-    assert reader.measurements(JOB) == (
-        Measurement((("loss", 0.5),), 10, 10 * SECOND),
-        Measurement((("acc", 0.9), ("loss", 0.2)), 20, 21 * SECOND),
-    )
-    assert reader.tags(JOB) == ("acc", "loss")
-
-
 def test_the_newest_value_wins_over_all_attempts(tmp_path: Path, reader: MetricsReader) -> None:
     """spec/tuning#measurements, spec/failures#lost-replicas: a trial whose job was restarted has measured
     again what its last attempt measured."""
@@ -168,6 +149,7 @@ def test_what_is_appended_counts_as_if_all_were_read_at_once(
         Measurement((("acc", 0.1), ("loss", 0.2)), 2, 70 * SECOND),
         Measurement((("acc", 0.7),), 3, 40 * SECOND),
     )
+    assert reader.tags(JOB) == ("acc", "loss")
 
 
 def test_a_file_that_became_shorter_or_went_is_read_anew(

@@ -22,7 +22,6 @@ from trainshed.core.study.spec import (
     StudySpec,
 )
 from trainshed.studies import advisor_client as client
-from trainshed.studies import advisor_process as process
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
 from trainshed.studies.port import (
@@ -365,13 +364,3 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
     assert Kind(kind) is Kind.PROPOSALS
     assert answers == answers[: head + length] * 2
     assert errors.count(b"hello from a library") == errors.count(b"and from its C code") == 2
-
-
-def test_every_answer_is_of_a_kind_that_the_client_knows() -> None:
-    """In this process, without pipes: failures are answers, too."""
-    good = frame(Kind.SUGGEST, SuggestCall(spec(), SEEN, 1, 7))
-    answer = process._answer(Kind.SUGGEST, good[HEAD.size :])  # pyright: ignore[reportPrivateUsage] # what `main` says
-    assert Kind(HEAD.unpack(answer[: HEAD.size])[0]) is Kind.PROPOSALS
-    for kind in (Kind.SUGGEST, Kind.SHOULD_STOP):
-        answer = process._answer(kind, b"{}")  # pyright: ignore[reportPrivateUsage] # the same
-        assert Kind(HEAD.unpack(answer[: HEAD.size])[0]) is Kind.FAILED

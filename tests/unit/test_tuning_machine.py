@@ -2,7 +2,6 @@
 jobs show leads to its next state."""
 
 import pytest
-from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.sim.tuning_play import Play
@@ -129,25 +128,6 @@ def test_the_final_measurement_is_the_last_or_the_best(selection: Selection, val
     final = subject.trials[1].final
     assert final is not None
     assert final.value(METRIC) == value
-
-
-def test_what_a_trial_measures_is_stored_while_it_runs_and_once() -> None:
-    """spec/tuning#trials: trial states in the job while it runs."""
-    subject = play().becomes(1, S.RUNNING).reports(1, 0.1, 0.2).look()
-    assert [one.step for one in subject.stored[1]] == [1, 2]
-    subject.reports(1, 0.3).look().look()
-    assert [one.step for one in subject.stored[1]] == [1, 2, 3]
-    assert subject.trials[1].state is TrialState.ACTIVE
-
-
-def test_a_value_that_comes_again_at_its_step_is_stored_once() -> None:
-    """Its time is that of the last report at the step, and that may have been another metric's."""
-    subject = play().becomes(1, S.RUNNING).reports(1, 0.1).look()
-    (first,) = subject.measured[1]
-    subject.measured[1] = (replace(first, elapsed=5 * SECOND),)
-    assert len(subject.look().stored[1]) == 1
-    subject.measured[1] = (replace(first, metrics=((METRIC, 0.2),)),)
-    assert len(subject.look().stored[1]) == 2
 
 
 # --- trials without a result ---
@@ -327,11 +307,6 @@ def test_a_trial_that_is_stopped_early_and_measured_nothing_is_not_held_against_
     assert subject.trials[1].state is TrialState.INFEASIBLE
     assert (subject.job.failed, subject.job.outcome) == (0, None)
     assert not subject.wrong()
-
-
-def test_a_trial_is_told_once_to_stop() -> None:
-    subject = play().becomes(1, S.RUNNING).reports(1, 0.1).look(stop=(1,)).look(stop=(1,))
-    assert subject.kinds.count("trial_stopping") == 1
 
 
 # --- the end of what there is to try ---

@@ -10,7 +10,7 @@ from trainshed.engines.port import EngineUnavailable
 
 def test_a_fast_writer_loses_nothing(house: Run) -> None:
     async def test(house: House) -> None:
-        count = 100_000
+        count = 20_000
         uid = await house.python(f"for i in range({count}): print('line number', i)")
         end = await house.exit(uid)
         assert end.exit.log_lines == count

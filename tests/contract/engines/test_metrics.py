@@ -53,18 +53,6 @@ def heard(house: House, uid: JobUid) -> bool:
     return MetricsWritten(uid, 1, PRIMARY) in house.events
 
 
-def test_measurements_are_told_while_the_trial_runs(house: Run) -> None:
-    """spec/tuning#measurements: read live; the program finds its file by the variable, at every level of
-    isolation."""
-
-    async def test(house: House) -> None:
-        uid = await trial(house, "report(3, 0.5); time.sleep(60)")
-        await house.until(lambda: heard(house, uid))
-        assert measured(house, uid) == [(3, 0.5)]
-
-    house(test)
-
-
 def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> None:
     """spec/invariants#last-lines-first."""
 

@@ -51,15 +51,6 @@ async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_a_created_job_is_read_back_as_it_was(store: Store) -> None:
-    job = await created(store, make_job(7, labels=(("team", "a"), ("x", ""))))
-    assert (await store.reader.job(job.name))[0] == job
-    assert (await store.reader.job_by_uid(job.uid))[0] == job
-    assert (await store.reader.find("job7"))[0] == job
-    assert await store.reader.timeline(job.uid) == (entry("created"),)
-    assert (await loaded(store, 7)) == LiveJob(job, 1)
-
-
 async def test_what_does_not_exist_is_not_found(store: Store) -> None:
     nobody = JobName(Api.ML, "p", "", "nobody")
     for call in (
@@ -124,38 +115,6 @@ async def test_a_taken_number_is_refused_and_leaves_the_name_free(store: Store) 
     with pytest.raises(Unavailable):
         await store.intake.create_job(make_job(1, "second"), [])
     await created(store, make_job(2, "second"))
-
-
-async def test_the_name_of_a_deleted_job_stays_reserved(store: Store) -> None:
-    job = await created(store, make_job(1, "once", api=Api.ML))
-    await finished(store, job)
-    assert await store.intake.delete_job(job.name, operation(1, str(job.name))) == job.uid
-    with pytest.raises(NotFound):
-        await store.reader.job(job.name)
-    with pytest.raises(AlreadyExists):
-        await store.intake.create_job(make_job(2, "once", api=Api.ML), [])
-    assert await store.reader.timeline(job.uid) == ()
-    assert await store.reader.jobs(JobQuery("p", None, None)) == ()
-    done = operation(1, str(job.name))
-    assert await store.reader.operation(done.name) == done
-
-
-async def test_delete_is_refused_while_the_job_lives(store: Store) -> None:
-    """spec/lifecycle#cancel: delete of a running job is refused."""
-    job = await created(store, make_job(1))
-    with pytest.raises(FailedPrecondition):
-        await store.intake.delete_job(job.name, operation(1))
-    with pytest.raises(NotFound):
-        await store.reader.operation(operation(1).name)
-    assert await loaded(store, 1)
-
-
-async def test_cancel_of_a_finished_job_is_refused(store: Store) -> None:
-    """spec/lifecycle#cancel: on a finished job cancel answers FAILED_PRECONDITION."""
-    job = await created(store, make_job(1))
-    await finished(store, job)
-    with pytest.raises(FailedPrecondition):
-        await store.intake.request_cancel(job.name, cancel())
 
 
 async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
@@ -389,21 +348,6 @@ async def test_etags_guard_label_changes(store: Store) -> None:
 
 async def uids(store: Store, query: JobQuery) -> list[int]:
     return [job.uid for job, _ in await store.reader.jobs(query)]
-
-
-async def test_lists_take_their_project_api_and_location(store: Store) -> None:
-    await created(store, make_job(1))
-    await created(store, make_job(2, location="europe-west4"))
-    await created(store, make_job(3, api=Api.ML))
-    await created(store, make_job(4, project_id="other"))
-    assert await uids(store, JobQuery("p", None, None)) == [3, 2, 1]
-    assert await uids(store, JobQuery("p", Api.VERTEX, None)) == [2, 1]
-    assert await uids(store, JobQuery("p", Api.VERTEX, "us-central1")) == [1]
-    assert await uids(store, JobQuery("p", None, "europe-west4")) == [2]
-    assert await uids(store, JobQuery("p", Api.ML, None)) == [3]
-    assert await uids(store, JobQuery("p", Api.ML, "")) == [3]
-    assert await uids(store, JobQuery("none", None, None)) == []
-    assert await uids(store, JobQuery("", None, None)) == [4, 3, 2, 1]
 
 
 async def test_pages_are_stable_while_jobs_come_and_go(store: Store) -> None:
