@@ -69,6 +69,12 @@ KILLED = exited(signal=9, ended=BEFORE)
 LATE = exited(0, ended=AFTER)
 STOPPED = exited(0, ended=AFTER, stopped=True)
 
+DIFFERENT = (
+    *((DrillKind.KILL, target) for target in (PRIMARY, WORKER)),
+    (DrillKind.MAINTENANCE, PRIMARY),
+    (DrillKind.PREEMPT, WORKER),
+)
+
 Making = Callable[[Job], Iterator[Event]]
 
 
@@ -295,18 +301,16 @@ def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    # What a drill does with its target differs for three of them: each kind once, and one of these twice.
+    # To the machine one fault of a replica is like another, and so is one of an attempt.
     ("kind", "target"),
     [
         pytest.param(
             kind,
             target,
             id=f"{kind}-{target}",
-            marks=[]
-            if (target == PRIMARY) == (position % 2 == 0) or kind is DrillKind.KILL
-            else [pytest.mark.soak],
+            marks=[] if (kind, target) in DIFFERENT else [pytest.mark.soak],
         )
-        for position, kind in enumerate(DrillKind)
+        for kind in DrillKind
         for target in (PRIMARY, WORKER)
     ],
 )

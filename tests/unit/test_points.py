@@ -19,15 +19,6 @@ def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
 
 
-async def test_points_are_read_in_the_order_of_their_steps(tmp_path: Path) -> None:
-    files = PointFiles(tmp_path / "points")
-    await files.append(7, [(1, points(3, 1)), (2, points(9))])
-    await files.append(7, [(1, points(2))])
-    assert await files.read(7, [1, 3]) == {1: points(1, 2, 3), 3: []}
-    assert await PointFiles(tmp_path / "points").read(7, [2]) == {2: points(9)}
-    assert await files.read(8, [1]) == {1: []}
-
-
 async def test_what_is_written_again_counts_once_and_the_last_value_counts(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(1, 2))])

@@ -99,7 +99,7 @@ SIMPLE = Job(
 )
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=45, deadline=None)
 @given(st.one_of(st.from_type(Job), st.from_type(TuningJob), st.from_type(Pipeline)))
 def test_every_work_comes_back_as_it_was(job: Work) -> None:
     kind = work_kind(job)

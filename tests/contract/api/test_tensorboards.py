@@ -1,7 +1,6 @@
 """`aiplatform` v1 TensorboardService over REST against a real store (facts/experiments#tensorboards,
 facts/experiments#points)."""
 
-import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
@@ -186,18 +185,6 @@ async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
     assert fields(answer) == {"requests"}
     made = await ok(house, "POST", path, {"requests": requests[:1000]})
     assert len(made["tensorboardRuns"]) == 1000
-
-
-async def test_writers_of_one_run_lose_nothing(house: House) -> None:
-    run = await run_made(house)
-    loss = await series_made(house, run)
-    await asyncio.gather(
-        *(
-            ok(house, "POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (step, 1.0))]})
-            for step in range(40)
-        )
-    )
-    assert [step for step, _ in await values(house, f"{run}/timeSeries/{loss}")] == list(range(40))
 
 
 async def test_every_fault_is_named(house: House) -> None:

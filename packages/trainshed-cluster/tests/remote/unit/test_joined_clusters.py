@@ -202,17 +202,6 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
     await joined.close()
 
 
-async def test_where_no_cluster_answers_at_the_start_each_is_named() -> None:
-    joined, east, _ = two(down=True)
-    east.down = True
-    await joined.start()
-    assert [one.cause for one in joined.report().nodes] == [
-        "cluster east does not answer: no answer",
-        "cluster west does not answer: no answer",
-    ]
-    await joined.close()
-
-
 async def test_a_cluster_that_can_never_be_asked_is_a_mistake_of_the_settings() -> None:
     joined, east, west = two()
     west.refusal = "there is no command salloc"
@@ -241,17 +230,6 @@ async def test_one_cluster_alone_is_waited_for_too_and_its_nodes_keep_their_name
     assert await joined.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]) == Hold(HOLD, "12", ("n1",))
     with pytest.raises(ClusterRefused, match=r"^nobody's"):
         await joined.owner("", "n1")
-    await joined.close()
-
-
-async def test_news_of_any_cluster_are_told_with_all_that_is_known() -> None:
-    joined, _, west = two()
-    await joined.start()
-    west.found = a_report("n2", 9.0)
-    west.changes.put_nowait(west.found)
-    async for report in joined.watch():
-        assert [one.node.name for one in report.nodes] == ["east.n1", "west.n2"]
-        break
     await joined.close()
 
 
