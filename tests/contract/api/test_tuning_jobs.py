@@ -8,7 +8,7 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import fields, violations
 from tests.unit.specs_requests import custom_job, pool
-from tests.unit.test_specs_tuning import STUDY, tuning_job
+from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
@@ -146,56 +146,11 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
     assert (await house.call("GET", JOBS)).json == {}
 
 
-async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """spec/submit#refusals."""
-    study = STUDY | {"algorithm": "GUESSING"}
-    asked = tuning_job(displayName="", studySpec=study, surprise=1)
-    found = fields(await house.call("POST", JOBS, asked))
-    assert {
-        "hyperparameter_tuning_job.study_spec.algorithm",
-        "hyperparameter_tuning_job.surprise",
-        "display_name",
-    } <= set(found)
-
-
 async def test_more_trials_than_the_setting_allows(house: House) -> None:
     """facts/tuning#metrics: a study has at most 1,000 trials; here that is a setting."""
     assert list(violations(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001)))) == [
         "max_trial_count"
     ]
-
-
-async def test_cancel_is_an_intent_and_too_late_for_one_that_is_over(house: House) -> None:
-    """spec/lifecycle#cancel: cancel."""
-    name = await created(house)
-    for _ in range(2):
-        assert (await house.call("POST", f"/v1/{name}:cancel")).json == {}
-    assert house.woken == [1000, 1000, 1000]
-    await ended(house, name, JobState.CANCELLED)
-    answer = await house.call("POST", f"/v1/{name}:cancel")
-    assert answer.error["status"] == "FAILED_PRECONDITION"
-
-
-async def test_delete_answers_a_finished_operation(house: House) -> None:
-    name = await created(house)
-    assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
-    await ended(house, name)
-    done = (await house.call("DELETE", f"/v1/{name}")).json
-    assert done["done"] is True
-    assert done["response"]["@type"].endswith("google.protobuf.Empty")
-    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
-    assert (await house.call("GET", f"/v1/{name}")).status == 404
-
-
-async def test_a_name_of_another_collection_is_not_found_and_said_to_be_one(house: House) -> None:
-    name = await created(house)
-    job_id = name.rpartition("/")[2]
-    answer = await house.call("GET", f"{LOCATION}/customJobs/{job_id}")
-    assert answer.status == 404
-    custom = (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
-    for method in ("GET", "DELETE"):
-        answer = await house.call(method, f"{JOBS}/{custom.rpartition('/')[2]}")
-        assert answer.status == 404
 
 
 async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
