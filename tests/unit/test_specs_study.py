@@ -223,25 +223,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         ),
         f"{CONDITIONAL}[0].parent_int_values.values[1]",
     ),
-    "child like its parent": (
-        study(
-            categorical(
-                "c", conditionalParameterSpecs=[child(integer("c"), parentCategoricalValues=A)]
-            )
-        ),
-        f"{CONDITIONAL}[0].parameter_spec.parameter_id",
-    ),
-    "children that share a value": (
-        study(
-            categorical(
-                conditionalParameterSpecs=[
-                    child(integer(), parentCategoricalValues={"values": ["a", "b"]}),
-                    child(double("n"), parentCategoricalValues=A),
-                ]
-            )
-        ),
-        f"{CONDITIONAL}[1].parameter_spec.parameter_id",
-    ),
     "child like a parameter of the top": (
         study(
             categorical(conditionalParameterSpecs=[child(integer(), parentCategoricalValues=A)]),

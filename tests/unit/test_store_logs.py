@@ -201,15 +201,6 @@ def test_what_one_follower_read_another_one_does_not_read_again(
     assert read_on(third, recent=recent) == ["workerpool0-0/1/1"]
 
 
-def test_a_follower_goes_on_into_the_next_attempt_even_if_the_clock_went_back(
-    tmp_path: Path,
-) -> None:
-    write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)])
-    write(tmp_path, PRIMARY, [stored(n, T0 - 100 + n) for n in range(3)], attempt=2)
-    expected = [f"workerpool0-0/{attempt}/{n}" for attempt in (1, 2) for n in range(3)]
-    assert read_on(onward(tmp_path), most=1) == expected
-
-
 def test_removal(tmp_path: Path) -> None:
     write(tmp_path, PRIMARY, [stored(0, T0)])
     asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).remove(UID))

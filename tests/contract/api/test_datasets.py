@@ -277,8 +277,6 @@ async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
         (path, pipeline("404"), "dataset_id"),
         (elsewhere, pipeline(table), "dataset_id"),
         (path, pipeline(images), "dataset_id"),
-        (path, pipeline(table, predefinedSplit={}), "predefined_split.key"),
-        (path, pipeline(table, timestampSplit={"key": "k"}), "timestamp_split"),
     ):
         assert f"input_data_config.{field}" in fields(await house.call("POST", place, asked))
 

@@ -99,23 +99,6 @@ def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
     assert transfer.acknowledged == [1]
 
 
-def test_partial_writes(make: Make, reducers: Reducers) -> None:
-    """spec/reduction: frames arrive whole however little the system takes at a time."""
-    transfer, reducer = make(1, PLENTY), reducers(4096)
-    attach(transfer, 0, reducer)
-    sent = [random.Random(1).randbytes(4 * size) for size in (250_000, 1, 7, 100_000, 3)]
-    for index, payload in enumerate(sent):
-        transfer.push(0, chunk(0, index, bytearray(payload)))
-    transfer.run(0)
-    assert 0 < transfer.unsent() <= 5
-    while transfer.unsent():
-        transfer.run(0)
-        reducer.read(3001)
-    settle(transfer, [reducer])
-    assert [frame.payload for frame in reducer.arrived] == sent
-    assert [frame.header.chunk for frame in reducer.arrived] == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("piece", [1, 47, 48, 49, 147, 148, 149, 400])
 def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
     """spec/reduction#exactness: a result is in its place whole or not at all, wherever the stream is cut."""
