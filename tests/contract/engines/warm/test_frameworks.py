@@ -32,8 +32,8 @@ pytestmark = pytest.mark.soak
 class FrameworkRuntime(Runtime):
     """The newest one of a family as the service builds it, with the programs in a layer."""
 
-    def __init__(self, place: Path, sheet: Sheet, python: str) -> None:
-        built = Inventory(CACHE, now=time.time_ns).build(sheet.family, print, python=python)
+    def __init__(self, place: Path, sheet: Sheet) -> None:
+        built = Inventory(CACHE, now=time.time_ns).build(sheet.family, print)
         minor = parse_minor(built.python)
         assert minor is not None and built.built is not None
         interpreter = Interpreters(CACHE / "interpreters.json").get(minor)
@@ -50,20 +50,14 @@ class FrameworkRuntime(Runtime):
 
 
 @pytest.mark.parametrize(
-    ("sheet", "python"),
-    [
-        pytest.param(PYTORCH, "", id="pytorch"),
-        pytest.param(SCIKIT_LEARN, "", id="scikit-learn"),
-        pytest.param(XGBOOST, "", id="xgboost"),
-        pytest.param(TENSORFLOW, "", id="tensorflow"),
-    ],
+    "sheet", [PYTORCH, SCIKIT_LEARN, XGBOOST, TENSORFLOW], ids=lambda sheet: sheet.family
 )
 def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
-    house: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet, python: str
+    house: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
 ) -> None:
     # Cold, it took 18 s on a busy machine.
     monkeypatch.setattr(conftest, "PATIENCE", 180.0)
-    runtime = FrameworkRuntime(tmp_path, sheet, python)
+    runtime = FrameworkRuntime(tmp_path, sheet)
 
     @namespaced
     async def test(house: House) -> None:
