@@ -4,7 +4,6 @@ link."""
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ def able() -> None:
             pass
     except CannotRun as why:
         pytest.skip(f"the benchmark's network is NOT tested: {why}")
-
-
-@pytest.fixture
-def dead() -> Iterator[int]:
-    """The id of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", "pass"])
-    process.wait()
-    yield process.pid
 
 
 def namespaces() -> str:
@@ -62,26 +53,3 @@ def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> N
     assert min(sample.seconds) > 0.8 * bounds.reducers
     assert sample.reducer_seconds > 0
     assert f"{network.PREFIX}{os.getpid()}-" not in namespaces()
-
-
-@pytest.mark.usefixtures("able")
-def test_what_a_killed_run_has_left_is_cleared_by_the_next(dead: int) -> None:
-    """Namespaces of a dead run, and what still runs in them, and nobody else's."""
-    mine, theirs = f"{network.PREFIX}{dead}-w0", f"other{dead}-w0"
-    for name in (mine, theirs):
-        subprocess.run(["ip", "netns", "add", name], check=True)
-    left = subprocess.Popen(
-        ["ip", "netns", "exec", mine, "sh", "-c", "echo is in; exec sleep 60"],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert left.stdout is not None
-        assert left.stdout.readline() == b"is in\n"
-        network.clear_leftovers()
-        assert left.wait(10) != 0
-        assert mine not in namespaces()
-        assert theirs in namespaces()
-    finally:
-        left.kill()
-        left.wait()
-        subprocess.run(["ip", "netns", "delete", theirs], check=True)
