@@ -37,11 +37,11 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 848,
-    "modules that one machine needs": 714,
-    "lines": 142_100,
-    "lines that one machine needs": 119_200,
-    "lines of code": 100_500,
+    "modules": 843,
+    "modules that one machine needs": 709,
+    "lines": 141_500,
+    "lines that one machine needs": 118_600,
+    "lines of code": 100_100,
     "lines of code on the way of a start": 11_750,
     "lines of tests": 115_500,
     "settings of the service": 50,

@@ -56,8 +56,8 @@ def main() -> None:
         if (missing.name or "").startswith(_NAME):
             raise
         raise SystemExit(
-            f"Error: This needs the service, and only its client is installed ({missing.name} is missing): pip "
-            "install 'trainshed[service]'"
+            f"Error: This needs the service, and only its client is installed ({missing.name} is missing): "
+            "pip install 'trainshed[service]'"
         ) from None
 
 
