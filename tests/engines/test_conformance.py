@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.engines.cut_nodes import cut_off, rejoin
 from tests.engines.simulated_lab import SimLab
 from tests.soaks import KILLS, KILLS_OF_LOCAL
 from trainshed.engines.conformance.lab import Lab, LabWithNodes
@@ -39,12 +40,10 @@ class LocalLab(LabWithNodes):
         return partial(LocalEngine, self._data, self._options)
 
     async def cut_off(self, engine: Engine, node: str) -> None:
-        assert isinstance(engine, LocalEngine)
-        await engine.partition(node)
+        self._stopped = cut_off(self._data, node)
 
     async def reconnect(self, engine: Engine, node: str) -> None:
-        assert isinstance(engine, LocalEngine)
-        await engine.heal(node)
+        rejoin(self._stopped)
 
 
 class TestLocal(Conformance):

@@ -13,8 +13,10 @@ from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import Point
 
@@ -46,6 +48,25 @@ async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
         f"{curve['run']}:{curve['tag']}": [point["value"] for point in curve["points"]]
         for curve in answer["curves"]
     }
+
+
+async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: House) -> None:
+    """spec: by epochs, with what was measured on other data as runs."""
+    name = await created(house)
+    await house.happen(
+        name, JobAdmitted(()), RuntimePrepared(1), ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+    )
+    lines = [f"epoch {n}/3 loss: {1 / n} - val_loss: nan" for n in (1, 2, 3)]
+    house.write_log(
+        1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines))
+    )
+    train, validation = (await ok(house, "GET", f"{CURVES}?points=2"))["curves"]
+    assert (train["run"], train["tag"], train["unit"], train["count"]) == ("", "loss", "epoch", 3)
+    assert [(point["step"], point["value"]) for point in train["points"]] == [(1, 1), (3, 1 / 3)]
+    assert validation["run"] == "validation" and validation["points"][0]["value"] == "NaN"
+    assert list(await shown(house, run="validation")) == ["validation:loss"]
+    await logged(house, "", "accuracy", 0.5)
+    assert list(await shown(house)) == [":accuracy"]
 
 
 async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from html import unescape
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
-from trainshed.core.lifecycle.events import JobAdmitted
-from trainshed.core.names import JobUid
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
 
 pytestmark = pytest.mark.anyio
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
@@ -84,6 +86,28 @@ async def test_nothing_that_a_program_or_a_client_wrote_is_html(
     assert "red \ufffdabc" in text
     lines = (await browser.get(f"/jobs/{uid}/lines?limit=10")).json["lines"]
     assert [line[3] for line in lines] == [EVIL, "red \ufffdabc"]
+
+
+async def test_the_page_of_a_job_begins_with_what_it_measures(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    uid = await submit(house)
+    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    await house.happen(name, JobAdmitted(()), RuntimePrepared(1), started)
+    lines = [f"epoch {n}/9 lr 0.1 loss: {1 / n} - val_loss: {2 / n}" for n in (1, 2)]
+    house.write_log(int(uid), "workerpool0-0", *((START + n, line) for n, line in enumerate(lines)))
+    page = await browser.get(f"/jobs/{uid}")
+    drawn = [
+        json.loads(unescape(data))
+        for data in re.findall(r'data-curves="([^"]+)"', page.body.decode())
+    ]
+    both = [["train", [1, 0.5]], ["validation", [2, 1]]]
+    assert drawn == [
+        {"at": [1, 2], "lines": both, "label": "Epoch"},
+        {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch"},
+    ]
+    assert "loss train 0.5 validation 1" in text_of(page)
 
 
 async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, processes_marked
 from tests.contract.engines.test_stock import stocked
+from tests.engines.cut_nodes import cut_off, rejoin
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.engines.port import (
-    EngineUnavailable,
     NodeChanged,
     NodeState,
     ReplicaReport,
@@ -107,9 +107,7 @@ def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
         await other.start()
         await house.engine.launch([house.plan(uid, *_alone(place, 1), buckets=buckets)])
         await house.line(uid, lambda text: text == "up")
-        await house.engine.partition("local-1")
-        with pytest.raises(EngineUnavailable, match="local-1 does not answer"):
-            await house.allocate(house.job(), node="local-1")
+        stopped = cut_off(house.data, "local-1")
         gone = await house.changed("local-1", NodeState.GONE)
         lost = await house.end(uid)
         assert isinstance(lost, ReplicaLost)
@@ -123,7 +121,7 @@ def test_a_node_that_stops_answering_is_gone_until_nothing_is_left_on_it(
         assert moved[0].node == "local-0"
         again = house.plan(uid, *_alone(place, 2), buckets=buckets, incarnation=2)
         await house.engine.launch([again])
-        await house.engine.heal("local-1")
+        rejoin(stopped)
         await house.changed("local-1", NodeState.UP)
         await house.until(lambda: witness.read_text() == "1\n2\n")
         with witness.open() as file, pytest.raises(BlockingIOError):

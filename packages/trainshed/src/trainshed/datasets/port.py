@@ -1,4 +1,5 @@
-"""The port through which the controller has a dataset's splits written before a job starts."""
+"""The port through which the controller has a dataset's splits written before a job starts, and the messages
+to and from the process that writes them."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -78,3 +79,22 @@ class SplitFiles(Protocol):
     async def write(self, plan: SplitPlan, account: Account, progress: Progress) -> Written:
         """Write the splits, and return once their manifest is written. Raises DataRefused, DataUnwritten."""
         ...
+
+
+class Request(Struct, frozen=True):
+    """What to write, through which socket of the buckets, and with whose rights. The process dies with
+    `parent`."""
+
+    socket: str
+    account: Account
+    plan: SplitPlan
+    parent: int
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """One line of the process: a line of progress, or at the end exactly one of the other fields."""
+
+    progress: str = ""
+    refused: str = ""
+    failed: str = ""
+    written: Written | None = None

@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from trainshed.datasets.messages import Answer, Request
-from trainshed.datasets.port import DataRefused, DataUnwritten
+from trainshed.datasets.port import Answer, DataRefused, DataUnwritten, Request
 from trainshed.datasets.step import write_splits
 from trainshed.datasets.storage import Storage
 from trainshed.replica.system import kernel

@@ -14,8 +14,15 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from trainshed.core.datasets.plans import SplitPlan
-from trainshed.datasets.messages import Answer, Request
-from trainshed.datasets.port import Account, DataRefused, DataUnwritten, Progress, Written
+from trainshed.datasets.port import (
+    Account,
+    Answer,
+    DataRefused,
+    DataUnwritten,
+    Progress,
+    Request,
+    Written,
+)
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""Finds how far programs are when somebody asks, and remembers it, so that later looks read only what is new.
+"""Reads the logs of programs when somebody asks, and remembers what follows from them, so that later looks
+read only what is new.
 
 Nothing is read of a job that nobody asks about. The first look samples the job's whole log, so that it does
 not matter who looked before, or whether the service was away.
@@ -6,38 +7,46 @@ not matter who looked before, or whether the service was away.
 
 import asyncio
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
 
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.progress import Estimate, Tracker, totals_of
+from trainshed.core.printed_measures import Measures
+from trainshed.core.progress import Tracker, totals_of
 from trainshed.core.streams import StreamSource
-from trainshed.core.units import Nanos
-from trainshed.store.logs.progress import Place
+from trainshed.store.logs.progress import FEW, Place, Sample
 from trainshed.store.logs.reader import LogReader
 
-_MOST: Final = 4096
-"""Most jobs that are remembered: some 20 kB each."""
+_MOST_TRACKED: Final = 4096
+"""Most jobs whose progress is remembered: some 20 kB each."""
+_MOST_MEASURED: Final = 500
+"""Most jobs whose measures are remembered: some 200 kB each at most."""
+_WHOLE: Final = 1 << 20
+"""Bytes of a log of which all is read for its measures: an epoch may be named only once, long before them."""
+_AT_ONCE: Final = 500
+"""Lines that are looked at on the event loop: some milliseconds."""
 _SECOND: Final = 10**9
 
 
-class Known(Struct, frozen=True):
-    """How far a job's primary program is."""
+class Taker(Protocol):
+    """What takes the lines of one program."""
 
-    #: The last line that it printed; "" = none.
-    last_line: str = ""
-    #: None = nothing was counted.
-    estimate: Estimate | None = None
+    def feed(self, at: float, text: str) -> None: ...
+    def restarted(self) -> None: ...
 
 
-class _Followed(Struct):
-    """The state of reading one job's log."""
+T = TypeVar("T", bound=Taker)
+
+
+class Followed(Struct, Generic[T]):
+    """The state of reading the log of a job's primary program."""
 
     attempt: int
     incarnation: int
-    tracker: Tracker
+    taker: T
     #: The place up to which its log was read.
     place: Place = field(default_factory=Place)
     #: The last line that was read; "" = none yet.
@@ -46,33 +55,35 @@ class _Followed(Struct):
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class ProgressBook:
-    """Remembers how far jobs are, for the `most` jobs that somebody asked about last."""
+class LogBook(Generic[T]):
+    """Remembers what follows from the logs of the `most` jobs that somebody asked about last. `make`: makes
+    what takes the lines of a job's primary. `whole`: bytes of new lines that are read completely."""
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, make: Callable[[Job, Replica], T], most: int, whole: int = FEW) -> None:
+        self._make = make
+        self._whole = whole
         self._most = most
-        self._followed: OrderedDict[JobUid, _Followed] = OrderedDict()
+        self._followed: OrderedDict[JobUid, Followed[T]] = OrderedDict()
 
-    async def look(self, logs: LogReader, job: Job, now: Nanos) -> Known:
-        """Return how far a running job is; `now` in ns. Reads a bounded number of bytes."""
+    async def look(self, logs: LogReader, job: Job) -> Followed[T]:
+        """Return what is known of a job, which has begun. Reads a bounded number of bytes."""
         replica = _primary(job)
         followed = self._of(job, replica)
         async with followed.lock:
             source = StreamSource(job.uid, followed.attempt, replica.id)
-            sample = await logs.sampled(source, followed.place)
+            sample = await logs.sampled(source, followed.place, self._whole)
             followed.place = sample.place
             followed.last_line = sample.last or followed.last_line
-            for at, text in sample.lines:
-                followed.tracker.feed(at / _SECOND, text)
-        return Known(followed.last_line, followed.tracker.estimate(now / _SECOND))
+            if len(sample.lines) > _AT_ONCE:
+                await asyncio.to_thread(_feed, followed.taker, sample)
+            else:
+                _feed(followed.taker, sample)
+        return followed
 
-    def _of(self, job: Job, replica: Replica) -> _Followed:
+    def _of(self, job: Job, replica: Replica) -> Followed[T]:
         followed = self._followed.get(job.uid)
         if followed is None:
-            began = replica.started / _SECOND if replica.started else None
-            program = job.spec.pool(replica.id.pool).program
-            tracker = Tracker(began, totals_of((*program.command, *program.args)))
-            followed = _Followed(job.attempt, replica.incarnation, tracker)
+            followed = Followed(job.attempt, replica.incarnation, self._make(job, replica))
             self._followed[job.uid] = followed
             if len(self._followed) > self._most:
                 self._followed.popitem(last=False)
@@ -80,9 +91,34 @@ class ProgressBook:
             if followed.attempt != job.attempt:
                 followed.place = Place()
             followed.attempt, followed.incarnation = job.attempt, replica.incarnation
-            followed.tracker.restarted()
+            followed.taker.restarted()
         self._followed.move_to_end(job.uid)
         return followed
+
+
+def progress_book(most: int = _MOST_TRACKED) -> LogBook[Tracker]:
+    """Return the book of how far programs are."""
+
+    def tracker(job: Job, replica: Replica) -> Tracker:
+        began = replica.started / _SECOND if replica.started else None
+        program = job.spec.pool(replica.id.pool).program
+        return Tracker(began, totals_of((*program.command, *program.args)))
+
+    return LogBook(tracker, most)
+
+
+def measures_book() -> LogBook[Measures]:
+    """Return the book of what programs print of what they measure."""
+    return LogBook(
+        lambda _, replica: Measures(was_restarted=replica.incarnation > 1),
+        _MOST_MEASURED,
+        _WHOLE,
+    )
+
+
+def _feed(taker: Taker, sample: Sample) -> None:
+    for at, text in sample.lines:
+        taker.feed(at / _SECOND, text)
 
 
 def _primary(job: Job) -> Replica:

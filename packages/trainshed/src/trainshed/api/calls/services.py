@@ -9,13 +9,15 @@ from msgspec import Struct, field
 from trainshed.access.book import AccessBook
 from trainshed.access.principals import Bearer, Principal
 from trainshed.access.sealing import Sealer
-from trainshed.api.calls.progress import ProgressBook
+from trainshed.api.calls.progress import LogBook, measures_book, progress_book
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.api.calls.view_links import ViewLinks
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.printed_measures import Measures
+from trainshed.core.progress import Tracker
 from trainshed.core.resume.traffic import Access
 from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
@@ -412,7 +414,9 @@ class Services(Struct, frozen=True):
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: Progress of the programs that somebody has asked about.
-    progress: ProgressBook = field(default_factory=ProgressBook)
+    progress: LogBook[Tracker] = field(default_factory=progress_book)
+    #: What their programs have printed of their measures.
+    measures: LogBook[Measures] = field(default_factory=measures_book)
     #: Log lines that were read a moment ago, for others who follow the same log.
     recent_texts: RecentTexts = field(default_factory=RecentTexts)
     #: The operations that callers of `v1beta1` were given, for all transports.

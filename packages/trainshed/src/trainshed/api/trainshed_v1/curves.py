@@ -1,7 +1,7 @@
-"""The curves of a job, thinned (facts/experiments#curves)."""
+"""The curves of a job, thinned (facts/experiments#curves): of its event files, else of what it printed."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from trainshed.api.calls.timestamps import text_micros
@@ -9,9 +9,11 @@ from trainshed.api.resources.jobs import find_work, jobs_below
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
+from trainshed.core.printed_measures import Measures
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.log_directories import log_directory
 from trainshed.core.tensorboards.records import Point
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import curves as records
 
 _MOST_POINTS: Final = 1000
@@ -48,6 +50,9 @@ async def curves(call: JsonCall) -> records.JobCurves:
             continue
         points = await services.points.read(job.uid, [curve.uid for curve in series], most)
         views += [_view(job, curve, points[curve.uid]) for curve in series]
+    if not views and isinstance(work, Job) and work.started:
+        known = await services.measures.look(services.logs, work)
+        views = [view for view in _printed(work, known.taker, most) if passes(view)]
     return records.JobCurves(
         job=str(work.name),
         log_directory=log_directory(work.spec) if isinstance(work, Job) else "",
@@ -56,7 +61,30 @@ async def curves(call: JsonCall) -> records.JobCurves:
     )
 
 
-def _chooser(call: JsonCall) -> Callable[[CurveSeries], bool]:
+def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCurve]:
+    for series in measures.series:
+        part = "" if series.part == "train" else series.part
+        count = min(len(series.points), most)
+        step = (len(series.points) - 1) / max(count - 1, 1)
+        points = [series.points[round(number * step)] for number in range(count)]
+        yield records.JobCurve(
+            job=str(job.name),
+            run=part,
+            tag=series.measure,
+            unit=series.unit,
+            count=len(series.points),
+            points=tuple(
+                records.CurvePoint(
+                    step=point.step,
+                    at=text_micros(Nanos(round(point.at * 1e9))),
+                    value=_number(point.value),
+                )
+                for point in points
+            ),
+        )
+
+
+def _chooser(call: JsonCall) -> Callable[[CurveSeries | records.JobCurve], bool]:
     runs, tags = (frozenset(call.query.get(name, ())) for name in ("run", "tag"))
     return lambda curve: (not runs or curve.run in runs) and (not tags or curve.tag in tags)
 

@@ -37,7 +37,8 @@ async def progress_of(services: Services, work: Work) -> records.Progress | None
         return None
     if work.state is not JobState.RUNNING:
         return None
-    estimate = (await services.progress.look(services.logs, work, services.now())).estimate
+    known = await services.progress.look(services.logs, work)
+    estimate = known.taker.estimate(services.now() / 1e9)
     if estimate is None:
         return None
     return records.Progress(
@@ -73,8 +74,8 @@ async def glance(services: Services, work: Work, etag: str) -> records.Glance:
 async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
     if job.state is not JobState.RUNNING:
         return records.Glance(waits=waits)
-    known = await services.progress.look(services.logs, job, services.now())
-    estimate = known.estimate or NOT_KNOWN
+    known = await services.progress.look(services.logs, job)
+    estimate = known.taker.estimate(services.now() / 1e9) or NOT_KNOWN
     return records.Glance(
         waits=waits,
         last_line=known.last_line[:_LONGEST],

@@ -2,9 +2,10 @@
 
 import json
 import shlex
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.pages.timelines import chart
@@ -12,11 +13,13 @@ from trainshed.console.rendering import epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
+from trainshed.core.printed_measures import named
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.capacity import Explanation
+from trainshed.wire.trainshed_v1.curves import CurvePoint, JobCurve, JobCurves
 from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
@@ -39,6 +42,15 @@ _GIVEN: Final = (
     *("parallelTrialCount", "maxFailedTrialCount", "jobId", "trainingInput"),
 )
 """Fields of a job's resource that clients give; all others are set by the service."""
+
+
+_POINTS: Final = 400
+"""Most points of a line."""
+_CHARTS: Final = 8
+_LINES: Final = 8
+"""Most lines of a chart."""
+_ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "samples per second")
+"""What is drawn last."""
 
 
 async def describe(visit: Visit, job: str = "") -> JobDescription:
@@ -69,8 +81,8 @@ def head(visit: Visit, job: JobDescription, tab: str) -> Part:
 
 
 async def overview(visit: Visit) -> View:
-    """`/jobs/J`: why the job failed or waits, its replicas, the chart of its attempts, its last lines and its
-    timeline."""
+    """`/jobs/J`: why the job failed or waits, what it measures, its replicas, the chart of its attempts, its
+    last lines and its timeline."""
     job = await describe(visit)
     timeline = await visit.get(Timeline, of_job(job.uid, "/timeline"))
     # The page of a pipeline shows the replicas and lines of the job that it runs, once there is one.
@@ -78,8 +90,10 @@ async def overview(visit: Visit) -> View:
     runs_timeline = timeline
     if runs is not job:
         runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
-    tail = LogPage()
+    tail, charts = LogPage(), None
     if runs.replicas is not UNSET:
+        measured = await visit.get(JobCurves, of_job(runs.uid, "/curves"), points=str(_POINTS))
+        charts = _curve_charts(measured)
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
     wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
@@ -89,6 +103,7 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
+        "curves": Part("_job_curves.html", {"uid": runs.uid, "charts": charts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", of_runs | _tail(runs, tail, is_live=is_live)),
@@ -148,6 +163,64 @@ def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
         "more": len(timeline.entries) - len(entries),
         "is_whole": is_whole,
     }
+
+
+class Chart(Struct, frozen=True):
+    """One measure over its steps."""
+
+    name: str
+    #: The last value of each line, by the line's name.
+    latest: tuple[tuple[str, str], ...]
+    #: For the script that draws it.
+    data: str
+
+
+class Charts(Struct, frozen=True):
+    """The charts of a job."""
+
+    shown: tuple[Chart, ...]
+    left_out: int
+
+
+def _curve_charts(curves: JobCurves) -> Charts:
+    """Return the charts: loss first, and what is no result of the training last."""
+    by_measure: dict[str, list[tuple[str, JobCurve]]] = {}
+    for curve in curves.curves:
+        if not curve.points:
+            continue
+        measure, part = named(curve.tag)
+        where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
+        by_measure.setdefault(measure or curve.tag, []).append((where, curve))
+    names = sorted(by_measure, key=lambda name: (name in _ASIDE, "loss" not in name, name))
+    return Charts(
+        tuple([_curve_chart(name, by_measure[name][:_LINES]) for name in names[:_CHARTS]]),
+        max(len(names) - _CHARTS, 0),
+    )
+
+
+def _curve_chart(name: str, lines: Sequence[tuple[str, JobCurve]]) -> Chart:
+    units = {curve.unit or "step" for _, curve in lines}
+    # What one line counts in epochs and another one in steps has only the time in common.
+    by_time = len(units) > 1
+    began = min(epoch(curve.points[0].at) for _, curve in lines)
+
+    def place(point: CurvePoint) -> float:
+        return round(epoch(point.at) - began, 3) if by_time else point.step
+
+    at = sorted({place(point) for _, curve in lines for point in curve.points})
+    drawn = [[where, _column(at, ((place(p), p.value) for p in c.points))] for where, c in lines]
+    unit = "Seconds" if by_time else units.pop().capitalize()
+    latest = tuple((where, _figure(curve.points[-1].value)) for where, curve in lines)
+    return Chart(name, latest, json.dumps({"at": at, "lines": drawn, "label": unit}))
+
+
+def _column(at: Sequence[float], points: Iterable[tuple[float, float | str]]) -> list[float | None]:
+    values = {place: None if isinstance(value, str) else value for place, value in points}
+    return [values.get(place) for place in at]
+
+
+def _figure(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 async def usage(visit: Visit) -> View:

@@ -48,6 +48,8 @@ class Stage:
         self.engine: Engine = lab.engine()
         #: Events of the engine that runs now, in order.
         self.events: list[EngineEvent] = []
+        #: How many of them were heard when a node was last waited for.
+        self._waited: dict[str, int] = {}
         self._reader: asyncio.Task[None] | None = None
         self._next = 2
         self._gangs: dict[tuple[JobUid, int], tuple[Slot, ...]] = {}
@@ -81,6 +83,7 @@ class Stage:
     async def end_all(self) -> None:
         """Stop everything that was allocated, wait for its end, and release it."""
         self.events.clear()
+        self._waited.clear()
         for uid, attempt in self._gangs:
             await self.engine.stop(uid, attempt, 0)
         for (uid, attempt), slots in self._gangs.items():
@@ -260,13 +263,16 @@ class Stage:
         return end
 
     async def changed(self, node: str, *states: NodeState) -> None:
-        """Wait until a node is in one of those states."""
+        """Wait until a node has changed to one of those states, since it was waited for one the last time."""
 
-        def seen() -> bool:
-            changes = [e for e in self.events if isinstance(e, NodeChanged) and e.node == node]
-            return bool(changes) and changes[-1].state in states
+        def place() -> int:
+            places = range(self._waited.get(node, 0), len(self.events))
+            events = ((number, self.events[number]) for number in places)
+            of_node = ((n, e) for n, e in events if isinstance(e, NodeChanged) and e.node == node)
+            return next((number + 1 for number, event in of_node if event.state in states), 0)
 
-        await self.until(seen, f"node {node} to be {' or '.join(states)}")
+        await self.until(lambda: place() > 0, f"node {node} to be {' or '.join(states)}")
+        self._waited[node] = place()
 
     def lines(
         self, uid: JobUid, replica: ReplicaId = PRIMARY, attempt: int = 1

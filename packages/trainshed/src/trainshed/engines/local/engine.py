@@ -422,21 +422,6 @@ class LocalEngine:
 
     # --- for tests and demonstrations ---
 
-    async def partition(self, node: str) -> None:
-        """Make the shims of a node stop answering while its programs run on, as if its cable were cut."""
-        self._nodes.cut_off(
-            node,
-            [
-                slot_handle
-                for slot_handle in self._gangs.slot_handles()
-                if slot_handle.is_live and slot_handle.slot.node == node
-            ],
-        )
-
-    async def heal(self, node: str) -> None:
-        """End a `partition`: the shims that are left answer again."""
-        self._nodes.rejoin(node)
-
     # --- inside ---
 
     async def _call(self) -> None:

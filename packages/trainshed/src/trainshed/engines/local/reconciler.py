@@ -3,8 +3,6 @@ their leases. It runs one task per such slot."""
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -233,17 +231,15 @@ class Nodes:
         self._emit = emit
         self._names: frozenset[str] = frozenset()
         self._left: dict[str, set[SlotHandle]] = {}
-        self._cut_off: dict[str, list[tuple[int, int]]] = {}
 
     def begin(self, names: Iterable[str]) -> None:
         """Called at the start with the nodes' names; all of them are up."""
         self._names = frozenset(names)
 
     def require(self, names: Iterable[str]) -> None:
-        """Raise EngineUnavailable if one of these nodes is gone or cut off, so that nothing can be started
-        there."""
+        """Raise EngineUnavailable if one of these nodes is gone, so that nothing can be started there."""
         for name in names:
-            if name in self._left or name in self._cut_off:
+            if name in self._left:
                 raise EngineUnavailable(
                     f"node {name} does not answer; name another one, or wait until it is back"
                 )
@@ -272,24 +268,6 @@ class Nodes:
             if not left and self._come_back(node):
                 return
 
-    def cut_off(self, node: str, slot_handles: Sequence[SlotHandle]) -> None:
-        """Stop the shims of a node, so that their leases run out; the programs go on as behind a cut cable.
-        For tests and demonstrations. Blocks."""
-        stopped = self._cut_off.setdefault(node, [])
-        for slot_handle in slot_handles:
-            shim = journal.Entries(str(slot_handle.directory)).shim
-            if _signal(shim, signal.SIGSTOP):
-                stopped.append(shim)
-        if not slot_handles and len(self._names) > 1:
-            self._go(node, [])
-
-    def rejoin(self, node: str) -> None:
-        """Continue those shims that `cut_off` stopped and that still live."""
-        for shim in self._cut_off.pop(node, []):
-            _signal(shim, signal.SIGCONT)
-        if node in self._left:
-            self._come_back(node)
-
     def _go(self, node: str, slot_handles: Iterable[SlotHandle]) -> None:
         if node in self._left:
             self._left[node].update(slot_handles)
@@ -299,20 +277,8 @@ class Nodes:
         self._emit(NodeChanged(node, NodeState.GONE, cause))
 
     def _come_back(self, node: str) -> bool:
-        if self._left[node] or node in self._cut_off:
+        if self._left[node]:
             return False
         del self._left[node]
         self._emit(NodeChanged(node, NodeState.UP, ""))
         return True
-
-
-def _signal(process: tuple[int, int], number: int) -> bool:
-    """Signal a process by id and start time; return False if it no longer exists."""
-    pid, since = process
-    if not since or not protocol.is_process(pid, since):
-        return False
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True

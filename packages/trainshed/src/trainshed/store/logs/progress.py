@@ -11,8 +11,8 @@ from trainshed.core.streams import Segment
 from trainshed.store.logs.lines import Stream, read_line
 from trainshed.store.logs.segments import Entry, records
 
-_ALL: Final = 128 << 10
-"""Up to so many bytes of new lines are read completely."""
+FEW: Final = 128 << 10
+"""Up to so many bytes of new lines are read completely, unless a caller wants more."""
 _PIECES: Final = 12
 """If there are more, so many pieces are read, evenly spread, and the end."""
 _PIECE: Final = 8 << 10
@@ -50,13 +50,13 @@ def is_small(segments: Sequence[Segment], place: Place) -> bool:
     )
 
 
-def sample(segments: Sequence[Segment], place: Place) -> Sample:
-    """Return lines after a place: all if they are few, otherwise the last ones and pieces spread over the
-    rest. Blocks for small reads."""
+def sample(segments: Sequence[Segment], place: Place, whole: int = FEW) -> Sample:
+    """Return lines after a place: all if they have at most `whole` bytes, otherwise the last ones and pieces
+    spread over the rest. Blocks for as long as reading so much takes."""
     if not segments:
         return Sample((), place)
     end = segments[-1].size()
-    parts = list(_parts(segments, place, end))
+    parts = list(_parts(segments, place, end, whole))
     entries: list[Entry] = []
     reached = place
     for number, offset, size, begins in parts:
@@ -76,14 +76,14 @@ def sample(segments: Sequence[Segment], place: Place) -> Sample:
 
 
 def _parts(
-    segments: Sequence[Segment], place: Place, end: int
+    segments: Sequence[Segment], place: Place, end: int, whole: int
 ) -> Iterator[tuple[int, int, int, bool]]:
     """Yield what is to be read: (segment, offset, bytes, whether a line begins there)."""
     number, offset = place
     last = len(segments) - 1
     if number == last:
         unseen = end - offset
-        if unseen <= _ALL:
+        if unseen <= whole:
             yield last, offset, unseen, True
             return
         for piece in range(_PIECES):

@@ -1,0 +1,177 @@
+"""What a program prints of what it measures, such as `loss: 0.0444 - val_accuracy: 0.9863`. Pure.
+
+A number counts if the name before it is that of a measure. Where it belongs follows from what the line counts
+(`core.progress`), or from the epoch that an earlier line has named.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from trainshed.core.progress import LEVELS, Count, Level, counts, last_state
+
+_MEASURES: Final = frozenset(
+    (
+        *(
+            "loss",
+            "acc",
+            "accuracy",
+            "auc",
+            "error",
+            "err",
+            "rmse",
+            "mse",
+            "mae",
+            "mape",
+            "logloss",
+        ),
+        *("perplexity", "ppl", "f1", "precision", "recall", "reward", "score", "r2", "iou", "miou"),
+        *("bleu", "wer", "cer", "psnr", "fid", "nll", "kl", "elbo", "lr", "rouge"),
+    )
+)
+"""The words by which a name is known for that of a measure."""
+_PARTS: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "eval", "evaluation", "dev"), "validation"),
+    "test": "test",
+}
+"""What of the data was measured, by a word of the name."""
+_IDLE: Final = frozenset(("average", "avg", "mean", "total", "running", "current", "epoch", "step"))
+_NUMBER: Final = r"[-+]?\d{1,15}+(?:\.\d{0,18}+)?+(?:[eE][-+]?\d{1,3}+)?+|nan|NaN|[-+]?inf"
+_PAIR: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9_./-]{0,40}(?: [A-Za-z][A-Za-z0-9_]{0,20})?)['\"]?\s{0,2}[:=]?\s{0,12}['\"]?"
+    rf"({_NUMBER})(?![\w/:])"
+)
+_WORDS: Final = re.compile(r"[A-Za-z0-9]+")
+_MOST_SERIES: Final = 16
+_MOST_POINTS: Final = 400
+"""Of one series; with more, every other one is forgotten."""
+
+
+class Point(Struct, frozen=True):
+    """One value."""
+
+    #: Where it belongs: the epoch with a part of it, the step, or the number of the line.
+    step: float
+    #: When it was printed, in seconds.
+    at: float
+    value: float
+
+
+class Series(Struct):
+    """One measure of one part of the data."""
+
+    #: Such as "loss".
+    measure: str
+    #: "train", "validation" or "test".
+    part: str
+    #: What `step` counts: "epoch", "step", or "line" if the program says neither.
+    unit: str
+    points: list[Point] = field(default_factory=list[Point])
+
+
+class Measures:
+    """Takes the lines of a program in their order. Its memory is bounded: 16 series of 400 points each.
+    `was_restarted`: the program was started again on the way."""
+
+    def __init__(self, *, was_restarted: bool = False) -> None:
+        self._was_restarted = was_restarted
+        self._series: dict[tuple[str, str], Series] = {}
+        self._epoch: float | None = None
+        #: Programs that count epochs from zero name those that are under way.
+        self._from_zero = False
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """The series, in the order in which they began."""
+        return tuple(self._series.values())
+
+    def restarted(self) -> None:
+        """Note that the program was started again."""
+        self._was_restarted = True
+
+    def feed(self, at: float, text: str) -> None:
+        """Take a line that was printed at `at`, in seconds."""
+        line = last_state(text)
+        named = counts(line)
+        epoch = next((count for count in named if count.level is Level.EPOCH), None)
+        if epoch is not None:
+            self._epoch = epoch.done
+            self._from_zero |= epoch.done == 0
+        for measure, part, value in measured(line):
+            step, unit = self._place(named, epoch)
+            self._add(measure, part, unit, Point(step, at, value))
+
+    def _place(self, named: tuple[Count, ...], epoch: Count | None) -> tuple[float, str]:
+        """Return where the line belongs, and what that counts; (-1, "line") = it does not say."""
+        inner = next((count for count in named if count.level is Level.STEP), None)
+        if inner is not None and not (inner.total and self._epoch is not None):
+            return inner.done, "step"
+        if self._epoch is None:
+            return -1, "line"
+        if epoch is not None and epoch.done != int(epoch.done):
+            return epoch.done, "epoch"
+        share = min(inner.done / inner.total, 1.0) if inner is not None else 1.0
+        return self._epoch + share - (0 if self._from_zero else 1), "epoch"
+
+    def _add(self, measure: str, part: str, unit: str, point: Point) -> None:
+        series = self._series.get((measure, part))
+        if series is None:
+            if len(self._series) == _MOST_SERIES:
+                return
+            series = self._series[measure, part] = Series(measure, part, unit)
+        points = series.points
+        if points and unit == series.unit != "line" and point.step == points[-1].step:
+            # A bar is printed once more when it is full.
+            points.pop()
+        goes_back = bool(points) and point.step < points[-1].step
+        if goes_back and self._was_restarted and unit != "line":
+            # It goes on from a checkpoint, and measures some steps again: what it says last counts.
+            while points and points[-1].step >= point.step:
+                points.pop()
+        elif unit == "line" or unit != series.unit or goes_back:
+            if series.unit != "line":
+                series.unit = "line"
+                points[:] = [replace(known, step=number) for number, known in enumerate(points)]
+            point = replace(point, step=points[-1].step + 1 if points else 0)
+        points.append(point)
+        if len(points) > _MOST_POINTS:
+            del points[1:-1:2]
+
+
+def measured(line: str) -> Iterator[tuple[str, str, float]]:
+    """Yield (measure, part of the data, value) for each measure that a line names."""
+    of_line: str | None = None
+    for match in _PAIR.finditer(line):
+        if of_line is None:
+            # `Test set: Average loss: 0.05`
+            of_line = _part(_words(line[: min(match.start(), 24)]))
+        first, _, second = match[1].lower().partition(" ")
+        # Of two words the first may be anything: `INFO loss: 0.5`.
+        name = match[1] if first in _PARTS or first in _IDLE or not second else second
+        if not _MEASURES.isdisjoint(_words(name)):
+            measure, part = named(name)
+            yield measure, part or of_line or "train", float(match[2])
+
+
+def named(name: str) -> tuple[str, str]:
+    """Return the measure and the part of the data that a name such as `val_loss` stands for; the part is ""
+    if it names none."""
+    words = _words(name)
+    kept = [
+        word
+        for word in words
+        if not (word in _PARTS or word in _IDLE or word in LEVELS or word.isdigit())
+    ]
+    return " ".join("accuracy" if word == "acc" else word for word in kept), _part(words)
+
+
+def _words(name: str) -> list[str]:
+    return _WORDS.findall(name.lower().replace("_", " "))
+
+
+def _part(words: list[str]) -> str:
+    return next((_PARTS[word] for word in words if word in _PARTS), "")

@@ -1,0 +1,101 @@
+"""What programs print of their measures, by real output of frameworks (tests/progress_corpus)."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from trainshed.core.printed_measures import Measures, measured
+
+RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
+
+
+def taken(*lines: str, was_restarted: bool = False) -> Measures:
+    measures = Measures(was_restarted=was_restarted)
+    for at, line in enumerate(lines):
+        measures.feed(at, line)
+    return measures
+
+
+def steps(measures: Measures) -> list[float]:
+    [series] = measures.series
+    return [point.step for point in series.points]
+
+
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [
+        ("boosting_xgboost", [("rmse", "train", "epoch", 31, 60, 0.02813)]),
+        (
+            "keras_lines",
+            [
+                ("loss", "train", "epoch", 10, 10, 3.4639e-11),
+                ("loss", "validation", "epoch", 10, 10, 5.6915e-12),
+            ],
+        ),
+        ("plain_epoch_begins", [("loss", "train", "epoch", 12, 12, 0.0833)]),
+        (
+            "plain_examples",
+            [
+                ("loss", "train", "epoch", 90, 8.96, 0.010989),
+                ("loss", "test", "epoch", 9, 9, 0.1111),
+            ],
+        ),
+        (
+            "plain_steps",
+            [("loss", "train", "step", 20, 400, 0.0025), ("lr", "train", "step", 20, 400, 1e-4)],
+        ),
+        ("transformers_lines", [("loss", "train", "epoch", 24, 5, 3.375)]),
+    ],
+)
+def test_real_output_becomes_series(
+    name: str, series: list[tuple[str, str, str, int, float, float]]
+) -> None:
+    measures = Measures()
+    for line in (RECORDINGS / f"{name}.txt").read_text().splitlines():
+        at, _, text = line.partition(" ")
+        if at != "#":
+            measures.feed(float(at), text)
+    assert [
+        (s.measure, s.part, s.unit, len(s.points), round(s.points[-1].step, 9), s.points[-1].value)
+        for s in measures.series
+    ] == series
+
+
+@pytest.mark.parametrize(
+    ("line", "pairs"),
+    [
+        ("loss: 0.04 - val_accuracy: 0.98", [("loss", "train", 0.04), ("accuracy", "validation", 0.98)]),
+        ("Test set: Average loss: 0.0496, Accuracy: 9834/10000 (98%)", [("loss", "test", 0.0496)]),
+        ("[12]\tvalidation_0-rmse:0.4", [("rmse", "validation", 0.4)]),
+        ("Epoch [1/5], Loss: 0.45, Acc: 88.5%", [("loss", "train", 0.45), ("accuracy", "train", 88.5)]),
+        ("step 5 | train/loss 2.31 | tok/s 1200", [("loss", "train", 2.31)]),
+        ("2026-11-26 01:02:03 INFO loss=5e-3", [("loss", "train", 0.005)]),
+        ("seed: 42 port=8080 time: 4.2s error 404: not found", []),
+    ],
+)  # fmt: skip
+def test_what_a_line_measures(line: str, pairs: list[tuple[str, str, float]]) -> None:
+    assert list(measured(line)) == pairs
+
+
+def test_no_number_is_a_value_as_well() -> None:
+    [(_, _, value)] = measured("Epoch 1, loss = nan")
+    assert math.isnan(value)
+
+
+def test_what_is_measured_again_after_a_restart_counts_instead() -> None:
+    lines = [f"step {step} loss 0.{step}" for step in (1, 2, 3, 2, 3, 4)]
+    assert steps(taken(*lines, was_restarted=True)) == [1, 2, 3, 4]
+
+
+def test_a_count_that_starts_over_gives_no_order_but_that_of_the_lines() -> None:
+    """As of bars that name no epoch."""
+    measures = taken(*(f"{step}/3 [=====] loss: 0.5" for step in (1, 2, 3, 1, 2, 3)))
+    assert (steps(measures), measures.series[0].unit) == ([0, 1, 2, 3, 4, 5], "line")
+
+
+def test_what_is_remembered_is_bounded_and_keeps_the_ends() -> None:
+    [series] = taken(*(f"step {step} loss 0.5" for step in range(5000))).series
+    assert len(series.points) <= 400
+    assert (series.points[0].step, series.points[-1].step) == (0, 4999)
+    assert len(taken(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
