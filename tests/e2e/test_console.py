@@ -1,7 +1,6 @@
 """The console in a real browser: what a newcomer does, on every page no error and nothing that keeps people
 out. `./dev test-all` takes a picture of each (build/console)."""
 
-import re
 import shutil
 import urllib.parse
 import urllib.request
@@ -107,43 +106,6 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     page.get_by_label("Severity").select_option("ERROR")
     expect(page.locator("[data-log]")).to_contain_text("FileNotFoundError")
     expect(page.locator("[data-log]")).not_to_contain_text("reading features")
-
-
-def test_a_healthy_job_is_drilled(
-    service: Service, enter: Callable[..., Page], commons: Path
-) -> None:
-    gate = make_pipe(commons / "drill-gate")
-    script = (
-        'import json, os, signal\nprint("up", flush=True)\n'
-        'if "workerpool1" in json.loads(os.environ["CLUSTER_SPEC"])["task"]["type"]:\n'
-        f'    open("{gate}").read()\n    print("Step 7/10", flush=True)\n'
-        "signal.pause()"
-    )
-    job = container_job(script, pools=(1, 1), name="healthy")
-    uid = service.call("POST", JOBS, job)["name"].rpartition("/")[2]
-    page = enter()
-    page.goto(f"{service.rest}/jobs/{uid}")
-    worker = page.locator("#replicas").get_by_role("row").filter(has_text="workerpool1-0")
-    expect(worker).to_contain_text("Running", timeout=60_000)
-    page.get_by_role("link", name="Drill", exact=True).click()
-    page.get_by_role("combobox", name="Replica").select_option(label="workerpool1-0")
-    page.get_by_label("At a line of its log").check()
-    page.get_by_label("A regular expression that the line matches").fill("Step 7")
-    page.get_by_role("button", name="Inject the fault").click()
-    drills = page.locator("#drills")
-    expect(drills).to_contain_text("Kill of workerpool1-0")
-    expect(drills).to_contain_text("waiting")
-    gate.write_text("")
-    expect(drills).to_contain_text("injected at", timeout=30_000)
-    page.get_by_role("link", name="Overview").click()
-    expect(page.locator("#story")).to_contain_text(
-        re.compile("drill", re.IGNORECASE), timeout=30_000
-    )
-    page.get_by_role("button", name="Cancel", exact=True).click()
-    page.get_by_role("button", name="Cancel the job").click()
-    expect(page.locator("#head")).to_contain_text("Cancelled", timeout=60_000)
-    primary = page.locator("#replicas").get_by_role("row").filter(has_text="workerpool0-0")
-    expect(primary).to_contain_text("stopped: the job was cancelled")
 
 
 FREEZES = """() => { window.freezes = [0];

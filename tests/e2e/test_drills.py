@@ -2,9 +2,7 @@
 bucket, and the report is held against what the program itself logged."""
 
 import re
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,10 @@ from tests.e2e.processes import leftovers
 from tests.e2e.running import (
     CUSTOM_JOBS,
     Service,
-    command,
     container_job,
-    environment,
     running,
     submit,
 )
-from tests.e2e.stories import make_pipe
 from tests.failure_entries import toml
 
 KINDS = ("kill", "segv", "oom", "maintenance", "preempt", "stockout", "internal")
@@ -171,44 +166,3 @@ def test_a_job_that_runs_out_of_memory_is_over(service: Service, drilled: dict[s
     public = service.call("GET", f"{CUSTOM_JOBS}/{drilled['oom']}")
     assert public["state"] == "JOB_STATE_FAILED"
     assert "memory" in public["error"]["message"]
-
-
-def trainshed(service: Service, *args: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        command(*args, "--url", service.rest, "--token", service.token),
-        env=environment(service.data),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def told(process: "subprocess.Popen[str]", *, status: int = 0) -> str:
-    """What the command printed, after its end."""
-    with process:
-        try:
-            output, errors = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == status, errors
-    return output
-
-
-def test_the_command_tells_what_happens_and_ends_in_the_report(
-    service: Service, commons: Path
-) -> None:
-    gate = make_pipe(commons / "gate")
-    job_id = submit(service, job("told", f"open({str(gate)!r}).read()\n{program('told')}"))
-    process = trainshed(service, "drill", job_id, "--kind", "kill", "--at-line", "step 7 ")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "Drill 1: kill of workerpool0-0\n"
-    gate.write_text("")
-    gate.unlink()
-    gate.touch()  # the second life need not wait
-    lines = told(process)
-    assert "drill_fired: Drill 1: kill is done to workerpool0-0." in lines
-    assert re.search(r"Decided  replica restarts \(1 of 5\), by the rule replica_lost", lines)
-    assert re.search(r"Outcome  resumed, \d steps? lost", lines)
-    service.finish(job_id)
-    again = told(trainshed(service, "jobs", "resume-report", job_id))
-    assert again.rstrip().endswith("Report  PASS")

@@ -5,14 +5,12 @@ is `stories.BEGUN`."""
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from tests.e2e.packages import package_job, submit_endless_build
+from tests.e2e.packages import package_job
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
 from tests.e2e.running import (
     CUSTOM_JOBS,
@@ -26,7 +24,6 @@ from tests.e2e.stories import (
     BEGUN,
     PLACE,
     PRIMARY,
-    REDUCER,
     WORKER,
     Verdict,
     at,
@@ -36,22 +33,18 @@ from tests.e2e.stories import (
     scheduled,
     story,
     telling,
-    timeline,
     until,
     user_code,
     verdicts,
 )
 from tests.failure_entries import toml
 from trainshed.core.failure.table import RULES
-from trainshed.core.reduction import LISTEN
 
 GRACE = 1
 MEMORY_MIB = 256
-QUICK_RULES = toml("internal_error", back_off=[0.1, 0.2]) + toml("reducer_lost", spacing=[0, 0.1])
-"""What the service failed at, and reducers, are soon tried again."""
+QUICK_RULES = toml("internal_error", back_off=[0.1, 0.2])
+"""What the service failed at is soon tried again."""
 WAITS = "import signal; signal.pause()"
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-REDUCTION_SERVER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 
 Test = TypeVar("Test", bound=Callable[..., None])
 ROWS: set[str] = set()
@@ -70,8 +63,8 @@ def row(name: str) -> Callable[[Test], Test]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A short grace, little memory per replica, one node, failures of the service and reducers that are soon
-    tried again."""
+    """A short grace, little memory per replica, one node, failures of the service that are soon tried
+    again."""
     data = tmp_path_factory.mktemp("rows")
     config = data / "settings.toml"
     config.write_text(f"grace = {GRACE}\nmemory_per_replica = {MEMORY_MIB}\n{QUICK_RULES}")
@@ -124,32 +117,6 @@ def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> No
     assert told.begun == {PRIMARY: 1, WORKER: 1}
 
 
-@row("reducer_lost")
-def test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told(
-    service: Service,
-) -> None:
-    """spec/reduction#losses: 20 restarts within a minute, then the job goes on without it; never a retry."""
-    hears = (
-        "import os, pathlib, time\n"
-        "lost = pathlib.Path(os.environ['TRAINSHED_REDUCTION_LOST_FILE'])\n"
-        "while lost.read_text() != os.environ['TRAINSHED_REDUCERS'] + chr(10): time.sleep(0.05)"
-    )
-    body = pools(hears, hears, "")
-    reducer = body["jobSpec"]["workerPoolSpecs"][2]["containerSpec"]
-    reducer |= {"imageUri": REDUCTION_SERVER, "env": [{"name": LISTEN, "value": "$(NOWHERE)"}]}
-    del reducer["command"]
-    told = story(service, submit(service, body))
-    again = Verdict("reducer_lost", "replica_restarts", REDUCER)
-    assert told.state == "SUCCEEDED"
-    assert [each for each in told.verdicts if each.replica == REDUCER] == [
-        *(replace(again, budget=f"{n}/20") for n in range(1, 21)),
-        Verdict("reducer_lost", "replica_done", REDUCER),
-    ]
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
-    assert told.view["attempt"] == 1
-    assert "must be HOST:PORT" in service.lines(told.view["jobId"], REDUCER)[-1]
-
-
 # --- the program's own end ---
 
 
@@ -173,26 +140,6 @@ def test_out_of_memory_is_final(service: Service) -> None:
         assert told.verdicts == [Verdict("out_of_memory", "job_fails", replica)]
         assert told.begun[replica] == 1
         assert told.view["failure"]["cause"] == "out_of_memory"
-
-
-@pytest.mark.parametrize(("code", "state"), [(0, "SUCCEEDED"), (5, "FAILED")])
-def test_a_child_s_out_of_memory_is_only_told(service: Service, code: int, state: str) -> None:
-    """spec/failures#out-of-memory: an OOM of a child alone is a timeline entry; the main process's own exit
-    then decides."""
-    main = (
-        "import subprocess, sys\n"
-        f"assert subprocess.run([sys.executable, '-c', {HOG!r}]).returncode == -9\n"
-        f"sys.exit({code})"
-    )
-    told = story(service, run(service, main))
-    assert told.state == state, service.lines(told.view["jobId"])
-    if code:
-        user_code(told, code)
-    (entry,) = told.of_kind("child_out_of_memory")
-    assert entry["details"]["replica"] == PRIMARY
-    assert told.begun == {PRIMARY: 1}
-    if code:
-        assert told.verdicts == [Verdict("user_code_failed", "job_fails")]
 
 
 TRANSIENT = {
@@ -219,35 +166,6 @@ def test_crashes_are_tried_three_times_more(service: Service) -> None:
         assert told.begun == {PRIMARY: 4}
         assert told.view["attempt"] == 4
         assert told.view["retries"] == {"transient_exit": 3}
-
-
-def test_a_retry_is_the_whole_job_and_may_succeed(service: Service, gate: Path) -> None:
-    """spec/failures#retries: the whole job is restarted; spec/lifecycle#time-limits: it is PREPARING again
-    meanwhile, and startTime stays the first."""
-    told_to_crash = f"import os\nif open({str(gate)!r}).read():\n    os.abort()"
-    # A worker that outlasts its grace: so long the job is between its attempts.
-    job_id = run(service, told_to_crash, f"{DEAF}; print('deaf', flush=True); {WAITS}")
-    worker = service.follow(job_id, WORKER)
-    seen: list[tuple[str, int, str]] = []
-    for view in service.watch(job_id):
-        found = (view["state"], view["attempt"], view["startTime"])
-        if found[0] == "PREPARING" and seen and seen[-1][0] == "RUNNING":
-            public = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
-            assert public["state"] == "JOB_STATE_PENDING"
-            assert public["startTime"] == found[2]
-        if found[0] == "RUNNING" and found[:2] not in [each[:2] for each in seen]:
-            until(worker, "deaf")
-            gate.write_text("crash" if found[1] == 1 else "")
-        seen.append(found)
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == THREE_RETRIES[:1]
-    assert told.begun == {PRIMARY: 2, WORKER: 2}
-    states = [each for each, _ in groupby(each[:2] for each in seen)]
-    # Between two starts there may be too little time to see it.
-    since = [each for each in states[states.index(("RUNNING", 1)) :] if each != ("PREPARING", 2)]
-    assert since == [("RUNNING", 1), ("PREPARING", 1), ("RUNNING", 2), ("SUCCEEDED", 2)]
-    assert len({each[2] for each in seen if each[2]}) == 1
 
 
 FINAL = {
@@ -417,50 +335,9 @@ print("main is done")
     assert "main is done" in service.lines(job_id)
 
 
-def test_a_command_that_is_not_there_is_named(service: Service) -> None:
-    body = container_job("")
-    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"] = ["no-such-command"]
-    view = service.finish(submit(service, body))
-    assert view["state"] == "FAILED"
-    assert "non-zero status of 127" in view["error"]["message"]
-    assert "no-such-command: command not found" in view["error"]["message"]
-
-
-def test_cancel_while_running_ends_a_program_that_ignores_sigterm(service: Service) -> None:
-    """spec/lifecycle#cancel: idempotent, leaves no process, FAILED_PRECONDITION after the end."""
-    mark = new_mark()
-    job_id = run(service, f"{DEAF}; print('up', flush=True); {WAITS} # {mark}")
-    until(service.follow(job_id), "up")
-    name = f"{CUSTOM_JOBS}/{job_id}"
-    refused = service.call("DELETE", name, expect=400)["error"]
-    assert refused["status"] == "FAILED_PRECONDITION"
-    for _ in range(3):
-        assert service.call("POST", f"{name}:cancel", {}) == {}
-    states = [view["state"] for view in service.watch(job_id)]
-    assert states[-1] == "CANCELLED"
-    assert set(states) <= {"RUNNING", "CANCELLING", "CANCELLED"}
-    assert not marked(mark)
-    assert service.call("GET", name)["error"]["code"] == 1
-    again = service.call("POST", f"{name}:cancel", {}, expect=400)["error"]
-    assert again["status"] == "FAILED_PRECONDITION"
-    assert [entry["kind"] for entry in timeline(service, job_id)].count("cancel_requested") == 1
-
-
-def test_cancel_while_the_runtime_is_prepared(service: Service) -> None:
-    """A package whose build would take minutes: the job is over at once, the build is stopped."""
-    mark = new_mark()
-    job_id = submit_endless_build(service, mark).job_id
-    building = marked(mark)
-    assert building
-    service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-    view = service.finish(job_id)
-    assert view["state"] == "CANCELLED"
-    assert view["error"]["message"] == "The job was cancelled by the user."
-    wait_until_gone(building)
-
-
-ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed"}
-"""Scripted in `test_queueing`, `tests/contract/engines/test_disks.py` and `tests/sim/test_controller.py`."""
+ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed", "reducer_lost"}
+"""Scripted in `test_queueing`, `test_reduction`, `tests/contract/engines/test_disks.py` and
+`tests/sim/test_controller.py`."""
 ON_CLUSTERS = {
     "node_failed",
     "agent_lost",

@@ -279,16 +279,6 @@ def test_a_program_that_fails(submitted: Submitted) -> None:
     assert "To find out more about why your job exited" in rest
 
 
-def test_a_finished_job_is_streamed_to_its_last_line(submitted: Submitted, gcloud: Gcloud) -> None:
-    """Both names of the resource, and one task alone (spec/clients#log-pages)."""
-    submitted.finish("by_flags")
-    answer = gcloud.run(
-        *("ai-platform", "jobs", "stream-logs", "by_flags", "--task-name", "master-replica-0")
-    )
-    streamed = [line.split("\t", 4)[4] for line in answer.stdout.splitlines()]
-    assert streamed == submitted.lines("by_flags")
-
-
 def test_packages_are_installed_in_order(submitted: Submitted) -> None:
     assert submitted.finish("by_flags")["state"] == "SUCCEEDED"
     assert "PART 42" in submitted.lines("by_flags")

@@ -160,37 +160,6 @@ def test_the_generated_clients(version: str, channel: Any, service: Service) -> 
     assert list(held) == ["aiplatform.customJobs.get"]
 
 
-def test_errors_have_the_classes_of_their_codes(channel: Any) -> None:
-    errors: Any = importlib.import_module("google.api_core.exceptions")
-    client = gapic("v1", channel)
-    with pytest.raises(errors.NotFound, match="does not exist"):
-        client.get_custom_job(name=f"{PARENT}/customJobs/17")
-    with pytest.raises(errors.MethodNotImplemented, match="Of JobService there is"):
-        client.list_nas_jobs(parent=PARENT)
-    with pytest.raises(errors.InvalidArgument) as refused:
-        client.create_custom_job(parent=PARENT, custom_job={"display_name": "x" * 129})
-    fields = [v.field for detail in refused.value.details for v in detail.field_violations]
-    assert fields == ["display_name", "job_spec.worker_pool_specs"]
-
-
-def test_reflection_and_health(channel: Any) -> None:
-    """Issue 4, item 1: what grpcurl and load balancers ask."""
-    health: Any = importlib.import_module("grpc_health.v1.health_pb2")
-    stubs: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
-    answer = stubs.HealthStub(channel).Check(health.HealthCheckRequest(service=""))
-    assert answer.status == health.HealthCheckResponse.SERVING
-    database: Any = importlib.import_module(
-        "grpc_reflection.v1alpha.proto_reflection_descriptor_database"
-    )
-    reflected = database.ProtoReflectionDescriptorDatabase(channel)
-    assert "google.cloud.aiplatform.v1.JobService" in reflected.get_services()
-    descriptor_pool: Any = importlib.import_module("google.protobuf.descriptor_pool")
-    service = descriptor_pool.DescriptorPool(reflected).FindServiceByName(
-        "google.cloud.aiplatform.v1.JobService"
-    )
-    assert "CreateCustomJob" in service.methods_by_name
-
-
 # --- Node
 
 

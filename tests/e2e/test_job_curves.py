@@ -3,80 +3,17 @@ by the SDK, and over a kill of the service (facts/experiments#curves). The files
 SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
 
 import json
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import (
-    CUSTOM_JOBS,
     SKLEARN,
     Service,
-    container_job,
     given_by_env,
     seen_by,
-    submit,
-    trainshed,
 )
 
-Curves = dict[str, list[tuple[int, float]]]
-"""Points by run and tag."""
-
 WRITER = (PROGRAMS / "event_writer.py").read_text()
-
-
-def logging_job(script: str, output: str) -> dict[str, Any]:
-    body = container_job(WRITER + script)
-    body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://trainshed/{output}"}
-    return body
-
-
-def curves(service: Service, job_id: str) -> Curves:
-    """The points of each curve, by run and tag."""
-    answer = service.call("GET", f"/trainshed/v1/jobs/{job_id}/curves")
-    return {
-        f"{curve['run']}:{curve['tag']}": [
-            (point["step"], point["value"]) for point in curve["points"]
-        ]
-        for curve in answer["curves"]
-    }
-
-
-def until(service: Service, job_id: str, wanted: Callable[[Curves], bool]) -> Curves:
-    """The curves as soon as they are as wanted."""
-    end, pause = time.monotonic() + 60, threading.Event()
-    while not wanted(found := curves(service, job_id)):
-        assert time.monotonic() < end, found
-        pause.wait(0.1)
-    return found
-
-
-_PLAIN = """
-directory = os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")
-training, evaluation = EventWriter(directory), EventWriter(directory + "/eval")
-for step in range(3):
-    training.scalar("loss", 1 / (step + 1), step)
-while not os.path.exists("/gcs/trainshed/gates/plain"):
-    time.sleep(0.02)
-evaluation.scalar("accuracy", 0.75, 2)
-"""
-
-
-def test_curves_of_a_job_that_says_nothing_of_them(service: Service) -> None:
-    """They are there while it runs, and all of them when its end is told."""
-    job_id = submit(service, logging_job(_PLAIN, "plain"))
-    loss = [(step, 1 / (step + 1)) for step in range(3)]
-    found = until(service, job_id, lambda found: len(found.get(":loss", ())) == 3)
-    assert [round(value, 3) for _, value in found[":loss"]] == [round(v, 3) for _, v in loss]
-    service.put("trainshed", "gates/plain", b"")
-    assert service.finish(job_id, 60)["state"] == "SUCCEEDED"
-    assert curves(service, job_id)["eval:accuracy"] == [(2, 0.75)]
-    points = trainshed("describe", "curves", job_id, "--format", "json", data=service.data).stdout
-    assert {curve["tag"] for curve in json.loads(points)["curves"]} == {"accuracy", "loss"}
-    service.call("DELETE", f"{CUSTOM_JOBS}/{job_id}")
-    service.call("GET", f"/trainshed/v1/jobs/{job_id}/curves", expect=404)
 
 
 _SDK = f"""

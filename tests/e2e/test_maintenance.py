@@ -126,27 +126,6 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     assert (details["cause"], details["exit_code"]) == ("left", 0)
 
 
-def test_a_primary_that_saves_and_exits_0_when_asked_to_leave_is_no_success(
-    service: Service, gate: Path
-) -> None:
-    """spec/failures#maintenance, docs/adr/0011: it was not finished; it is restarted elsewhere, and finishes
-    there."""
-    job_id = run(service, f"{LEAVES}{PLACE}{at(gate)}")
-    log = service.follow(job_id)
-    until(log, "up")
-    (node,) = {found["node"] for found in replicas(service, job_id).values()}
-    drain(service, node)
-    assert "saving" in until(log, "up")
-    view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-    assert view["state"] == "RUNNING"
-    assert view["replicas"][0]["node"] != node
-    gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [Verdict("replica_lost", "replica_restarts", PRIMARY, "1/5")]
-    assert told.begun == {PRIMARY: 2}
-
-
 SAVES_LONG = """
 import os, signal
 def leave(*_):

@@ -6,37 +6,7 @@ import signal
 from pathlib import Path
 
 from tests.e2e import running
-from tests.e2e.running import SKLEARN, Service
-
-PROGRAM = """\
-import os, pathlib, sys
-import helper
-out = pathlib.Path("/gcs") / os.environ["AIP_MODEL_DIR"][len("gs://"):]
-out.mkdir(parents=True, exist_ok=True)
-(out / "model.txt").write_text(helper.words(sys.argv[1:]))
-print("wrote", os.environ["GREETING"], sys.argv)
-"""
-
-
-def test_a_script_becomes_a_job_with_its_files_its_words_and_its_model(
-    service: Service, tmp_path: Path
-) -> None:
-    (tmp_path / "task.py").write_text(PROGRAM)
-    (tmp_path / "helper.py").write_text("def words(given): return ' '.join(given)\n")
-    done = running.trainshed(
-        *("run", "task.py", "--image", SKLEARN, "--env", "GREETING=hello", "--watch"),
-        *("--name", "mine", "--", "--epochs", "3"),
-        data=service.data,
-        cwd=tmp_path,
-    )
-    assert "task.py on scikit-learn-cpu" in done.stderr
-    assert "wrote hello ['task.py', '--epochs', '3']" in done.stdout
-    assert "SUCCEEDED after" in done.stdout
-    name = done.stdout.splitlines()[0]
-    spec = service.call("GET", f"/v1/{name}")["jobSpec"]
-    output = spec["baseOutputDirectory"]["outputUriPrefix"].removeprefix("gs://")
-    model = Path(str(service.extra["buckets"])) / output / "model/model.txt"
-    assert model.read_text() == "--epochs 3", json.dumps(spec)
+from tests.e2e.running import SKLEARN
 
 
 def test_a_service_in_the_background_says_what_it_took_over(data: Path, gate: Path) -> None:

@@ -350,10 +350,3 @@ def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> N
     with running(data, "--host", "0.0.0.0", "--insecure") as service:
         assert "NOTE: without TLS in front" in said(service)
         assert service.rest.startswith("http://127.0.0.1:")
-
-
-def test_virtual_nodes_share_the_machine_and_get_replicas_in_turn(data: Path) -> None:
-    with running(data, "--nodes", "2") as service:
-        job_id = submit(service, container_job("pass", pools=(1, 3)))
-        nodes = [replica["node"] for replica in service.finish(job_id)["replicas"]]
-        assert nodes == ["local-0", "local-1", "local-0", "local-1"]

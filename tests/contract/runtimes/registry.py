@@ -36,13 +36,11 @@ class Held:
 
 class Registry:
     """`asked`: each request as "METHOD PATH STATUS". `login`: NAME:PASSWORD that is asked for, "" = none.
-    `refusing`: (part of the path, status, body) of what it answers otherwise than it should. A registry that
-    is closed refuses connections; it opens on the same port again."""
+    A registry that is closed refuses connections; it opens on the same port again."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.login = ""
-        self.refusing: tuple[str, int, str] | None = None
         self._blobs: dict[str, bytes] = {}
         self._manifests: dict[str, bytes] = {}
         self._held: dict[str, Held] = {}
@@ -117,10 +115,7 @@ class Registry:
         """Answer one request."""
         path = request.path
         given = request.headers.get("Authorization", "").removeprefix("Basic ")
-        if self.refusing is not None and self.refusing[0] in path:
-            _, status, text = self.refusing
-            request.reply(status, "text/plain", text.encode())
-        elif self.login and given != base64.b64encode(self.login.encode()).decode():
+        if self.login and given != base64.b64encode(self.login.encode()).decode():
             request.reply(401, *_error("UNAUTHORIZED", "authentication required"))
         elif path in ("/v2", "/v2/"):
             request.reply(200, "application/json", b"{}")

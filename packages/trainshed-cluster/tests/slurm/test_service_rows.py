@@ -14,10 +14,8 @@ __all__ = ["commons", "gate"]
 
 NOT_HERE = {
     # Many attempts each, of which the engine learns nothing that others do not show.
-    "test_a_reducer_that_never_comes_up_is_given_up_and_the_workers_are_told",
     "test_crashes_are_tried_three_times_more",
     "test_any_other_end_of_the_program_s_own_is_final",
-    "test_the_running_limit_counts_from_the_first_start_over_all_attempts",
     # The engine has no place for a log: agents keep it, and bring it later.
     "test_what_the_service_fails_at_is_tried_three_times_in_all",
     # Of the table alone.
