@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.running import Service, given_by_env, seen_by, trainshed
 
 _HEAD = """
-import json, sys
+import json, sys, time
 from google.cloud import aiplatform
 from google.oauth2.credentials import Credentials
 
@@ -25,7 +25,7 @@ aiplatform.init(
     experiment=experiment,
 )
 """
-_LOG = (
+_LOGGED = (
     _HEAD
     + """
 with aiplatform.start_run("r1"):
@@ -55,11 +55,6 @@ aiplatform.end_run()
 aiplatform.start_run("r1", resume=True)
 aiplatform.log_metrics({"final": 7})
 aiplatform.end_run()
-"""
-)
-_READ = (
-    _HEAD
-    + """
 frame = aiplatform.get_experiment_df(experiment).set_index("run_name").sort_index()
 run = aiplatform.ExperimentRun("r1", experiment=experiment)
 (execution,) = run.get_executions()
@@ -80,8 +75,9 @@ seen["left"] = [each.name for each in aiplatform.Experiment.list()]
 print('SEEN', json.dumps(seen))
 """
 )
-# Two writers, such as a notebook and a job: each goes on with the run as it has read it.
-_TWO = (
+# Two writers, such as a notebook and a job, each goes on with the run as it has read it. A job of a run: the
+# job finds the run's name, and the run the job.
+_SHARED = (
     _HEAD
     + """
 first = aiplatform.ExperimentRun.create("both", experiment=experiment)
@@ -90,13 +86,6 @@ for number in range(5):
     first.log_params({f"p{number}": number})
     second.log_metrics({f"m{number}": number})
 again = aiplatform.ExperimentRun("both", experiment=experiment)
-print("SEEN", json.dumps([again.get_params(), again.get_metrics()]))
-"""
-)
-# A job of a run: the job finds the run's name, and the run the job.
-_JOB = (
-    _HEAD
-    + """
 aiplatform.ExperimentRun.create("with-job", experiment=experiment)
 pool = {
     "machine_spec": {"machine_type": "n1-standard-4"},
@@ -107,10 +96,17 @@ pool = {
     },
 }
 job = aiplatform.CustomJob("of a run", [pool], staging_bucket="gs://trainshed")
-job.run(experiment=experiment, experiment_run="with-job")
+job.submit(experiment=experiment, experiment_run="with-job")
+while job.state.name != "JOB_STATE_SUCCEEDED":
+    time.sleep(0.1)
 run = aiplatform.ExperimentRun("with-job", experiment=experiment)
 logged = [each.resource_name == job.resource_name for each in run.get_logged_custom_jobs()]
-print("SEEN", json.dumps({"job": job.name, "logged": logged, "state": run.state.name}))
+print("SEEN", json.dumps({
+    "params": again.get_params(),
+    "metrics": again.get_metrics(),
+    "job": job.name,
+    "logged": logged,
+}))
 """
 )
 
@@ -126,32 +122,7 @@ def ran(service: Service, tmp_path: Path, program: str, transport: str = "grpc")
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    directory = tmp_path_factory.mktemp("experiments")
-
-    ran(service, directory, _LOG + "print('SEEN {}')")
-    told = told_by_cli(service, "trial-grpc")
-    return ran(service, directory, _READ) | told
-
-
-def told_by_cli(service: Service, experiment: str) -> dict[str, Any]:
-    """What `trainshed experiments` says while the experiment is there."""
-
-    def run(*arguments: str) -> str:
-        return trainshed("experiments", *arguments, data=service.data).stdout
-
-    return {
-        "table": run("list"),
-        "description": json.loads(run("describe", experiment, "--format", "json")),
-    }
-
-
-def test_the_command_tells_what_the_sdk_logged(seen: dict[str, Any]) -> None:
-    assert "trial-grpc  " in seen["table"]
-    runs = {run["displayName"]: run["metadata"] for run in seen["description"]["runs"]}
-    assert set(runs) == {"r1", "r2"}
-    assert runs["r1"]["_state"] == "COMPLETE"
-    assert runs["r1"]["_params"] == {"lr": 0.1, "depth": 3, "opt": "adam"}
-    assert runs["r1"]["_metrics"] == {"acc": 0.75, "loss": 1.5, "final": 7}
+    return ran(service, tmp_path_factory.mktemp("experiments"), _LOGGED)
 
 
 def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any]) -> None:
@@ -177,17 +148,17 @@ def test_a_deleted_experiment_is_gone(seen: dict[str, Any]) -> None:
     assert "trial-grpc" not in seen["left"]
 
 
-def test_two_writers_of_one_run_lose_nothing(service: Service, tmp_path: Path) -> None:
-    """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none."""
-    params, metrics = ran(service, tmp_path, _TWO, "rest")
-    assert params == {f"p{number}": number for number in range(5)}
-    assert metrics == {f"m{number}": number for number in range(5)}
-
-
-def test_a_job_of_a_run(service: Service, tmp_path: Path) -> None:
-    """facts/experiments#jobs"""
-    seen = ran(service, tmp_path, _JOB, "rest")
-    assert (seen["logged"], seen["state"]) == ([True], "COMPLETE")
+def test_a_run_has_several_writers_and_a_job(service: Service, tmp_path: Path) -> None:
+    """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none;
+    facts/experiments#jobs."""
+    seen = ran(service, tmp_path, _SHARED, "rest")
+    params, metrics = ({f"{letter}{n}": n for n in range(5)} for letter in "pm")
+    assert (seen["params"], seen["metrics"]) == (params, metrics)
+    assert seen["logged"] == [True]
     (line,) = service.lines(seen["job"])
     names = [name.rpartition("/")[2] for name in line.split()]
     assert names == ["trial-rest", "trial-rest-with-job"]
+    words = ("experiments", "describe", "trial-rest", "--format", "json")
+    described = json.loads(trainshed(*words, data=service.data).stdout)["runs"]
+    (both,) = (run["metadata"] for run in described if run["displayName"] == "both")
+    assert (both["_params"], both["_metrics"]) == (params, metrics)

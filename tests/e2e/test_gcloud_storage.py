@@ -13,50 +13,9 @@ from tests.e2e.running import PROJECT, Service, environment
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 
-BUCKET = "gs://gcloud-storage"
 
-
-@pytest.fixture(scope="module")
-def gcloud(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Gcloud:
-    return Gcloud(service, tmp_path_factory.mktemp("gcloud"))
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small tree of files, names that need quoting among them."""
-    root = tmp_path_factory.mktemp("files")
-    (root / "tree" / "sub").mkdir(parents=True)
-    (root / "tree" / "a.txt").write_text("alpha\n")
-    (root / "tree" / "sub" / "b c#1%.txt").write_text("beta\n")
-    (root / "tree" / "empty").touch()
-    return root / "tree"
-
-
-@pytest.fixture(scope="module")
-def bucket(gcloud: Gcloud, tree: Path) -> str:
-    """A bucket that gcloud made, with the tree in it."""
-    gcloud.run("storage", "buckets", "create", BUCKET, "--location", "us-central1")
-    gcloud.run("storage", "cp", "-r", str(tree), f"{BUCKET}/")
-    return BUCKET
-
-
-def test_a_bucket_is_described(bucket: str, gcloud: Gcloud) -> None:
-    described = gcloud.run(
-        *("storage", "buckets", "describe", bucket, "--format", "value(name,location)")
-    )
-    assert described.stdout.split() == ["gcloud-storage", "US-CENTRAL1"]
-
-
-def test_a_tree_is_listed_and_read(bucket: str, gcloud: Gcloud) -> None:
-    listed = gcloud.run("storage", "ls", f"{bucket}/tree/**").stdout.splitlines()
-    names = ["a.txt", "empty", "sub/b c#1%.txt"]
-    assert listed == [f"{bucket}/tree/{name}" for name in names]
-    read = gcloud.run("storage", "cat", f"{bucket}/tree/a.txt", f"{bucket}/tree/sub/b c#1%.txt")
-    assert read.stdout == "alpha\nbeta\n"
-
-
-def test_the_project_is_described(gcloud: Gcloud) -> None:
-    described = gcloud.run(
+def test_the_project_is_described(service: Service, tmp_path: Path) -> None:
+    described = Gcloud(service, tmp_path).run(
         *("projects", "describe", PROJECT, "--format", "value(projectId,lifecycleState)")
     )
     assert described.stdout.split() == [PROJECT, "ACTIVE"]
@@ -65,7 +24,10 @@ def test_the_project_is_described(gcloud: Gcloud) -> None:
 SHELL = """
 set -eu
 eval "$("$PYTHON" -m trainshed env)"
-gcloud storage ls
+gcloud storage buckets create gs://gcloud-storage --location us-central1
+gcloud storage cp -r tree gs://gcloud-storage/
+gcloud storage ls 'gs://gcloud-storage/tree/**'
+gcloud storage cat gs://gcloud-storage/tree/a.txt 'gs://gcloud-storage/tree/sub/b c#1%.txt'
 gcloud ai-platform jobs list --format 'value(jobId)'
 gcloud ai custom-jobs list --format 'value(name)'
 "$PYTHON" - <<'END'
@@ -83,7 +45,12 @@ END
 
 def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> None:
     """spec/clients#recipes: after `eval "$(trainshed env)"` the clients need nothing else to find the
-    service, and ask nobody else. The SDK: test_grpc_clients.py."""
+    service, and ask nobody else. A tree is stored, listed and read, names that need quoting among them. The
+    SDK: test_grpc_clients.py."""
+    names = {"a.txt": "alpha\n", "empty": "", "sub/b c#1%.txt": "beta\n"}
+    for name, text in names.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
     done = subprocess.run(
         ["sh", "-c", SHELL],
         env={
@@ -98,11 +65,12 @@ def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> No
         text=True,
         timeout=120,
         check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    default = service.extra["bucket"]
-    assert f"gs://{default}/" in said
-    assert any(line.startswith("apiclient ") for line in said)
-    (stored,) = [line for line in said if line.startswith("storage ")]
-    assert default in stored.split()
+    lines = done.stdout.splitlines()
+    listed = [f"gs://gcloud-storage/tree/{name}" for name in names]
+    assert lines[:5] == [*listed, "alpha", "beta"]
+    assert any(line.startswith("apiclient ") for line in lines)
+    (stored,) = [line for line in lines if line.startswith("storage ")]
+    assert {"gcloud-storage", service.extra["bucket"]} <= set(stored.split())

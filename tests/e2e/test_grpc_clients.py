@@ -34,35 +34,26 @@ aiplatform.init(
     api_transport="grpc",
     staging_bucket="gs://trainshed",
 )
-image, script = sys.argv[1:]
 
-def pools(text, replicas=1):
-    container = {"image_uri": image, "command": ["python3", "-c", text]}
+def pools(replicas):
+    container = {"image_uri": sys.argv[1], "command": ["sleep", "600"]}
     return [{
         "machine_spec": {"machine_type": "n1-standard-4"},
         "replica_count": replicas,
         "container_spec": container,
     }]
 
-seen = {}
-long = aiplatform.CustomJob(display_name="long", worker_pool_specs=pools("import time; time.sleep(600)"))
+long = aiplatform.CustomJob(display_name="long", worker_pool_specs=pools(1))
 long.submit()
-packaged = aiplatform.CustomJob.from_local_script(
-    display_name="script", script_path=script, container_uri=image, args=["--x", "1"]
-)
-packaged.run()
-seen["run"] = [packaged.state.name, packaged.resource_name]
 long.cancel()
-seen["listed"] = sorted(job.display_name for job in aiplatform.CustomJob.list())
-bad = aiplatform.CustomJob(display_name="x" * 129, worker_pool_specs=pools("pass", 2))
+seen = {"name": long.resource_name, "listed": [job.display_name for job in aiplatform.CustomJob.list()]}
+bad = aiplatform.CustomJob(display_name="x" * 129, worker_pool_specs=pools(2))
 try:
     bad.submit()
 except Exception as error:
     seen["refused"] = [type(error).__name__, str(error), [
         violation.field for detail in error.details for violation in detail.field_violations
     ]]
-packaged.delete()
-seen["left"] = [job.display_name for job in aiplatform.CustomJob.list()]
 seen["transport"] = type(long.api_client._transport if hasattr(long.api_client, "_transport")
                          else long.api_client.select_version("v1")._transport).__name__
 print("SEEN " + json.dumps(seen))
@@ -71,21 +62,16 @@ print("SEEN " + json.dumps(seen))
 
 def test_the_sdk_needs_what_env_prints_and_nothing_else(service: Service, tmp_path: Path) -> None:
     """TLS, credentials and project come out of the environment; the certificate is checked."""
-    script = tmp_path / "train.py"
-    script.write_text("import sys; print('ran', sys.argv[1:])\n")
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)
-    seen = seen_by(program, SKLEARN, str(script), variables=given_by_env(service))
+    seen = seen_by(program, SKLEARN, variables=given_by_env(service))
     assert seen["transport"] == "JobServiceGrpcTransport"
-    state, name = seen["run"]
-    assert state == "JOB_STATE_SUCCEEDED"
-    assert name.startswith(f"projects/trainshed/locations/{REGION}/customJobs/")
-    assert {"long", "script"} <= set(seen["listed"])
+    assert seen["name"].startswith(f"{PARENT}/customJobs/")
+    assert "long" in seen["listed"]
     kind, text, fields = seen["refused"]
     assert kind == "InvalidArgument"
     assert text.startswith("400 List of found errors:\t1.Field: display_name; Message: ")
     assert fields == ["display_name", "job_spec.worker_pool_specs[0].replica_count"]
-    assert "script" not in seen["left"]
 
 
 # --- the generated clients below it, without TLS
@@ -121,36 +107,32 @@ def channel(service: Service) -> Iterator[Any]:
         yield grpc.intercept_channel(opened, _Bearer(service.token))
 
 
-def gapic(version: str, channel: Any) -> Any:
-    package = f"google.cloud.aiplatform_{version}"
-    transports = importlib.import_module(f"{package}.services.job_service.transports")
-    transport = transports.JobServiceGrpcTransport(channel=channel)
-    return importlib.import_module(package).JobServiceClient(transport=transport)
+def gapic(kind: str, channel: Any) -> Any:
+    """The generated client of v1beta1; v1 has the SDK."""
+    package = "google.cloud.aiplatform_v1beta1"
+    transports = importlib.import_module(f"{package}.services.{kind.lower()}_service.transports")
+    transport = getattr(transports, f"{kind}ServiceGrpcTransport")(channel=channel)
+    return getattr(importlib.import_module(package), f"{kind}ServiceClient")(transport=transport)
 
 
-def _job(name: str, script: str = "pass") -> dict[str, Any]:
-    container = {"image_uri": SKLEARN, "command": ["python3", "-c", script]}
-    machine = {"machine_type": "n1-standard-4"}
-    spec = {"machine_spec": machine, "replica_count": 1, "container_spec": container}
-    return {"display_name": name, "job_spec": {"worker_pool_specs": [spec]}}
-
-
-@pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_the_generated_clients(version: str, channel: Any, service: Service) -> None:
+def test_a_generated_client_of_jobs(channel: Any, service: Service) -> None:
     """Create, list in pages, get, delete by an operation with the version's own metadata; locations;
     permissions."""
-    client = gapic(version, channel)
-    mark = f"gapic-{version}"
-    names = [client.create_custom_job(parent=PARENT, custom_job=_job(mark)).name for _ in range(3)]
+    client = gapic("Job", channel)
+    container = {"image_uri": SKLEARN, "command": ["true"]}
+    machine = {"machine_type": "n1-standard-4"}
+    spec = {"machine_spec": machine, "replica_count": 1, "container_spec": container}
+    job = {"display_name": "gapic", "job_spec": {"worker_pool_specs": [spec]}}
+    names = [client.create_custom_job(parent=PARENT, custom_job=job).name for _ in range(3)]
     for name in names:
         service.finish(name.rsplit("/", 1)[1])
-    request = {"parent": PARENT, "filter": f'display_name="{mark}"', "page_size": 2}
+    request = {"parent": PARENT, "filter": 'display_name="gapic"', "page_size": 2}
     pages = client.list_custom_jobs(request=request).pages
     assert [len(page.custom_jobs) for page in pages] == [2, 1]
     assert client.get_custom_job(name=names[0]).state.name == "JOB_STATE_SUCCEEDED"
     deletion = client.delete_custom_job(name=names[0])
     deletion.result(timeout=30)
-    assert type(deletion.metadata).__module__.startswith(f"google.cloud.aiplatform_{version}.")
+    assert type(deletion.metadata).__module__.startswith("google.cloud.aiplatform_v1beta1.")
     name = deletion.operation.name
     assert client.get_operation({"name": name}).done
     assert name in {each.name for each in client.list_operations({"name": PARENT}).operations}
@@ -158,6 +140,27 @@ def test_the_generated_clients(version: str, channel: Any, service: Service) -> 
     asked = {"resource": names[1], "permissions": ["aiplatform.customJobs.get", "x.y.z"]}
     held = client.test_iam_permissions(asked).permissions
     assert list(held) == ["aiplatform.customJobs.get"]
+
+
+def test_a_generated_client_of_studies(channel: Any) -> None:
+    """facts/tuning#vizier: addTrialMeasurement; complete without a final measurement takes the last."""
+    client = gapic("Vizier", channel)
+    parameter = {"parameter_id": "x", "double_value_spec": {"min_value": 0, "max_value": 1}}
+    spec = {"metrics": [{"metric_id": "loss", "goal": "MINIMIZE"}], "parameters": [parameter]}
+    body = {"display_name": "gapic", "study_spec": spec}
+    study = client.create_study(parent=PARENT, study=body).name
+    request = {"parent": study, "suggestion_count": 2, "client_id": "me"}
+    first, second = client.suggest_trials(request).result(timeout=60).trials
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        measured = {"step_count": step, "metrics": [{"metric_id": "loss", "value": loss}]}
+        client.add_trial_measurement({"trial_name": first.name, "measurement": measured})
+    done = client.complete_trial({"name": first.name})
+    assert (done.state.name, done.final_measurement.metrics[0].value) == ("SUCCEEDED", 2.0)
+    assert [each.step_count for each in done.measurements] == [1, 2, 3]
+    listed = client.list_trials(request={"parent": study, "page_size": 1})
+    assert [trial.id for trial in listed] == ["1", "2"]
+    client.delete_trial(name=second.name)
+    client.delete_study(name=study)
 
 
 # --- Node

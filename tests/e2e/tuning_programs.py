@@ -1,15 +1,10 @@
-"""Programs that trials run, the tuning jobs around them, and how their runs are counted and held, for
-end-to-end tests."""
+"""Programs that trials run and the tuning jobs around them, for end-to-end tests."""
 
-import os
-import select
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service
-from tests.e2e.stories import make_pipe
 
 BUCKET = "trainshed"
 TUNING_JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
@@ -122,74 +117,12 @@ def tuning_job(
     }
 
 
-def tune(service: Service, body: dict[str, Any]) -> str:
-    """Create a tuning job; returns its id."""
-    return service.call("POST", TUNING_JOBS, body)["name"].rsplit("/", 1)[1]
-
-
-def tuning(service: Service, job_id: str) -> dict[str, Any]:
-    """The tuning job as the public API shows it."""
-    return service.call("GET", f"{TUNING_JOBS}/{job_id}")
-
-
-def until_running(service: Service, job_id: str) -> None:
-    """Wait until a job of any kind is RUNNING: that is a moment after its first program has begun."""
-    for view in service.watch(job_id, 120):
-        if view["state"] == "RUNNING":
-            return
-    raise AssertionError(f"{job_id} is over and never ran")
-
-
-def finished(service: Service, job_id: str) -> dict[str, Any]:
-    """The same, at its end, which comes within two minutes."""
-    service.finish(job_id, 120)
-    return tuning(service, job_id)
-
-
 def final(trial: dict[str, Any]) -> float:
     """The value of the one metric of a trial that is over; JSON leaves a zero out."""
     (metric,) = trial["finalMeasurement"]["metrics"]
     return metric.get("value", 0.0)
 
 
-def job_id_of(trial: dict[str, Any]) -> str:
-    """The id of the custom job that evaluates a trial."""
-    return trial["customJob"].rsplit("/", 1)[1]
-
-
-def job_of(service: Service, trial: dict[str, Any]) -> dict[str, Any]:
-    """The custom job that evaluates a trial."""
-    return service.call("GET", f"/v1/{trial['customJob']}")
-
-
 def bucket(service: Service) -> Path:
     """Where the objects of the default bucket lie."""
     return Path(service.extra["buckets"]) / BUCKET
-
-
-def runs(service: Service, place: str) -> Counter[int]:
-    """How often the program of each trial ran that says `run_once(place)`."""
-    return Counter(int(path.name.split(".")[0]) for path in (bucket(service) / place).iterdir())
-
-
-def gates(directory: Path, *names: str) -> None:
-    """Pipes at which programs and the test meet: opening one ends when both have."""
-    for name in names:
-        make_pipe(directory / name)
-
-
-def meet(gate: Path, seconds: float = 90) -> None:
-    """Wait at a gate until a program has opened it for writing, and closed it."""
-    reader = os.open(gate, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        poll = select.poll()
-        poll.register(reader, select.POLLHUP)
-        assert poll.poll(seconds * 1000), f"nobody came to {gate} within {seconds} s"
-    finally:
-        os.close(reader)
-
-
-def complete(service: Service, trial: dict[str, Any], value: float) -> None:
-    """Complete a study's trial with this value of `score`."""
-    measured = {"metrics": [{"metricId": "score", "value": value}]}
-    service.call("POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": measured})
