@@ -46,6 +46,7 @@ def started(data: Path) -> Iterator[Service]:
 
 def test_grpc_is_loaded_by_the_first_connection_and_not_before(started: Service) -> None:
     """An idle service stays small, and starts as fast as without."""
+    assert "NOTE:" not in (started.data / "service.log").read_text(), "not on loopback"
     assert not has_loaded_grpc(started)
     assert ask(started, started.extra["grpc"]) == b""
     assert has_loaded_grpc(started)
@@ -59,13 +60,27 @@ def test_grpc_is_loaded_by_the_first_connection_and_not_before(started: Service)
 def test_the_authority_stays_from_start_to_start_and_nobody_else_reads_its_key(
     data: Path,
 ) -> None:
-    with running(data, new_authority=True) as first:
-        before = Path(first.extra["ca"]).read_bytes()
+    """Also after a kill, over the old sockets. Once its key is gone and the service has another name, nothing
+    is made behind the user's back."""
+    first = start(data, new_authority=True)
+    before = Path(first.extra["ca"]).read_bytes()
+    assert ask(first, first.extra["grpc"]) == b""
+    first.kill()
+    assert (data / "grpc.sock").exists()
     with running(data) as second:
         assert Path(second.extra["ca"]).read_bytes() == before
         assert json.loads((data / "service.json").read_text())["ca"] == second.extra["ca"]
         assert (data / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600
+        assert ask(second, second.extra["grpc"]) == b""
         assert ask(second, second.extra["grpc_tls"], roots=second.extra["ca"]) == b""
+    (data / "tls" / "ca.key").unlink()
+    refusal = up(data, "--host", "127.0.0.2")
+    assert "ca.key is missing" in refusal
+    assert "restore it, or move" in refusal
+    plain, secure = free_ports(2)
+    with running(data, "--grpc-port", str(plain), "--grpc-tls-port", str(secure)) as third:
+        assert third.extra["grpc"] == f"127.0.0.1:{plain}"
+        assert third.extra["grpc_tls"] == f"localhost:{secure}"
 
 
 def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
@@ -85,8 +100,11 @@ def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
 
 
 def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
-    """A token goes over that port as it is: whatever --host says, no other machine reaches it."""
+    """A token goes over that port as it is: whatever --host says, no other machine reaches it. ADR 41: an
+    operator may have chosen plain HTTP, and is told what that opens."""
     with running(data, "--host", "0.0.0.0", "--insecure") as service:
+        assert "NOTE: without TLS in front" in (data / "service.log").read_text()
+        assert service.rest.startswith("http://127.0.0.1:")
         plain, secure = (service.extra[name].rsplit(":", 1) for name in ("grpc", "grpc_tls"))
         assert plain[0] == "127.0.0.1"
         # Another address of this machine, which only a listener on all of them has.
@@ -94,13 +112,6 @@ def test_without_tls_it_listens_on_loopback_alone(data: Path) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", int(plain[1])), 5).close()
         assert ask(service, service.extra["grpc_tls"], roots=service.extra["ca"]) == b""
-
-
-def test_ports_as_they_are_asked_for(data: Path) -> None:
-    plain, secure = free_ports(2)
-    with running(data, "--grpc-port", str(plain), "--grpc-tls-port", str(secure)) as service:
-        assert service.extra["grpc"] == f"127.0.0.1:{plain}"
-        assert service.extra["grpc_tls"] == f"localhost:{secure}"
 
 
 def up(data: Path, *args: str) -> str:
@@ -122,25 +133,3 @@ def test_what_cannot_be_used_stops_the_start_with_what_to_do(data: Path, tmp_pat
         said = up(data, "--grpc-port", str(port))
         assert f"127.0.0.1:{port} cannot be listened on" in said
         assert "choose another port with --grpc-port" in said
-
-
-def test_a_killed_service_is_started_again_over_its_old_sockets(data: Path) -> None:
-    service = start(data)
-    assert ask(service, service.extra["grpc"]) == b""
-    service.kill()
-    assert (data / "grpc.sock").exists()
-    with running(data) as again:
-        assert ask(again, again.extra["grpc"]) == b""
-
-
-def test_certificates_that_cannot_be_renewed_stop_the_start(data: Path) -> None:
-    """The authority's key is gone, and the service has another name: nothing is made behind the user's
-    back."""
-    with running(data, new_authority=True):
-        pass
-    (data / "tls" / "ca.key").unlink()
-    said = up(data, "--host", "127.0.0.2")
-    assert "ca.key is missing" in said
-    assert "restore it, or move" in said
-    with running(data):
-        pass

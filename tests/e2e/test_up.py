@@ -116,54 +116,57 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
     assert min(took) <= 6.5, took
 
 
-def test_what_it_says_can_be_typed_as_it_stands(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that leaves a ready file, in a directory whose name has spaces."""
+    data = tmp_path_factory.mktemp("up") / "of the team"
+    with running(data, "--ready-file", str(data.with_name("ready.json"))) as started:
+        yield started
+
+
+def test_what_it_says_can_be_typed_as_it_stands(told: Service, tmp_path: Path) -> None:
     """A new shell knows nothing of the data directory."""
-    with running(tmp_path / "of the team") as service:
-        advice = re.search(r"eval (\S.*)", said(service))
-        assert advice
-        shell = subprocess.run(
-            ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
-            env={
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "HOME": str(tmp_path),
-            },
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert shell.stdout.strip() == service.rest, shell.stderr
+    advice = re.search(r"eval (\S.*)", said(told))
+    assert advice
+    shell = subprocess.run(
+        ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert shell.stdout.strip() == told.rest, shell.stderr
 
 
-def test_the_ready_file_says_how_to_reach_it_and_is_private(data: Path, tmp_path: Path) -> None:
-    ready = tmp_path / "deep" / "ready.json"
-    ready.parent.mkdir()
-    with running(data, "--ready-file", str(ready)) as service:
-        document = json.loads(ready.read_text())
-        assert document["rest"] == service.rest
-        # At level user programs may read the file, wherever it lies; the data directory is hidden from them.
-        assert service.token not in ready.read_text()
-        assert Path(document["token_file"]).read_text().strip() == service.token
-        assert document["pid"] == service.pid == service.process.pid
-        for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-        # The log is this test's own; whom to trust is for every program to read.
-        public = {"service.log", "trust"}
-        for file in data.iterdir():
-            if not file.is_socket() and file.name not in public:
-                assert not file.stat().st_mode & 0o077, file
-        assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
-        assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
-        assert service.rest in said(service)
-        assert service.token not in said(service)  # spec/invariants#secrets
+def test_the_ready_file_says_how_to_reach_it_and_is_private(told: Service) -> None:
+    data, ready = told.data, told.data.with_name("ready.json")
+    document = json.loads(ready.read_text())
+    assert document["rest"] == told.rest
+    # At level user programs may read the file, wherever it lies; the data directory is hidden from them.
+    assert told.token not in ready.read_text()
+    assert Path(document["token_file"]).read_text().strip() == told.token
+    assert document["pid"] == told.pid == told.process.pid
+    for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    # The log is this test's own; whom to trust is for every program to read.
+    public = {"service.log", "trust"}
+    for file in data.iterdir():
+        if not file.is_socket() and file.name not in public:
+            assert not file.stat().st_mode & 0o077, file
+    assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
+    assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
+    assert told.rest in said(told)
+    assert told.token not in said(told)  # spec/invariants#secrets
 
 
-def test_a_second_service_on_the_same_data_is_refused(data: Path) -> None:
-    with running(data) as service:
-        expect_error(
-            up(data, "--port", "0"), f"{data} is in use", str(service.pid), "stop that one first"
-        )
-        assert service.call("GET", "/trainshed/v1/status")
+def test_a_second_service_on_the_same_data_is_refused(told: Service) -> None:
+    refusal = up(told.data, "--port", "0")
+    expect_error(refusal, f"{told.data} is in use", str(told.pid), "stop that one first")
+    assert told.call("GET", "/trainshed/v1/status")
 
 
 def test_a_port_in_use_is_refused(data: Path) -> None:
@@ -195,25 +198,21 @@ def test_all_wrong_settings_are_named_at_once_with_their_source(data: Path, tmp_
     expect_error(up(data, "--colour", "red"), "No such option")
 
 
-def test_wrong_settings_of_an_engine_are_named_without_a_traceback(
-    data: Path, tmp_path: Path
-) -> None:
-    """Those that only the engine knows."""
-    config = tmp_path / "config.toml"
+def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None:
+    """Settings that only the engine knows, a ready file that cannot be written, a directory in the way."""
+    config, file = tmp_path / "config.toml", tmp_path / "file"
     config.write_text('engine = "slurm"\n[engines.slurm]\nquarantine_minutes = 0.5\n')
-    done = up(data, "--port", "0", "--config", str(config))
-    assert done.returncode == 1
-    assert "[engines.slurm] quarantine_minutes: " in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_ready_file_that_cannot_be_written_is_named(data: Path, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+    refusal = up(data, "--port", "0", "--config", str(config))
+    expect_error(refusal, "[engines.slurm] quarantine_minutes: ")
     file.touch()
-    expect_error(
-        up(data, "--port", "0", "--ready-file", str(file / "ready.json")),
-        *("--ready-file", str(file / "ready.json"), "cannot be written"),
-    )
+    ready = str(file / "ready.json")
+    refusal = up(data, "--port", "0", "--ready-file", ready)
+    expect_error(refusal, "--ready-file", ready, "cannot be written")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "slots").write_text("in the way")
+    expect_error(up(other, "--port", "0"), str(other / "slots"))
+    assert not leftovers(other)
 
 
 def test_a_signal_stops_it_and_leaves_jobs_running(data: Path) -> None:
@@ -332,21 +331,3 @@ def test_ordinary_users_run_gangs_too(data: Path) -> None:
     finally:
         assert service.terminate() == 0
     assert not leftovers(data)
-
-
-def test_a_service_that_cannot_start_its_engine_ends_and_says_why(data: Path) -> None:
-    data.mkdir(parents=True, exist_ok=True)
-    (data / "slots").write_text("in the way")
-    done = up(data, "--port", "0")
-    assert done.returncode not in (0, None)
-    assert str(data / "slots") in done.stderr
-    assert not leftovers(data)
-
-
-def test_who_listens_beyond_the_machine_is_told_what_that_opens(data: Path) -> None:
-    """ADR 41: an operator may have chosen plain HTTP."""
-    with running(data) as service:
-        assert "NOTE:" not in said(service), "not on loopback"
-    with running(data, "--host", "0.0.0.0", "--insecure") as service:
-        assert "NOTE: without TLS in front" in said(service)
-        assert service.rest.startswith("http://127.0.0.1:")
