@@ -1,8 +1,7 @@
 """Training pipelines with the Vertex SDK's training jobs and the generated client: programs in, models out
 (spec/submit, facts/resources#pipelines).
 
-The SDK's jobs run in a program of their own, over REST, side by side, because it looks only every five
-seconds whether a pipeline is over.
+The SDK's jobs run in a program of their own, over REST, side by side.
 """
 
 import json

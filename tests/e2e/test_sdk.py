@@ -10,15 +10,33 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.nursery import look_often
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place
-from tests.e2e.sdk import pointed_sdk
+from trainshed.buckets.callers import address_with_key
 
 BUCKET = "trainshed"
 
 
 @pytest.fixture(scope="module")
 def sdk(service: Service) -> Iterator[Any]:
-    with pointed_sdk(service, BUCKET) as module:
+    """`google.cloud.aiplatform` in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Read by google-cloud-storage, which the SDK uploads scripts with.
+        storage = address_with_key(str(service.extra["storage"]), service.token)
+        patch.setenv("STORAGE_EMULATOR_HOST", storage)
+        patch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+        patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+        module: Any = importlib.import_module("google.cloud.aiplatform")
+        credentials: Any = importlib.import_module("google.oauth2.credentials")
+        look_often()
+        module.init(
+            project=PROJECT,
+            location=REGION,
+            api_endpoint=service.rest,
+            api_transport="rest",
+            credentials=credentials.Credentials(service.token),
+            staging_bucket=f"gs://{BUCKET}",
+        )
         yield module
 
 
@@ -75,7 +93,7 @@ else:
 
 
 class Runs:
-    """Three `run`s at once, because the SDK looks only every five seconds whether a job is over."""
+    """Three `run`s at once."""
 
     def __init__(self, sdk: Any, scratch: Path) -> None:
         wheel = _wheel(common_place())
