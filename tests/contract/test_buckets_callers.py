@@ -27,8 +27,10 @@ from trainshed.buckets.setup import BucketRules
 from trainshed.cli.client_files import credentials_document
 from trainshed.cli.connection import Endpoint
 from trainshed.cli.environment import variables
+from trainshed.engines.port import EngineUnavailable
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve import clock
+from trainshed.serve.bucket_adapters import BucketAdapter
 
 RULES = BucketRules("own", frozenset({"shared-1"}))
 
@@ -277,6 +279,17 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
     assert shown("q") == ["bucket-2"]
     catalog.delete("bucket-1")
     assert shown("p") == ["bucket-2"]
+
+
+def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
+    """Its error was an internal one, after three attempts at once; what waits: tests/sim/test_delays.py."""
+    store = LocalStore(tmp_path / "buckets", rules=RULES)
+    store.ensure_bucket("bucket-1", project="p")
+    (tmp_path / "buckets").rename(tmp_path / "elsewhere")
+    with pytest.raises(EngineUnavailable, match="put it back"):
+        BucketAdapter(store).shown("p")
+    (tmp_path / "elsewhere").rename(tmp_path / "buckets")
+    assert [name for name, _ in BucketAdapter(store).shown("p")] == ["bucket-1"]
 
 
 def test_what_is_mounted_is_what_is_admitted(service: Service) -> None:

@@ -3,7 +3,6 @@ spec/invariants#last-lines-first): nothing is lost, doubled or left behind."""
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from tests.e2e.packages import submit_endless_build
@@ -16,7 +15,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
-from tests.e2e.stories import process_of, timeline, verdicts
+from tests.e2e.stories import process_of
 
 NUMBERS = """
 import os, signal, sys, time
@@ -163,22 +162,6 @@ def test_the_service_dies_while_a_package_is_built(data: Path) -> None:
         assert service.finish(job_id)["state"] == "CANCELLED"
     assert not marked(mark)
     assert not leftovers(data)
-
-
-def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
-    """Its error was an internal one, after three attempts at once."""
-    with running(tmp_path / "data") as service:
-        buckets = tmp_path / "data" / "buckets"
-        buckets.rename(tmp_path / "elsewhere")
-        job = submit(service, container_job("print('ran')"))
-        while not any(
-            "directory of the buckets" in entry["message"] for entry in timeline(service, job)
-        ):
-            time.sleep(0.05)
-        (tmp_path / "elsewhere").rename(buckets)
-        assert service.finish(job)["state"] == "SUCCEEDED"
-        assert "ran" in service.lines(job)
-        assert not verdicts(service, job)
 
 
 def test_a_file_that_cannot_be_taken_away_spoils_no_end(tmp_path: Path) -> None:
