@@ -338,18 +338,15 @@ def _run() -> None:
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def look_often() -> None:
-    """Have the SDK, if it is loaded, look often whether a job is over: it does so every five seconds."""
-    for name in ("jobs", "training_jobs"):
-        if module := sys.modules.get(f"google.cloud.aiplatform.{name}"):
-            vars(module)["_JOB_WAIT_TIME"] = 0.2
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in sys.argv[4:]:
         importlib.import_module(module)
-    look_often()
+    for name in ("jobs", "training_jobs"):
+        if module := sys.modules.get(f"google.cloud.aiplatform.{name}"):
+            vars(module)["_JOB_WAIT_TIME"] = (
+                0.2  # The SDK looks every five seconds whether a job is over.
+            )
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()

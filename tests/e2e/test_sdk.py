@@ -1,63 +1,24 @@
 """The Vertex SDK, unmodified, over REST (spec/clients#recipes): submit, run, package a script, list, cancel,
 delete."""
 
-import importlib
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.nursery import look_often
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place
-from trainshed.buckets.callers import address_with_key
+from tests.e2e.running import (
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    common_place,
+    given_by_env,
+    seen_by,
+)
 
 BUCKET = "trainshed"
-
-
-@pytest.fixture(scope="module")
-def sdk(service: Service) -> Iterator[Any]:
-    """`google.cloud.aiplatform` in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        # Read by google-cloud-storage, which the SDK uploads scripts with.
-        storage = address_with_key(str(service.extra["storage"]), service.token)
-        patch.setenv("STORAGE_EMULATOR_HOST", storage)
-        patch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-        patch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
-        module: Any = importlib.import_module("google.cloud.aiplatform")
-        credentials: Any = importlib.import_module("google.oauth2.credentials")
-        look_often()
-        module.init(
-            project=PROJECT,
-            location=REGION,
-            api_endpoint=service.rest,
-            api_transport="rest",
-            credentials=credentials.Credentials(service.token),
-            staging_bucket=f"gs://{BUCKET}",
-        )
-        yield module
-
-
-@pytest.fixture(scope="module")
-def errors() -> Any:
-    return importlib.import_module("google.api_core.exceptions")
-
-
-def _pools(script: str, *, replicas: int = 1, image: str = SKLEARN) -> list[dict[str, Any]]:
-    return [
-        {
-            "machine_spec": {"machine_type": "n1-standard-4"},
-            "replica_count": replicas,
-            "container_spec": {"image_uri": image, "command": ["python3", "-c", script]},
-        }
-    ]
-
-
-def _id(job: Any) -> str:
-    return job.resource_name.rsplit("/", 1)[1]
-
 
 _SCRIPT = """
 import argparse, json, os, pathlib, time
@@ -91,44 +52,98 @@ else:
     bucket.blob(name).upload_from_string("yes")
 """
 
+_PROGRAM = """
+import json, sys, time
+import agentplatform
+from agentplatform import resources
+from google.api_core.exceptions import GoogleAPICallError, NotFound
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
 
-class Runs:
-    """Three `run`s at once."""
+endpoint, token, image, script, wheel = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport="rest",
+    credentials=Credentials(token),
+    staging_bucket="gs://trainshed",
+)
 
-    def __init__(self, sdk: Any, scratch: Path) -> None:
-        wheel = _wheel(common_place())
-        script = scratch / "train.py"
-        script.write_text(_SCRIPT)
-        output = f"gs://{BUCKET}/sdk-output"
-        self.good = sdk.CustomJob(
-            display_name="sdk-good",
-            worker_pool_specs=_pools("import os; print(os.environ['AIP_MODEL_DIR'])"),
-            base_output_dir=output,
-            labels={"suite": "sdk", "kind": "good"},
-        )
-        self.bad = sdk.CustomJob(
-            display_name="sdk-bad",
-            worker_pool_specs=_pools("print('so far so good'); raise SystemExit('no data')"),
-            labels={"suite": "sdk"},
-        )
-        self.script = sdk.CustomJob.from_local_script(
-            display_name="sdk-script",
-            script_path=str(script),
-            container_uri=SKLEARN,
-            args=["--epochs", "7"],
-            requirements=["joblib>=1", f"trainshed-e2e-requirement @ {wheel.as_uri()}"],
-            environment_variables={"GIVEN": "in $(CLOUD_ML_REGION)"},
-            replica_count=3,
-        )
-        self.failure = ""
-        for job in (self.good, self.bad, self.script):
-            job.run(sync=False)
-        for job in (self.good, self.script, self.bad):
-            try:
-                job.wait()
-            except RuntimeError as error:
-                assert job is self.bad, error
-                self.failure = str(error)
+def pools(text):
+    container = {"image_uri": image, "command": ["python3", "-c", text]}
+    machine = {"machine_type": "n1-standard-4"}
+    return [{"machine_spec": machine, "replica_count": 1, "container_spec": container}]
+
+def shown(job):
+    return {
+        "name": job.resource_name,
+        "display_name": job.display_name,
+        "state": job.state.name,
+        "code": job.error.code if job.error else 0,
+        "labels": dict(job.labels),
+    }
+
+def refusal(call):
+    try:
+        call()
+    except GoogleAPICallError as error:
+        return str(error)
+
+def until(job, state):
+    while job.state.name != state:
+        time.sleep(0.1)
+
+good = aiplatform.CustomJob(
+    display_name="sdk-good",
+    worker_pool_specs=pools("import os; print(os.environ['AIP_MODEL_DIR'])"),
+    base_output_dir="gs://trainshed/sdk-output",
+    labels={"suite": "sdk", "kind": "good"},
+)
+bad = aiplatform.CustomJob(
+    display_name="sdk-bad",
+    worker_pool_specs=pools("print('so far so good'); raise SystemExit('no data')"),
+)
+local = aiplatform.CustomJob.from_local_script(
+    display_name="sdk-script",
+    script_path=script,
+    container_uri=image,
+    args=["--epochs", "7"],
+    requirements=["joblib>=1", f"trainshed-e2e-requirement @ {wheel}"],
+    environment_variables={"GIVEN": "in $(CLOUD_ML_REGION)"},
+    replica_count=3,
+)
+for job in (good, bad, local):
+    job.run(sync=False)
+for job in (good, local):
+    job.wait()
+seen = {"good": shown(good), "script": shown(local)}
+seen["script"]["output"] = local.job_spec.base_output_directory.output_uri_prefix
+seen["times"] = good.create_time <= good.start_time <= good.end_time
+seen["again"] = shown(aiplatform.CustomJob.get(good.resource_name))
+seen["same"] = (agentplatform.init, resources.CustomJob) == (aiplatform.init, aiplatform.CustomJob)
+seen["newest"] = shown(resources.CustomJob.get(good.resource_name))
+try:
+    bad.wait()
+except RuntimeError as error:
+    seen["failure"] = str(error)
+seen["bad"] = shown(bad) | {"message": bad.error.message}
+
+long = aiplatform.CustomJob(display_name="long", worker_pool_specs=pools("import time; time.sleep(600)"))
+long.submit()
+until(long, "JOB_STATE_RUNNING")
+seen["delete refused"] = refusal(long.delete)
+long.cancel()
+until(long, "JOB_STATE_CANCELLED")
+seen["cancelled"] = shown(long)
+seen["cancel refused"] = refusal(long.cancel)
+long.delete()  # Waits for the operation below /ui/.
+try:
+    aiplatform.CustomJob.get(long.resource_name)
+except NotFound:
+    seen["gone"] = True
+print("SEEN", json.dumps(seen))
+"""
 
 
 def _wheel(directory: Path) -> Path:
@@ -147,56 +162,56 @@ def _wheel(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(sdk: Any, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return Runs(sdk, tmp_path_factory.mktemp("sdk"))
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the program saw."""
+    scratch = tmp_path_factory.mktemp("sdk")
+    program, script = scratch / "program.py", scratch / "train.py"
+    program.write_text(_PROGRAM)
+    script.write_text(_SCRIPT)
+    arguments = (service.rest, service.token, SKLEARN, str(script), _wheel(common_place()).as_uri())
+    return seen_by(program, *arguments, variables=given_by_env(service))
 
 
-def test_run_returns_when_the_job_has_succeeded(runs: Runs, sdk: Any, service: Service) -> None:
-    job = runs.good
-    assert job.state.name == "JOB_STATE_SUCCEEDED"
-    assert job.error is None or not job.error.code
-    assert job.create_time <= job.start_time <= job.end_time
+def test_run_returns_when_the_job_has_succeeded(seen: dict[str, Any], service: Service) -> None:
+    job = seen["good"]
+    assert (job["state"], job["code"]) == ("JOB_STATE_SUCCEEDED", 0)
+    assert seen["times"]
+    parent, _, job_id = job["name"].rpartition("/")
+    assert parent == f"projects/{PROJECT}/locations/{REGION}/customJobs"
     # baseOutputDirectory becomes AIP_MODEL_DIR (spec/program#directories).
-    assert service.lines(_id(job))[-1] == f"gs://{BUCKET}/sdk-output/model/"
-    again = sdk.CustomJob.get(job.resource_name)
-    assert (again.display_name, again.state) == ("sdk-good", job.state)
-    assert dict(again.labels) == {"suite": "sdk", "kind": "good"}
-    assert job.resource_name == f"projects/{PROJECT}/locations/{REGION}/customJobs/{_id(job)}"
+    assert service.lines(job_id)[-1] == f"gs://{BUCKET}/sdk-output/model/"
+    assert seen["again"] == job
+    assert (job["display_name"], job["labels"]) == ("sdk-good", {"suite": "sdk", "kind": "good"})
 
 
-def test_the_package_of_the_newest_name_is_the_same_sdk(runs: Runs, sdk: Any) -> None:
+def test_the_package_of_the_newest_name_is_the_same_sdk(seen: dict[str, Any]) -> None:
     """The SDK's wheel also ships `agentplatform` (Gemini Enterprise Agent Platform, formerly Vertex AI)."""
-    platform: Any = importlib.import_module("agentplatform")
-    resources: Any = importlib.import_module("agentplatform.resources")
-    assert (platform.init, resources.CustomJob) == (sdk.init, sdk.CustomJob)
-    again = resources.CustomJob.get(runs.good.resource_name)
-    assert (again.display_name, again.state.name) == ("sdk-good", "JOB_STATE_SUCCEEDED")
+    assert seen["same"]
+    assert seen["newest"] == seen["good"]
 
 
-def test_run_raises_what_the_job_failed_with(runs: Runs) -> None:
+def test_run_raises_what_the_job_failed_with(seen: dict[str, Any]) -> None:
     """spec/failures#messages, facts/lifecycle#payload: the public sentence, then the last lines of the
     log."""
-    assert runs.failure.startswith("Job failed with:\ncode: 3\n")
-    assert runs.bad.state.name == "JOB_STATE_FAILED"
-    assert runs.bad.error.code == 3
-    message = runs.bad.error.message
-    assert message.startswith(
+    assert seen["failure"].startswith("Job failed with:\ncode: 3\n")
+    job = seen["bad"]
+    assert (job["state"], job["code"]) == ("JOB_STATE_FAILED", 3)
+    assert job["message"].startswith(
         "The replica workerpool0-0 exited with a non-zero status of 1. Termination reason: Error."
     )
-    assert "so far so good\nno data\n" in message
+    assert "so far so good\nno data\n" in job["message"]
 
 
-def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> None:
+def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Service) -> None:
     """spec/clients#wire: packaged by the SDK, uploaded, installed with its requirements, run as a module."""
-    job = runs.script
-    assert job.state.name == "JOB_STATE_SUCCEEDED"
-    job_id = _id(job)
-    model = job.job_spec.base_output_directory.output_uri_prefix + "/model/"
+    job = seen["script"]
+    assert job["state"] == "JOB_STATE_SUCCEEDED"
+    model = job["output"] + "/model/"
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool1-1"):
         pool, index = replica.split("-")
-        lines = service.lines(job_id, replica)
-        (said,) = (line for line in lines if line.startswith("REPORT "))
-        assert json.loads(said.removeprefix("REPORT ")) == {
+        lines = service.lines(job["name"].rsplit("/", 1)[1], replica)
+        (line,) = (line for line in lines if line.startswith("REPORT "))
+        assert json.loads(line.removeprefix("REPORT ")) == {
             "epochs": 7,
             "place": [pool, int(index)],
             "requirement": "2.5",
@@ -214,26 +229,10 @@ def test_a_local_script_runs_on_three_replicas(runs: Runs, service: Service) -> 
     ]
 
 
-def test_submit_then_cancel_then_delete(sdk: Any, errors: Any, service: Service) -> None:
+def test_submit_then_cancel_then_delete(seen: dict[str, Any]) -> None:
     """spec/lifecycle#cancel: cancel ends in CANCELLED with code 1; a running job cannot be deleted, a
     finished one can."""
-    job = sdk.CustomJob(
-        display_name="sdk-long", worker_pool_specs=_pools("import time; time.sleep(600)")
-    )
-    job.submit()
-    for view in service.watch(_id(job)):
-        if view["state"] == "RUNNING":
-            break
-    assert job.state.name == "JOB_STATE_RUNNING"
-    with pytest.raises(errors.GoogleAPICallError, match="cancel"):
-        job.delete()
-    job.cancel()
-    service.finish(_id(job))
-    assert job.state.name == "JOB_STATE_CANCELLED"
-    assert job.error.code == 1
-    with pytest.raises(errors.GoogleAPICallError, match="CANCELLED"):
-        job.cancel()
-    # Waits for the operation below /ui/.
-    job.delete()
-    with pytest.raises(errors.NotFound):
-        sdk.CustomJob.get(job.resource_name)
+    assert "cancel" in seen["delete refused"]
+    assert seen["cancelled"]["code"] == 1
+    assert "CANCELLED" in seen["cancel refused"]
+    assert seen["gone"]
