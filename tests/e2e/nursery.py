@@ -342,11 +342,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in sys.argv[4:]:
         importlib.import_module(module)
-    for name in ("jobs", "training_jobs"):
-        if module := sys.modules.get(f"google.cloud.aiplatform.{name}"):
-            vars(module)["_JOB_WAIT_TIME"] = (
-                0.2  # The SDK looks every five seconds whether a job is over.
-            )
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
