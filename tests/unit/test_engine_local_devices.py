@@ -7,12 +7,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.fake_devices import FakeDevices
 from trainshed.core.catalog.accelerators import accelerator_types
 from trainshed.core.names import Api
 from trainshed.engines.launch import devices
 from trainshed.engines.launch.devices import (
     Device,
-    FakeDevices,
     NvmlDevices,
     Part,
     accelerator_type,

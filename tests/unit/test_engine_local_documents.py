@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.fake_devices import FakeDevices
 from trainshed.core.launch import LaunchPlan, Limits, Software
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.launch.documents import hosts_text, launch_document
 from trainshed.engines.launch.where import HostFacts, SharedPaths, Where, intercepted
 from trainshed.engines.port import ServiceAccess, Slot

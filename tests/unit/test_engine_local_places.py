@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.fake_devices import FakeDevices
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.local.places import choose_address, moved, new_slots
 from trainshed.engines.port import Slot, SlotRequest

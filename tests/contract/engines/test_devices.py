@@ -1,8 +1,8 @@
 """GPUs of replicas, with devices that are only said to be there (spec/queue#capacity; spec/machines#gpus)."""
 
 from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.fake_devices import FakeDevices
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch.devices import FakeDevices
 from trainshed.engines.port import Node
 
 WORKERS = [ReplicaId(1, index) for index in range(2)]

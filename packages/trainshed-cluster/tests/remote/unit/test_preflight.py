@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.engines.launch.devices import FakeDevices
+from tests.fake_devices import FakeDevices
 from trainshed_cluster.remote import preflight
 from trainshed_cluster.remote.nodes import Quarantine
 from trainshed_cluster.remote.preflight import PreflightFailed, require_fit

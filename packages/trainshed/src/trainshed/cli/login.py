@@ -115,7 +115,6 @@ class _Answering(BaseHTTPRequestHandler):
         text = b"The command line is signed in. You can close this page." if code else b""
         self.send_response(200 if code else 404)
         self.send_header("content-length", str(len(text)))
-        self.send_header("content-type", "text/plain")
         self.end_headers()
         self.wfile.write(text)
         assert isinstance(self.server, _Listener)

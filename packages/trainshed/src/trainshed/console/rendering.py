@@ -6,6 +6,7 @@ direction of text are removed as well.
 
 import gzip
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -289,3 +290,12 @@ def number_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def curve_data(lines: Mapping[str, Mapping[float, float | str]], label: str) -> str:
+    """Return what `charts.js` draws, as JSON: the values of each line by their places. A value that is no
+    finite number is a gap. `label`: what the places count."""
+    at = sorted({place for values in lines.values() for place in values})
+    columns = {name: [values.get(place) for place in at] for name, values in lines.items()}
+    drawn = [[name, [None if isinstance(v, str) else v for v in c]] for name, c in columns.items()]
+    return json.dumps({"at": at, "lines": drawn, "label": label})

@@ -62,7 +62,6 @@ ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/team/roles"): team.give,
     ("POST", "/team/roles/remove"): team.take,
     ("POST", "/team/tokens"): team.create_token,
-    ("POST", "/team/own-token"): team.create_own_token,
     ("POST", "/team/tokens/{token}/delete"): team.delete_token,
     ("POST", "/quotas"): capacity.set_quota,
 }

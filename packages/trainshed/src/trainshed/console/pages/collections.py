@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed.console.pages.vertex import vertex_page, vertex_path, vertex_table
-from trainshed.console.rendering import id_of
+from trainshed.console.rendering import curve_data, id_of
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import Trial
@@ -189,23 +189,18 @@ async def _charts(visit: Visit, experiment: str, runs: Sequence[Run]) -> list[tu
     wanted = " OR ".join(f'name="{name}"' for name in names)
     path = f"{_STORE}/artifacts"
     answer = await vertex_page(visit, path, filter=wanted)
-    lines: dict[str, dict[str, dict[int, float]]] = {}
+    lines: dict[str, dict[str, dict[float, float]]] = {}
     for artifact in answer.get("artifacts", ()):
         board = artifact.get("metadata", {}).get("resourceName", "")
         for name, values in (await _curves(visit, board)).items():
             lines.setdefault(name, {})[names[id_of(artifact["name"])]] = values
-    charts: list[tuple[str, str]] = []
-    for name, by_run in list(lines.items())[:_CURVES]:
-        steps = sorted({step for values in by_run.values() for step in values})
-        drawn = [[run, [values.get(s) for s in steps]] for run, values in by_run.items()]
-        charts.append((name, json.dumps({"at": steps, "lines": drawn, "label": "Step"})))
-    return charts
+    return [(name, curve_data(by_run, "Step")) for name, by_run in list(lines.items())[:_CURVES]]
 
 
-async def _curves(visit: Visit, board: str) -> dict[str, dict[int, float]]:
+async def _curves(visit: Visit, board: str) -> dict[str, dict[float, float]]:
     """Return the values at each step of a tensorboard run's first series of numbers; {} if the visitor cannot
     read them, since clients may write any name there."""
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[float, float]] = {}
     try:
         path = f"/v1/{board}/timeSeries?{urlencode({'pageSize': _CURVES})}"
         answer = await visit.backend.call(visit.principal, "GET", path)

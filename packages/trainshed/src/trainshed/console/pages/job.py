@@ -2,14 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import UNSET, Struct
 
 from trainshed.console.pages.jobs import first_line, lasted, telling
 from trainshed.console.pages.timelines import chart
-from trainshed.console.rendering import epoch, id_of
+from trainshed.console.rendering import curve_data, epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
@@ -90,7 +90,7 @@ async def overview(visit: Visit) -> View:
     runs_timeline = timeline
     if runs is not job:
         runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
-    tail, charts = LogPage(), None
+    tail, charts = LogPage(), ()
     if runs.replicas is not UNSET:
         measured = await visit.get(JobCurves, of_job(runs.uid, "/curves"), points=str(_POINTS))
         charts = _curve_charts(measured)
@@ -103,7 +103,7 @@ async def overview(visit: Visit) -> View:
         "head": head(visit, job, "overview"),
         "notice": Part("_job_notice.html", of_job_itself | _notice(job, runs, wanted)),
         "facts": Part("_job_facts.html", {**of_job_itself, "asked": wanted}),
-        "curves": Part("_job_curves.html", {"uid": runs.uid, "charts": charts}),
+        "curves": Part("_job_curves.html", {"charts": charts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
         "tail": Part("_job_tail.html", of_runs | _tail(runs, tail, is_live=is_live)),
@@ -170,57 +170,38 @@ class Chart(Struct, frozen=True):
 
     name: str
     #: The last value of each line, by the line's name.
-    latest: tuple[tuple[str, str], ...]
+    latest: tuple[tuple[str, float | str], ...]
     #: For the script that draws it.
     data: str
 
 
-class Charts(Struct, frozen=True):
-    """The charts of a job."""
-
-    shown: tuple[Chart, ...]
-    left_out: int
-
-
-def _curve_charts(curves: JobCurves) -> Charts:
+def _curve_charts(curves: JobCurves) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
-    by_measure: dict[str, list[tuple[str, JobCurve]]] = {}
+    by_measure: dict[str, dict[str, JobCurve]] = {}
     for curve in curves.curves:
-        if not curve.points:
-            continue
-        measure, part = named(curve.tag)
-        where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
-        by_measure.setdefault(measure or curve.tag, []).append((where, curve))
+        if curve.points:
+            measure, part = named(curve.tag)
+            where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
+            by_measure.setdefault(measure or curve.tag, {})[where] = curve
     names = sorted(by_measure, key=lambda name: (name in _ASIDE, "loss" not in name, name))
-    return Charts(
-        tuple([_curve_chart(name, by_measure[name][:_LINES]) for name in names[:_CHARTS]]),
-        max(len(names) - _CHARTS, 0),
-    )
+    return tuple([_curve_chart(name, by_measure[name]) for name in names[:_CHARTS]])
 
 
-def _curve_chart(name: str, lines: Sequence[tuple[str, JobCurve]]) -> Chart:
-    units = {curve.unit or "step" for _, curve in lines}
+def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
+    units = {curve.unit or "step" for curve in lines.values()}
     # What one line counts in epochs and another one in steps has only the time in common.
     by_time = len(units) > 1
-    began = min(epoch(curve.points[0].at) for _, curve in lines)
+    began = min(epoch(curve.points[0].at) for curve in lines.values())
 
     def place(point: CurvePoint) -> float:
         return round(epoch(point.at) - began, 3) if by_time else point.step
 
-    at = sorted({place(point) for _, curve in lines for point in curve.points})
-    drawn = [[where, _column(at, ((place(p), p.value) for p in c.points))] for where, c in lines]
-    unit = "Seconds" if by_time else units.pop().capitalize()
-    latest = tuple((where, _figure(curve.points[-1].value)) for where, curve in lines)
-    return Chart(name, latest, json.dumps({"at": at, "lines": drawn, "label": unit}))
-
-
-def _column(at: Sequence[float], points: Iterable[tuple[float, float | str]]) -> list[float | None]:
-    values = {place: None if isinstance(value, str) else value for place, value in points}
-    return [values.get(place) for place in at]
-
-
-def _figure(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    drawn = {
+        where: {place(point): point.value for point in curve.points}
+        for where, curve in list(lines.items())[:_LINES]
+    }
+    latest = tuple((where, curve.points[-1].value) for where, curve in lines.items())
+    return Chart(name, latest, curve_data(drawn, "Seconds" if by_time else units.pop().title()))
 
 
 async def usage(visit: Visit) -> View:

@@ -3,7 +3,7 @@ method. The API's own validator checks both as they are typed."""
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from msgspec import Struct, field
@@ -101,12 +101,18 @@ async def check(visit: Visit) -> View:
 async def create(visit: Visit) -> Response | View:
     """`POST /submit`: create the job, or show beside the fields what is wrong."""
     draft = draft_of(visit.form)
-    if draft.body is None or draft.faults:
-        return await _form(visit, visit.form, status=400)
+    return await _create(visit, None if draft.faults else draft.body, _form)
+
+
+async def _create(
+    visit: Visit, body: dict[str, Any] | None, form: Callable[..., Awaitable[View]]
+) -> Response | View:
+    if body is None:
+        return await form(visit, visit.form, status=400)
     try:
-        return await create_job(visit, draft.body, *visit.place)
+        return await create_job(visit, body, *visit.place)
     except Refused as refused:
-        return await _form(visit, visit.form, status=400, refused=refused)
+        return await form(visit, visit.form, status=400, refused=refused)
 
 
 async def _form(
@@ -145,13 +151,7 @@ async def check_json(visit: Visit) -> View:
 
 async def create_of_json(visit: Visit) -> Response | View:
     """`POST /submit/json`: create the job, or show what is wrong."""
-    draft = _read(visit.form.get("job", ""))
-    if draft.body is None:
-        return await _json_form(visit, visit.form, status=400)
-    try:
-        return await create_job(visit, draft.body, *visit.place)
-    except Refused as refused:
-        return await _json_form(visit, visit.form, status=400, refused=refused)
+    return await _create(visit, _read(visit.form.get("job", "")).body, _json_form)
 
 
 async def _json_form(

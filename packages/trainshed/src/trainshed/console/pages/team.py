@@ -45,14 +45,6 @@ async def create_token(visit: Visit) -> View:
     return await _team(visit, made)
 
 
-async def create_own_token(visit: Visit) -> View:
-    """`POST /team/own-token`: make a token for the visitor's command line, and show it this once. Raises
-    Refused."""
-    made = await visit.do("POST", "tokens:own")
-    assert isinstance(made, IssuedToken), "a token is answered"
-    return await _team(visit, made)
-
-
 async def delete_token(visit: Visit) -> Response:
     """`POST /team/tokens/T/delete`: revoke a token. Raises Refused."""
     await visit.do("DELETE", f"tokens/{visit.quoted('token')}")
@@ -81,7 +73,6 @@ async def _team(visit: Visit, made: IssuedToken | None = None) -> View:
         ),
         "by": _by(visit),
         "ways": _WAYS,
-        "signed_in": me.issuer,
     }
     return View("Team", "team.html", values, place="team")
 

@@ -86,19 +86,6 @@ class Devices(Protocol):
         ...
 
 
-class FakeDevices:
-    """GPUs that do not exist, for tests and demonstrations."""
-
-    def __init__(self, *products: str, memory_bytes: int = 16 * _GIB) -> None:
-        self._found = tuple(
-            Device(index, f"GPU-{index:08x}", product, memory_bytes)
-            for index, product in enumerate(products)
-        )
-
-    def find(self) -> tuple[Device, ...]:
-        return self._found
-
-
 class NvmlDevices:
     """The GPUs that the driver lists, without those that CUDA_VISIBLE_DEVICES in `ambient`, the service's own
     environment, excludes."""

@@ -23,8 +23,6 @@ from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import ConvexStopping, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.curves import (
-    NO_SINGLE_OBJECTIVE,
-    NOTHING_MEASURED,
     NS,
     Axes,
     Line,
@@ -67,15 +65,9 @@ class Tangent(Struct, frozen=True):
 
 
 def should_stop(
-    rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
+    rule: ConvexStopping, plane: Axes, own: Line, finished: Sequence[Line]
 ) -> StoppingVerdict:
-    """Return the verdict at the trial's last measurement. The best trial so far is never stopped."""
-    plane = axes(spec, rule.use_elapsed)
-    if plane is None:
-        return NO_SINGLE_OBJECTIVE
-    own, finished = plane.line(trial), plane.finished(others)
-    if own is None:
-        return NOTHING_MEASURED
+    """Return the verdict at the trial's last measurement."""
     if lacking := _lacking(rule, plane, own, finished):
         return too_early(lacking)
     best, goal = best_final(finished), _last_step(rule, finished)

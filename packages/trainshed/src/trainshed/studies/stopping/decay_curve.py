@@ -19,13 +19,10 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve
 from scipy.special import stdtr
 
-from trainshed.core.study.spec import DecayCurveStopping, StudySpec
-from trainshed.studies.port import Curve, StoppingVerdict
+from trainshed.studies.port import StoppingVerdict
 from trainshed.studies.stopping.curves import (
-    NO_SINGLE_OBJECTIVE,
-    NOTHING_MEASURED,
+    Axes,
     Line,
-    axes,
     best_final,
     go_on,
     stop,
@@ -57,16 +54,8 @@ everything."""
 Floats = NDArray[np.float64]
 
 
-def should_stop(
-    rule: DecayCurveStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-) -> StoppingVerdict:
-    """Return the verdict at the trial's last measurement. The best trial so far is never stopped."""
-    plane = axes(spec, rule.use_elapsed)
-    if plane is None:
-        return NO_SINGLE_OBJECTIVE
-    own, finished = plane.line(trial), plane.finished(others)
-    if own is None:
-        return NOTHING_MEASURED
+def should_stop(plane: Axes, own: Line, finished: Sequence[Line]) -> StoppingVerdict:
+    """Return the verdict at the trial's last measurement."""
     if len(set(own.xs)) < MIN_MEASUREMENTS:
         return too_early(
             f"the trial has {len(set(own.xs))} measurements, {MIN_MEASUREMENTS} are needed."

@@ -11,6 +11,7 @@ from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.curves import (
     NO_SINGLE_OBJECTIVE,
     NOTHING_MEASURED,
+    Axes,
     Line,
     axes,
     go_on,
@@ -43,54 +44,43 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
     if trial.is_over:
         return go_on("The trial is over.")
     rule = spec.stopping
+    if rule is None:
+        return go_on("The study names no rule for early stopping.")
+    plane = axes(spec, rule.use_elapsed)
+    if plane is None:
+        return NO_SINGLE_OBJECTIVE
+    own, finished = plane.line(trial), plane.finished(others)
+    if own is None:
+        return NOTHING_MEASURED
+    # The best trial so far is stopped by none of them.
     match rule:
-        case None:
-            return go_on("The study names no rule for early stopping.")
         case MedianStopping():
-            return median_stop(rule, spec, trial, others)
+            return _median(plane, own, finished)
         case DecayCurveStopping():
             from trainshed.studies.stopping import decay_curve
 
-            return decay_curve.should_stop(rule, spec, trial, others)
+            return decay_curve.should_stop(plane, own, finished)
         case ConvexStopping():
-            return _convex(rule, spec, trial, others)
+            from trainshed.studies.stopping import convex
+
+            verdict = convex.should_stop(rule, plane, own, finished)
+            if not verdict.should_stop:
+                return verdict
+            whole = [curve for curve in others if not curve.stopped_early]
+            stopped = [curve for curve in others if curve.stopped_early and curve.is_over]
+            return replace(
+                verdict,
+                predicted=convex.predicted_final(rule, spec, trial, whole),
+                updated=convex.updated_finals(rule, spec, stopped, whole),
+            )
         case _:
             assert_never(rule)
 
 
-def _convex(
-    rule: ConvexStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-) -> StoppingVerdict:
-    """Return the verdict of the one rule that also predicts what a stopped trial would have reached."""
-    from trainshed.studies.stopping import convex
-
-    verdict = convex.should_stop(rule, spec, trial, others)
-    if not verdict.should_stop:
-        return verdict
-    finished = [curve for curve in others if not curve.stopped_early]
-    stopped = [curve for curve in others if curve.stopped_early and curve.is_over]
-    return replace(
-        verdict,
-        predicted=convex.predicted_final(rule, spec, trial, finished),
-        updated=convex.updated_finals(rule, spec, stopped, finished),
-    )
-
-
-def median_stop(
-    rule: MedianStopping, spec: StudySpec, trial: Curve, others: Sequence[Curve]
-) -> StoppingVerdict:
-    """Return the verdict at the trial's last measurement. The best trial so far is never stopped: no average
-    is above it."""
-    plane = axes(spec, rule.use_elapsed)
-    if plane is None:
-        return NO_SINGLE_OBJECTIVE
-    own = plane.line(trial)
-    if own is None:
-        return NOTHING_MEASURED
+def _median(plane: Axes, own: Line, finished: Sequence[Line]) -> StoppingVerdict:
+    """Return the verdict at the trial's last measurement. No average is above the best trial's."""
     averages = [
-        average
-        for line in plane.finished(others)
-        if (average := _running_average(line, own.end)) is not None
+        average for line in finished if (average := _running_average(line, own.end)) is not None
     ]
     if len(averages) < MIN_FINISHED:
         return too_early(
