@@ -96,18 +96,18 @@ class Measures:
     def feed(self, at: float, text: str) -> None:
         """Take a line that was printed at `at`, in seconds."""
         line = last_state(text)
-        named = counts(line)
-        epoch = next((count for count in named if count.level is Level.EPOCH), None)
+        line_counts = counts(line)
+        epoch = next((count for count in line_counts if count.level is Level.EPOCH), None)
         if epoch is not None:
             self._epoch = epoch.done
             self._from_zero |= epoch.done == 0
         for measure, part, value in measured(line):
-            step, unit = self._place(named, epoch)
+            step, unit = self._place(line_counts, epoch)
             self._add(measure, part, unit, Point(step, at, value))
 
-    def _place(self, named: tuple[Count, ...], epoch: Count | None) -> tuple[float, str]:
+    def _place(self, line_counts: tuple[Count, ...], epoch: Count | None) -> tuple[float, str]:
         """Return where the line belongs, and what that counts; (-1, "line") = it does not say."""
-        inner = next((count for count in named if count.level is Level.STEP), None)
+        inner = next((count for count in line_counts if count.level is Level.STEP), None)
         if inner is not None and not (inner.total and self._epoch is not None):
             return inner.done, "step"
         if self._epoch is None:
@@ -153,11 +153,11 @@ def measured(line: str) -> Iterator[tuple[str, str, float]]:
         # Of two words the first may be anything: `INFO loss: 0.5`.
         name = match[1] if first in _PARTS or first in _IDLE or not second else second
         if not _MEASURES.isdisjoint(_words(name)):
-            measure, part = named(name)
+            measure, part = split_name(name)
             yield measure, part or of_line or "train", float(match[2])
 
 
-def named(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Return the measure and the part of the data that a name such as `val_loss` stands for; the part is ""
     if it names none."""
     words = _words(name)

@@ -13,7 +13,7 @@ from trainshed.console.rendering import curve_data, epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
-from trainshed.core.printed_measures import named
+from trainshed.core.printed_measures import split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -180,7 +180,7 @@ def _curve_charts(curves: JobCurves) -> tuple[Chart, ...]:
     by_measure: dict[str, dict[str, JobCurve]] = {}
     for curve in curves.curves:
         if curve.points:
-            measure, part = named(curve.tag)
+            measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             by_measure.setdefault(measure or curve.tag, {})[where] = curve
     names = sorted(by_measure, key=lambda name: (name in _ASIDE, "loss" not in name, name))
