@@ -15,21 +15,9 @@ from trainshed.core.progress import LEVELS, Count, Level, counts, last_state
 
 _MEASURES: Final = frozenset(
     (
-        *(
-            "loss",
-            "acc",
-            "accuracy",
-            "auc",
-            "error",
-            "err",
-            "rmse",
-            "mse",
-            "mae",
-            "mape",
-            "logloss",
-        ),
-        *("perplexity", "ppl", "f1", "precision", "recall", "reward", "score", "r2", "iou", "miou"),
-        *("bleu", "wer", "cer", "psnr", "fid", "nll", "kl", "elbo", "lr", "rouge"),
+        *("loss", "acc", "accuracy", "auc", "error", "err", "rmse", "mse", "mae", "mape"),
+        *("logloss", "perplexity", "ppl", "f1", "precision", "recall", "reward", "score", "r2"),
+        *("iou", "miou", "bleu", "wer", "cer", "psnr", "fid", "nll", "kl", "elbo", "lr", "rouge"),
     )
 )
 """The words by which a name is known for that of a measure."""
