@@ -34,6 +34,7 @@ const made = (html) => {
   return box.content.firstElementChild;
 };
 
+const SCROLLS = ".log, .table-frame, .code, .story";
 const put = (id, html) => {
   const old = document.getElementById(id);
   const fresh = made(html);
@@ -42,17 +43,14 @@ const put = (id, html) => {
   if (old.querySelector("details.menu[open], :popover-open")) return;
   const kept = [...old.querySelectorAll("details")].map((d) => d.open);
   [...fresh.querySelectorAll("details")].forEach((d, i) => { if (i in kept) d.open = kept[i]; });
-  const scrolled = [...old.querySelectorAll(".log, .table-frame, .code")].map((el) => el.scrollLeft);
+  const scrolled = [...old.querySelectorAll(SCROLLS)].map((el) => [el.scrollLeft, el.scrollTop]);
   if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
-  // What grows at its end stays there, unless somebody has scrolled away from it.
-  const atEnds = [...old.querySelectorAll("[data-end]")].map((el) => (el.scrollHeight - el.scrollTop - el.clientHeight < 8 ? undefined : el.scrollTop));
   const focused = old.contains(document.activeElement) && document.activeElement;
   const way = focused && (focused.getAttribute("href") || focused.name);
   old.replaceWith(fresh);
-  [...fresh.querySelectorAll(".log, .table-frame, .code")].forEach((el, i) => { if (scrolled[i]) el.scrollLeft = scrolled[i]; });
+  [...fresh.querySelectorAll(SCROLLS)].forEach((el, i) => { if (scrolled[i]) [el.scrollLeft, el.scrollTop] = scrolled[i]; });
   if (way) [...fresh.querySelectorAll("a, button, select, input")].find((el) => (el.getAttribute("href") || el.name) === way)?.focus();
   ages(fresh.parentElement);
-  [...fresh.querySelectorAll("[data-end]")].forEach((el, i) => { el.scrollTop = atEnds[i] === undefined ? el.scrollHeight : atEnds[i]; });
   fresh.dispatchEvent(new CustomEvent("part", { bubbles: true }));
 };
 
@@ -267,7 +265,6 @@ document.addEventListener("htmx:afterSwap", () => {
 });
 ages();
 setInterval(ages, 1000);
-for (const el of document.querySelectorAll("[data-end]")) el.scrollTop = el.scrollHeight;
 // On a phone both may be wider than it.
 for (const el of document.querySelectorAll(".bar nav, .tabs")) {
   const here = el.querySelector("[aria-current]");
