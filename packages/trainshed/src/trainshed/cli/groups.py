@@ -45,7 +45,7 @@ class Group(click.Group):
             return super().resolve_command(ctx, args)
         except NoSuchCommand as error:
             name = error.command_name
-            meant = [] if error.possibilities else self._groups_with(name)
+            meant = self._groups_with(name)
             if not meant:
                 raise
             where = "jobs" if "jobs" in meant else meant[0]
