@@ -47,7 +47,7 @@ CEILINGS: Final = {
     "settings of the service": 50,
     "settings of Slurm": 20,
     "settings of Kubernetes": 24,
-    "commands": 44,
+    "commands": 43,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,

@@ -195,7 +195,7 @@ def _wheel(directory: Path, name: str) -> None:
 def start(bed: Bed) -> None:
     """The service, and its three jobs: one that is over, one that failed, one that goes on."""
     # From the index, if it is not there; then no index is asked any more.
-    bed.done("trainshed runtimes build scikit-learn 1.6+slim")
+    bed.done("trainshed runtimes build scikit-learn=1.6+slim")
     offline = f"UV_NO_INDEX=1 UV_FIND_LINKS={bed.work.parent / 'wheels'}"
     bed.done(f"{offline} trainshed up --detach --port 0 --config trainshed.toml")
     image = "--image scikit-learn --detach"

@@ -56,7 +56,6 @@ def test_downloads_go_alone_and_at_any_age(invoke: Invoke, cache: Path) -> None:
     answer = invoke("gc", "--downloads", "--dry-run")
     assert "would go  downloads of uv" in answer.output
     assert "environment" not in answer.output
-    assert "trainshed runtimes gc --downloads" in invoke("list").output
     remove_tree(cache)
 
 
@@ -69,7 +68,7 @@ def test_a_runtime_is_built_while_one_watches_listed_and_cleared(
     assert "Building the runtime reduction-server-" in built.output
     assert "Compiling the packages to bytecode." in built.output
     assert "reduction-server on Python 3." in built.output.splitlines()[-1]
-    again = invoke("warm", "reduction-server")
+    again = invoke("build", "reduction-server")
     assert again.exit_code == 0
     assert "Building" not in again.output
 

@@ -171,8 +171,8 @@ def _taken(cache: Path, free: str) -> tuple[str, str]:
     if taken < 1:
         return text, ""
     return text, (
-        "`trainshed runtimes list` says what takes how much, `trainshed runtimes gc` removes what was not "
-        "used for a month, with --downloads only what builds have downloaded."
+        "`trainshed runtimes gc` removes what was not used for a month, with --downloads only what builds "
+        "have downloaded; with --dry-run it says what takes how much."
     )
 
 

@@ -3,7 +3,7 @@ whether or not a service runs.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,47 +59,39 @@ def list_(
     for line in _table(offers):
         click.echo(line)
     if not family:
-        for line in _rest(settings.cache, offers):
-            click.echo(line)
+        click.echo(
+            f"\nThe cache is {settings.cache}. All that is in it: trainshed runtimes gc --dry-run"
+        )
         return
     for offer in offers:
         if offer.left_out:
             click.echo(f"Left out of {offer.version or family}: {', '.join(offer.left_out)}.")
 
 
-@command.command(short_help="Build a runtime ahead of its first job.")
-@click.argument("family")
-@click.argument("version", required=False, default="")
+@command.command(short_help="Build runtimes ahead of their first jobs.")
+@click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
 @click.option(
     "--python", default="", metavar="X.Y", help="Python version. Default: the one that jobs get."
 )
 @_takes_cache
 def build(
-    *,
-    family: str,
-    version: str,
-    python: str,
-    cache: Path | None,
-    config: Path | None,
+    *, families: tuple[str, ...], python: str, cache: Path | None, config: Path | None
 ) -> None:
-    """Build FAMILY, its newest version or VERSION, unless it is built; says what it does. FAMILY=VERSION is
-    the same."""
-    inventory = _inventory(_settings(config, cache))
-    family, _, with_it = family.partition("=")
-    _build(inventory, family, version or with_it, python)
-
-
-@command.command(short_help="Build the runtimes that jobs are likely to need.")
-@click.argument("families", nargs=-1, metavar="[FAMILY[=VERSION]]...")
-@_takes_cache
-def warm(*, families: tuple[str, ...], cache: Path | None, config: Path | None) -> None:
-    """Build the runtimes of jobs that name none, or those named, so that no job has to wait for them."""
+    """Build the newest version of each FAMILY, or VERSION, unless it is built; without a name, those of jobs
+    that name none."""
     from trainshed.runtimes.inventory import LIKELY
 
     inventory = _inventory(_settings(config, cache))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
-        _build(inventory, family, version)
+        offer = _told(lambda name=family, of=version: inventory.build(name, _say, of, python))
+        name = f"{offer.family} {offer.version}".strip()
+        click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
+
+
+def _say(line: str) -> None:
+    # The output of the build, which may come from setup scripts of users.
+    click.echo(coloured(line))
 
 
 @command.command(short_help="Remove cached files that are no longer used.")
@@ -129,7 +121,7 @@ def gc(
     """Remove environments, layers, packages and unpacked images that were not used for a while.
 
     What a running program lives in stays, also while no service runs. All else is made again when a job asks
-    for it. `trainshed runtimes list` says how much room each kind takes.
+    for it.
     """
     from trainshed.runtimes.cache_cleaner import CacheCleaner
     from trainshed.runtimes.installer import Installer
@@ -169,16 +161,6 @@ def _said(piece: "Removal", outcome: str, why: str) -> str:
     word = {"kept": "stays", "due": "would go", "deleted": "removed"}[outcome]
     because = f"  ({why})" if why else ""
     return f"{word}  {piece.kind} {piece.name}  {_size(piece.bytes)}, {_ago(piece.used)}{because}"
-
-
-def _build(inventory: "Inventory", family: str, version: str, python: str = "") -> None:
-    def say(line: str) -> None:
-        # The output of the build, which may come from setup scripts of users.
-        click.echo(coloured(line))
-
-    offer = _told(lambda: inventory.build(family, say, version, python))
-    name = f"{offer.family} {offer.version}".strip()
-    click.echo(f"{name} on Python {offer.python} is built, {_size(offer.bytes)}: {offer.built}")
 
 
 def _record(offer: "InventoryEntry") -> dict[str, Any]:
@@ -225,33 +207,6 @@ def _table(offers: "list[InventoryEntry]") -> list[str]:
         Field("LAST USED", None, if_built(lambda offer: _ago(offer.used))),
     )
     return table_of(fields, offers)
-
-
-def _rest(cache: Path, offers: "list[InventoryEntry]") -> Iterator[str]:
-    """Yield a line for each other kind of content of the cache."""
-    from trainshed.runtimes.cache_cleaner import ENVIRONMENTS, IMAGES, LAYERS, REDUCTION
-    from trainshed.runtimes.shelf import Shelf
-    from trainshed.runtimes.trees import size_of
-
-    known = {offer.built for offer in offers}
-    kept = [k for k in Shelf(cache / ENVIRONMENTS).content() if k.path not in known and k.whole]
-    layers = [k for k in Shelf(cache / LAYERS).content() if k.whole]
-    images = [k for k in Shelf(cache / IMAGES).content() if k.whole]
-    reduction = [k for k in Shelf(cache / REDUCTION).content() if k.whole]
-    yield ""
-    for title, trees in (
-        ("environments of before, which no new job gets", kept),
-        ("layers with packages of jobs", layers),
-        ("container images", images),
-        ("packages for jobs with reducers", reduction),
-    ):
-        if trees:
-            yield f"{title}: {len(trees)}, {_size(size_of(*(tree.path for tree in trees)))}"
-    yield f"packages of jobs: {_size(size_of(cache / 'packages'))}"
-    # Files that an environment shares are removed with the environment.
-    alone = size_of(cache / "uv", alone=True)
-    yield f"downloads that no environment shares: {_size(alone)} (trainshed runtimes gc --downloads)"
-    yield f"cache: {cache}, {_size(size_of(cache))}"
 
 
 def _size(size: int) -> str:
