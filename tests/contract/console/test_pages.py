@@ -142,6 +142,15 @@ async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Br
     assert len(text.splitlines()) == 101
 
 
+async def test_a_page_that_is_not_there_keeps_the_navigation(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    page = await browser.get("/jobs/77")
+    assert page.status == 404 and b'<nav aria-label="Main">' in page.body
+    stranger = await Browser(house).get("/assets/none.js")
+    assert stranger.status == 404 and b"<nav" not in stranger.body
+
+
 async def test_files_are_kept_by_browsers_and_packed(browser: Browser) -> None:
     page = (await browser.get("/")).body.decode()
     addresses = re.findall(r'(?:src|href)="(/assets/[^"]+)"', page)

@@ -267,7 +267,9 @@ class ConsoleApplication:
             return self._guarded(sized(body, b"application/json", code.http, [_FRESH]))
         values: dict[str, Any] = {
             "facts": self._facts,
-            "session": session,
+            # Who is signed in goes on from here by the navigation.
+            "visit": session and self._visit(call, session, {}),
+            "view": View("", "trouble.html", {}),
             "code": code,
             "message": text,
             "back": self._before(call),
