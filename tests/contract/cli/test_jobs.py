@@ -44,6 +44,14 @@ def test_list_goes_on_where_a_page_is_short(trainshed: Invoke, service: FakeServ
     assert service.sent[0].query["state"] == "running"
 
 
+def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeService) -> None:
+    service.on("GET", JOBS, listed())
+    result = trainshed("jobs", "list", "--mine", "--search", "digits gpu")
+    query = service.sent[0].query
+    assert (query["user"], query["search"]) == ("me", "digits gpu")
+    assert "No jobs with 'digits gpu' of yours" in result.stderr
+
+
 def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:
     replicas = [
         replica("workerpool0-0", "EXITED", exit=exited(3)),

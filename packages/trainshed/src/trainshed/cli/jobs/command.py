@@ -74,6 +74,7 @@ for _name, _where, _description in (
 )
 @click.option("--mine", "user", flag_value="me", help="Show only your own jobs.")
 @click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
+@click.option("--search", metavar="TEXT", help="Show only jobs with TEXT in name, id or a label.")
 @click.option(
     "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
 )
@@ -96,6 +97,7 @@ def list_(
     *,
     state: str | None,
     user: str | None,
+    search: str | None,
     project: str | None,
     parent: str | None,
     limit: int,
@@ -109,15 +111,15 @@ def list_(
     above = find_job(client, parent, chosen)["name"] if parent else None
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
-    jobs = list_jobs(
-        client, chosen, state=state, user=user, limit=wanted, parent=above, glance=True
-    )
+    filters = {"state": state, "user": user, "search": search, "parent": above}
+    jobs = list_jobs(client, chosen, **filters, limit=wanted, glance=True)
     if form == "json":
         print_data(jobs)
         return
     if not jobs:
         which = f"in state {state.upper()} " if state else ""
         which = f"of {'yours' if user == 'me' else user} {which}" if user else which
+        which = f"with {search!r} {which}" if search else which
         where = f" --project {project}" if project and project != EVERY_PROJECT else ""
         submit = f"Submit one: trainshed run task.py{where}"
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"
