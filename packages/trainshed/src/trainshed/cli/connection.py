@@ -24,6 +24,8 @@ from trainshed.wire.trainshed_v1.record import read
 R = TypeVar("R")
 
 _START = "Start one: trainshed up"
+PROJECT = "trainshed.project"
+"""Where the context of a command has the project in which its jobs are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,11 @@ def takes_endpoint(command: Callable[..., R]) -> Callable[..., R]:
         ca: str | None,
         **options: Any,
     ) -> R:
-        return command(find(url, token, data, ca), *args, **options)
+        endpoint = find(url, token, data, ca)
+        project = click.get_current_context().meta.get(PROJECT)
+        return command(
+            replace(endpoint, project=project) if project else endpoint, *args, **options
+        )
 
     return connected
 

@@ -1,19 +1,20 @@
 """Finds the job that a user means: by id, full name, display name or the beginning of an id, or the newest;
 lists jobs."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import click
 
 from trainshed.cli.client import Client, Refused
-from trainshed.cli.connection import Endpoint, answering
+from trainshed.cli.connection import PROJECT, Endpoint, answering
 from trainshed.cli.jobs.views import JobView
 from trainshed.core.lifecycle.states import JobState
 from trainshed.wire.trainshed_v1.jobs import Status
 from trainshed.wire.trainshed_v1.record import read
 
+R = TypeVar("R")
 _JOBS = "/trainshed/v1/jobs"
 _LOOKED_THROUGH = 500
 """Newest jobs with a text in their name, id or a label that are searched for the beginning of an id."""
@@ -30,10 +31,23 @@ LAST = "@last"
 _NO_JOB = "No job was submitted yet. Submit one: trainshed run task.py, or trainshed demo"
 
 
-takes_job = click.argument("job")
-"""Adds the argument of a command about one job."""
-takes_jobs = click.argument("job", nargs=-1, required=True)
-"""Adds the argument of a command about one or more jobs."""
+def takes_job(command: Callable[..., R], nargs: int = 1) -> Callable[..., R]:
+    """Add the argument of a command about one job, and the option that says in which project it is looked
+    for."""
+
+    def note(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        context.meta[PROJECT] = value
+
+    text = "Project of a job that is named by its name. Default: the service's."
+    option = click.option(
+        "--project", metavar="PROJECT", help=text, callback=note, expose_value=False
+    )
+    return click.argument("job", nargs=nargs, required=True)(option(command))
+
+
+def takes_jobs(command: Callable[..., R]) -> Callable[..., R]:
+    """Add the same for one or more jobs."""
+    return takes_job(command, nargs=-1)
 
 
 def job_path(reference: str, rest: str = "") -> str:
