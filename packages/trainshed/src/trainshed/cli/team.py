@@ -57,8 +57,8 @@ def create(
     answer = endpoint.client().post("/trainshed/v1/tokens", body)
     issued = read(answer, IssuedToken)
     click.echo(
-        f"{issued.id}  is a token of {email}. It is shown this once; it goes into TRAINSHED_TOKEN, or after "
-        "--token."
+        f"{issued.id}  is a token of {email}. It is shown this once; trainshed login URL --token - takes it, "
+        "or TRAINSHED_TOKEN."
     )
     click.echo(issued.token)
 
