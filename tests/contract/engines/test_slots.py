@@ -97,6 +97,17 @@ def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: Ru
     house(test)
 
 
+def test_the_last_lines_of_a_program_name_its_files_as_their_owner_knows_them(house: Run) -> None:
+    async def test(house: House) -> None:
+        uid = await house.python(
+            "import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)"
+        )
+        ended = await house.exit(uid)
+        assert ended.exit.tail == 'File "task.py", line 1'
+
+    house(test)
+
+
 def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path: Path) -> None:
     """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"

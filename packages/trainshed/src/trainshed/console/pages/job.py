@@ -179,7 +179,7 @@ def _curve_charts(curves: JobCurves) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
     by_measure: dict[str, dict[str, JobCurve]] = {}
     for curve in curves.curves:
-        if curve.points:
+        if len(curve.points) > 1:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             by_measure.setdefault(measure or curve.tag, {})[where] = curve

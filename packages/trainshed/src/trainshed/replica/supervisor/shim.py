@@ -367,6 +367,8 @@ class Shim:
         self.insist(self._sidecars.save)
         self._sidecars.close()
         lines, tail = self._transcript.seal()
+        # Of the program's own files a traceback names what their owner knows.
+        tail = tail.replace(os.path.join(os.getcwd(), protocol.FILES, program.WORK, ""), "")
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         oom, child_oom = self._sidecars.memory.verdict(killed_by)
