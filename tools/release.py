@@ -1,0 +1,87 @@
+"""Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
+
+A source archive and a wheel of each distribution, the packages that the service is tested with as CycloneDX
+(`sbom.cdx.json`, from the locked ones), and the SHA-256 of all. Nothing is published.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
+_HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+def main() -> None:
+    if _git("status", "--porcelain"):
+        sys.exit("The checkout has changes: commit them, or take a fresh clone.")
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        for place in (first, second):
+            _build(Path(place))
+        sums = digests(Path(first))
+        if sums != digests(Path(second)):
+            differing = sorted(set(sums.items()) ^ set(digests(Path(second)).items()))
+            sys.exit(f"Two builds differ in: {', '.join(name for name, _ in differing)}")
+        dist = ROOT / "dist"
+        shutil.rmtree(dist, ignore_errors=True)
+        shutil.copytree(first, dist)
+    lines = [f"{digest}  {name}\n" for name, digest in sums.items()]
+    (dist / "SHA256SUMS").write_text("".join(lines))
+    for name in sums:
+        print(f"{(dist / name).stat().st_size / 1e6:8.2f} MB  {name}")
+
+
+def _build(place: Path) -> None:
+    environ = os.environ | {"SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct")}
+    for package in sorted((ROOT / "packages").iterdir()):
+        uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
+        subprocess.run(uv, env=environ, check=True)
+    (place / ".gitignore").unlink(missing_ok=True)
+    (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
+
+
+def bill() -> dict[str, Any]:
+    """Return the bill of materials of the service: each locked package with its version and hashes."""
+    project = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"]
+    components: list[dict[str, Any]] = []
+    for line in (ROOT / "locks/run.txt").read_text().splitlines():
+        if locked := _LOCKED.match(line):
+            name, version = locked.groups()
+            purl = f"pkg:pypi/{name}@{version}"
+            known = {"type": "library", "name": name, "version": version, "purl": purl}
+            components.append({**known, "bom-ref": purl, "hashes": []})
+        components[-1]["hashes"] += [
+            {"alg": "SHA-256", "content": digest} for digest in _HASH.findall(line)
+        ]
+    service = {"type": "application", "name": project["name"], "version": project["version"]}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": service},
+        "components": components,
+    }
+
+
+def digests(place: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file, by name."""
+    files = sorted(file for file in place.iterdir() if file.is_file())
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
