@@ -26,7 +26,7 @@ def main() -> None:
         sys.exit("The checkout has changes: commit them, or take a fresh clone.")
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for place in (first, second):
-            _build(Path(place))
+            build(Path(place))
         sums = digests(Path(first))
         if sums != digests(Path(second)):
             differing = sorted(set(sums.items()) ^ set(digests(Path(second)).items()))
@@ -37,10 +37,11 @@ def main() -> None:
     lines = [f"{digest}  {name}\n" for name, digest in sums.items()]
     (dist / "SHA256SUMS").write_text("".join(lines))
     for name in sums:
-        print(f"{(dist / name).stat().st_size / 1e6:8.2f} MB  {name}")
+        sys.stdout.write(f"{(dist / name).stat().st_size / 1e6:8.2f} MB  {name}\n")
 
 
-def _build(place: Path) -> None:
+def build(place: Path) -> None:
+    """Make all files in a directory. Raises subprocess.CalledProcessError."""
     environ = os.environ | {"SOURCE_DATE_EPOCH": _git("log", "-1", "--format=%ct")}
     for package in sorted((ROOT / "packages").iterdir()):
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools import release
 
 from tests.e2e.running import SKLEARN, Service, environment
 from trainshed.runtimes.indexes import index_environment
 
 pytestmark = pytest.mark.e2e
-_ROOT = Path(__file__).parents[2]
 _UV = Path(sys.executable).with_name("uv")
 _ENVIRON = os.environ | index_environment(os.environ)
 _MEGABYTE = 10**6
@@ -19,10 +19,18 @@ _MEGABYTE = 10**6
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("wheels")
-    for package in ("trainshed", "trainshed-reduction"):
-        uv("build", "--wheel", _ROOT / "packages" / package, "--out-dir", place)
+    place = tmp_path_factory.mktemp("release")
+    release.build(place)
     return place
+
+
+def test_a_release_is_the_same_however_often_it_is_made(wheels: Path, tmp_path: Path) -> None:
+    release.build(tmp_path)
+    assert release.digests(tmp_path) == release.digests(wheels)
+    assert len(release.digests(wheels)) == 7
+    by_name = {item["name"]: item for item in release.bill()["components"]}
+    assert {"click", "msgspec", "protobuf", "scipy"} <= by_name.keys()
+    assert all(item["hashes"] for item in by_name.values())
 
 
 def uv(*words: str | Path) -> str:
