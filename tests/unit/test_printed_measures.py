@@ -1,11 +1,18 @@
 """What programs print of their measures, by real output of frameworks (tests/progress_corpus)."""
 
 import math
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.jobs import job
+from trainshed.api.calls.progress import LogBook
+from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.printed_measures import Measures, measured
+from trainshed.store.logs.progress import Place, Sample
 
 RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
 
@@ -99,3 +106,42 @@ def test_what_is_remembered_is_bounded_and_keeps_the_ends() -> None:
     assert len(series.points) <= 400
     assert (series.points[0].step, series.points[-1].step) == (0, 4999)
     assert len(taken(*(f"step 1 m{number} loss {number}" for number in range(50))).series) <= 16
+
+
+@pytest.mark.parametrize(
+    "worst", ["a", "a" * 41 + " ", "a" * 41 + " " + "b" * 21 + " ", "a-", "loss_"]
+)
+def test_no_line_costs_much(worst: str) -> None:
+    """The whole of a long line is one step for the interpreter: nothing else runs meanwhile."""
+    line, began = worst * (2000 // len(worst)), time.thread_time()
+    for _ in range(5):
+        taken(line)
+    assert (time.thread_time() - began) / 5 < 0.01
+
+
+class Threads:
+    """Takes lines, and notes in which threads."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def feed(self, at: float, text: str) -> None:
+        self.names.add(threading.current_thread().name)
+
+    def restarted(self) -> None:
+        """Take no note of it."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("count", "is_aside"), [(3, False), (100, True)])
+async def test_few_long_lines_are_much(count: int, is_aside: bool) -> None:
+    class Logs:
+        async def sampled(self, *_: Any) -> Sample:
+            return Sample(((0, "x" * 2000),) * count, Place())
+
+    def made(_: Job, __: Replica) -> Threads:
+        return Threads()
+
+    book, logs = LogBook(made, 1), Logs()
+    known = await book.look(logs, job())  # pyright: ignore[reportArgumentType]
+    assert (threading.main_thread().name not in known.taker.names) == is_aside

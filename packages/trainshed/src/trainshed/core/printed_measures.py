@@ -30,7 +30,7 @@ _PARTS: Final = {
 _IDLE: Final = frozenset(("average", "avg", "mean", "total", "running", "current", "epoch", "step"))
 _NUMBER: Final = r"[-+]?\d{1,15}+(?:\.\d{0,18}+)?+(?:[eE][-+]?\d{1,3}+)?+|nan|NaN|[-+]?inf"
 _PAIR: Final = re.compile(
-    r"([A-Za-z][A-Za-z0-9_./-]{0,40}(?: [A-Za-z][A-Za-z0-9_]{0,20})?)['\"]?\s{0,2}[:=]?\s{0,12}['\"]?"
+    r"([A-Za-z][A-Za-z0-9_./-]{0,40}+(?: [A-Za-z][A-Za-z0-9_]{0,20}+)?)['\"]?+\s{0,2}+[:=]?+\s{0,12}+['\"]?+"
     rf"({_NUMBER})(?![\w/:])"
 )
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")

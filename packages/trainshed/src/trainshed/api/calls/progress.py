@@ -22,12 +22,12 @@ from trainshed.store.logs.reader import LogReader
 
 _MOST_TRACKED: Final = 4096
 """Most jobs whose progress is remembered: some 20 kB each."""
-_MOST_MEASURED: Final = 500
-"""Most jobs whose measures are remembered: some 200 kB each at most."""
+_MOST_MEASURED: Final = 100
+"""Most jobs whose measures are remembered: some 800 kB each at most."""
 _WHOLE: Final = 1 << 20
 """Bytes of a log of which all is read for its measures: an epoch may be named only once, long before them."""
-_AT_ONCE: Final = 500
-"""Lines that are looked at on the event loop: some milliseconds."""
+_AT_ONCE: Final = 8_000
+"""Characters that are looked at on the event loop: some milliseconds, whatever they are."""
 _SECOND: Final = 10**9
 
 
@@ -74,7 +74,7 @@ class LogBook(Generic[T]):
             sample = await logs.sampled(source, followed.place, self._whole)
             followed.place = sample.place
             followed.last_line = sample.last or followed.last_line
-            if len(sample.lines) > _AT_ONCE:
+            if sum(len(text) for _, text in sample.lines) > _AT_ONCE:
                 await asyncio.to_thread(_feed, followed.taker, sample)
             else:
                 _feed(followed.taker, sample)
