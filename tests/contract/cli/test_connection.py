@@ -1,14 +1,22 @@
 """How a command finds its service, and how it tells what is wrong."""
 
+import json
 import os
+import socket
+import struct
 import subprocess
 import sys
+import threading
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
-from tests.contract.cli.fake_service import FakeService, job
+from tests.contract.cli.fake_service import TOKEN, FakeService, job
+from trainshed.cli import login
+from trainshed.cli.client import Client
 
 
 def test_without_a_service_it_says_how_to_start_one(trainshed: Invoke, tmp_path: Path) -> None:
@@ -92,3 +100,84 @@ def test_a_reader_who_has_enough_is_no_failure(service: FakeService, tmp_path: P
     )
     assert result.stdout.splitlines()[1:] == ["141"], result.stderr
     assert not result.stderr
+
+
+@pytest.fixture
+def login_json(tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    service.on("GET", "/trainshed/v1/whoami", {"email": "ana@corp.example"})
+    return tmp_path / "config/trainshed/login.json"
+
+
+def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
+    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As browsers open in advance."""
+
+    def changed(*_: object) -> dict[str, str]:
+        return {"token": TOKEN}
+
+    monkeypatch.setattr(Client, "post_form", changed)
+    silent: list[socket.socket] = []
+
+    def visit(port: int) -> None:
+        gone = socket.create_connection(("127.0.0.1", port))
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/?code=c")
+        connection.getresponse().read()
+        connection.close()
+
+    def opens(page: str) -> bool:
+        port = int(parse_qs(urlsplit(page).query)["port"][0])
+        silent.append(socket.create_connection(("127.0.0.1", port)))
+        threading.Thread(target=visit, args=(port,), daemon=True).start()
+        return True
+
+    monkeypatch.setattr(login, "_opens", opens)
+    result = trainshed("login", service.address)
+    silent[0].close()
+    assert result.exit_code == 0 and "Traceback" not in result.output
+    assert json.loads(login_json.read_text())["token"] == TOKEN
+
+
+def test_a_login_with_an_empty_input_asks_nobody_else(
+    trainshed: Invoke, service: FakeService, login_json: Path
+) -> None:
+    result = trainshed("login", service.address, "--token", "-", input="")
+    assert result.exit_code == 2 and "The input has no token." in result.stderr
+
+
+def test_a_login_trusts_nobody_for_the_sake_of_another_service(
+    trainshed: Invoke, service: FakeService, login_json: Path
+) -> None:
+    login_json.parent.mkdir(parents=True)
+    login_json.write_text(json.dumps({"url": "https://a.example", "token": "t", "ca": "/a.pem"}))
+    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    assert json.loads(login_json.read_text())["ca"] == ""
+
+
+def test_a_login_that_cannot_be_kept_says_so(
+    trainshed: Invoke, service: FakeService, login_json: Path
+) -> None:
+    login_json.mkdir(parents=True)
+    result = trainshed("login", service.address, "--token", TOKEN)
+    assert "login.json" in result.stderr and not isinstance(result.exception, OSError)
+
+
+def test_a_relative_directory_keeps_no_login(
+    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever owns the directory that a command runs in chose its service."""
+    monkeypatch.chdir(login_json.parents[2])
+    monkeypatch.setenv("HOME", str(login_json.parents[1]))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
+    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    assert not Path("relative").exists()
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://h:99999", "http://h:x"])
+def test_an_address_that_is_none_is_refused(trainshed: Invoke, address: str) -> None:
+    result = trainshed("jobs", "list", "--url", address, "--token", "t")
+    assert "is not the address of a service" in result.stderr

@@ -172,17 +172,19 @@ class Client:
         return answer
 
     def _connection(self, patience: float | None) -> http.client.HTTPConnection:
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.address)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            parts, host, port = urlsplit(""), "", None
+        if parts.scheme not in ("http", "https") or not host:
             raise Unreachable(
                 f"{self.address!r} is not the address of a service. Give one like"
                 " http://127.0.0.1:8080."
             )
         if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=patience)
-        return http.client.HTTPSConnection(
-            parts.hostname, parts.port, timeout=patience, context=self.trust()
-        )
+            return http.client.HTTPConnection(host, port, timeout=patience)
+        return http.client.HTTPSConnection(host, port, timeout=patience, context=self.trust())
 
     def trust(self) -> ssl.SSLContext:
         """Return the authorities to trust for https. Raises Unreachable if the file cannot be read."""

@@ -104,10 +104,12 @@ def find_here(url: str | None, token: str | None, data: Path | None, ca: str | N
 
 
 def login_file() -> Path:
-    """Return the file in which `trainshed login` keeps the service and the token."""
-    return Path(
-        os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "trainshed/login.json"
-    )
+    """Return the file in which `trainshed login` keeps the service and the token. A relative directory is
+    ignored, as its specification asks: in each place it would be another."""
+    directory = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return (
+        directory if directory.is_absolute() else Path.home() / ".config"
+    ) / "trainshed/login.json"
 
 
 def known_login() -> dict[str, str]:

@@ -21,11 +21,13 @@ import click
 from trainshed.cli.client import Client, Refused
 from trainshed.cli.connection import known_login, login_file, remote
 from trainshed.replica.system import durable
-from trainshed.wire.trainshed_v1.access import Identity
+from trainshed.wire.trainshed_v1.access import Identity, IssuedToken
 from trainshed.wire.trainshed_v1.record import read
 
 _PATIENCE = 600.0
 """Seconds that a person may take in the browser."""
+_SILENCE = 1.0
+"""Seconds that a connection may be silent: browsers open some of which they make no use."""
 _ADVICE = "Check the address."
 
 
@@ -44,23 +46,26 @@ def command(
     The token ends with the browser's sign-in. It is kept in login.json, below $XDG_CONFIG_HOME or ~/.config,
     for this user alone.
     """
-    known = known_login()
+    known, file = known_login(), login_file()
     if forget:
-        login_file().unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         click.echo(f"{known['url']} is forgotten." if known else "No service is known.")
         return
     address = (url or known.get("url", "")).rstrip("/")
     if not address:
         raise click.UsageError("Name the service: trainshed login https://HOST")
-    trusted = str(Path(ca).absolute()) if ca else remote(address, "", "").ca or known.get("ca", "")
-    if token == "-":
-        token = sys.stdin.readline().strip()
+    trusted = str(Path(ca).absolute()) if ca else remote(address, "", "").ca
+    if token == "-" and not (token := sys.stdin.readline().strip()):
+        raise click.UsageError("The input has no token.")
     if not token:
         token = _by_browser(Client(address, "", _ADVICE, ca=trusted), has_browser=not no_browser)
     me = read(Client(address, token, _ADVICE, ca=trusted).get("/trainshed/v1/whoami"), Identity)
-    file = login_file()
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    durable.write(str(file), json.dumps({"url": address, "token": token, "ca": trusted}))
+    content = json.dumps({"url": address, "token": token, "ca": trusted})
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.write(str(file), content, is_shared=True)
+    except OSError as failure:
+        raise click.FileError(str(file), failure.strerror) from None
     click.echo(
         f"{me.email}  is signed in at {address}. Commands go there; trainshed login --forget"
     )
@@ -81,7 +86,7 @@ def _by_browser(client: Client, *, has_browser: bool) -> str:
             click.echo(f"Open this in a browser: {page}challenge={challenge}", err=True)
             code = click.prompt("Code", err=True)
     answer = client.post_form("/login/token", {"code": code, "verifier": verifier})
-    return str(answer["token"])
+    return read(answer, IssuedToken).token
 
 
 def _opens(page: str) -> bool:
@@ -105,20 +110,25 @@ class _Listener(HTTPServer):
             self.handle_request()
         return self.received
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing: what came was no browser, or one that has gone."""
+
     def handle_timeout(self) -> None:
         raise Refused(0, "Nobody signed in within ten minutes: run trainshed login again.")
 
 
 class _Answering(BaseHTTPRequestHandler):
+    timeout = _SILENCE
+
     def do_GET(self) -> None:
         code = parse_qs(urlsplit(self.path).query).get("code", [""])[0]
+        assert isinstance(self.server, _Listener)
+        self.server.received = code
         text = b"The command line is signed in. You can close this page." if code else b""
         self.send_response(200 if code else 404)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
-        assert isinstance(self.server, _Listener)
-        self.server.received = code
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
         """Say nothing of it on the terminal."""
