@@ -36,9 +36,9 @@ class ConsoleHouse(House):
 
     def new_console(self, address: str = ADDRESS) -> ConsoleApplication:
         """As a service has one that begins."""
-        sessions = Sessions(self.directory / "sessions.json", lambda: self.tokens, self.now)
+        self.sessions = Sessions(self.directory / "sessions.json", lambda: self.tokens, self.now)
         console = ConsoleApplication(
-            sessions,
+            self.sessions,
             InsideCaller(self.services),
             GatewayBuckets(self.directory / "nobody-listens.sock"),
             signing_in=self.signing_in,

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.api.house import LOCATION, START, Answer
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.issuer import ScriptedIssuer, issuing, new_key
+from trainshed.access import sessions
 from trainshed.access.issuers import read_issuers
 from trainshed.serve.signing_in import LIFETIME, SigningIn
 
@@ -282,6 +283,42 @@ async def test_a_token_that_somebody_made_makes_no_others(house: ConsoleHouse) -
     for token in (made["token"], house.token):
         answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
         assert answer.status == 400 and "you have one already" in answer.error["message"]
+
+
+async def test_a_token_of_the_command_line_makes_no_others_and_they_are_few(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    tokens: list[str] = []
+    for _ in range(21):
+        house.clock += 10**9
+        tokens.append((await redeemed(house, await offered(browser))).json["token"])
+    answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
+    assert answer.status == 400
+    known = (await house.call("GET", f"/trainshed/v1/tokens?email={ANA}")).json["tokens"]
+    assert len(known) == 21, "and that of the browser"
+    path = "/trainshed/v1/whoami"
+    states = [(await house.call("GET", path, token=token)).status for token in tokens]
+    assert states == [401] + [200] * 20
+
+
+async def test_nobody_drives_out_the_codes_and_sessions_of_others(
+    house: ConsoleHouse, issuer: ScriptedIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_MOST", 4)
+    browser, guest = Browser(house), Browser(house)
+    await signed_in(browser, issuer)
+    code = await offered(browser)
+    token = (await redeemed(house, await offered(browser))).json["token"]
+    link = house.sessions.link_code(token)
+    for _ in range(8):
+        house.sessions.offer(house.token, CHALLENGE)
+        house.sessions.link_code(house.token)
+        await house.sessions.by_token(house.token)
+    assert (await redeemed(house, code)).status == 200
+    assert (await browser.get("/team")).status == 200
+    assert (await guest.sign_in(code=link)).status == 200
 
 
 # --- with an ID token ---

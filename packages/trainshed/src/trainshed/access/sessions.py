@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ LIFETIME: Final = 7 * 24 * 3600 * 10**9
 LINK_LIFETIME: Final = 15 * 60 * 10**9
 """Nanoseconds that a sign-in link is valid."""
 _MOST: Final = 1_000
-"""Sessions, and links, that can exist at a time; the oldest make place for new ones."""
+"""Sessions, and links, that can exist at a time; for new ones, the oldest make place of who has the most."""
 _FORMAT: Final = 1
 
 
@@ -90,7 +91,7 @@ class Sessions:
             raise Unauthenticated("Programs of jobs sign in nowhere: use the token of a person.")
         code = secrets.token_urlsafe(24)
         self._links[_digest(code)] = _Row(_digest(token), self._now() + LINK_LIFETIME)
-        _shorten(self._links)
+        self._shorten(self._links)
         return code
 
     async def by_code(self, code: str) -> str:
@@ -106,7 +107,7 @@ class Sessions:
         """Return a code for which the command line that sent `challenge` gets the token, once."""
         code = secrets.token_urlsafe(24)
         self._offers[_digest(code)] = _Offer(token, challenge, self._now() + LINK_LIFETIME)
-        _shorten(self._offers)
+        self._shorten(self._offers)
         return code
 
     def redeem(self, code: str, verifier: str) -> str:
@@ -143,9 +144,20 @@ class Sessions:
         now = self._now()
         self._rows = {key: row for key, row in self._rows.items() if row.expires > now}
         self._rows[_digest(value).hex()] = _Row(token, now + LIFETIME)
-        _shorten(self._rows)
+        self._shorten(self._rows)
         await self._write()
         return value
+
+    def _shorten(self, kept: dict[Any, Any]) -> None:
+        while len(kept) > _MOST:
+            whose = {key: self._email(row.token) for key, row in kept.items()}
+            most, _ = Counter(whose.values()).most_common(1)[0]
+            del kept[next(key for key, email in whose.items() if email == most)]
+
+    def _email(self, token: bytes | str) -> str:
+        digest = _digest(token) if isinstance(token, str) else token
+        known = self._tokens().book.tokens.get(digest.hex())
+        return known.email if known else ""
 
     async def _write(self) -> None:
         async with self._writing:
@@ -155,11 +167,6 @@ class Sessions:
             ]
             text = json.dumps({"format": _FORMAT, "sessions": rows}, indent=1)
             await asyncio.to_thread(durable.write, str(self._path), text)
-
-
-def _shorten(kept: dict[Any, Any]) -> None:
-    while len(kept) > _MOST:
-        del kept[next(iter(kept))]
 
 
 def _read(path: Path) -> dict[str, _Row]:

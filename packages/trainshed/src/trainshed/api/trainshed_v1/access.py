@@ -20,6 +20,7 @@ _DAY: Final = 24 * 3600 * 10**9
 _LONGEST_NOTE: Final = 200
 _MOST_TOKENS: Final = 20
 """Most tokens of one person: a script that makes one each time is noticed."""
+_OWN_NOTE: Final = "for the command line"
 _PAGE: Final = 500
 
 
@@ -94,21 +95,28 @@ async def create_token(call: JsonCall) -> records.IssuedToken:
 
 async def create_own_token(call: JsonCall) -> records.IssuedToken:
     """`POST /trainshed/v1/tokens:own`: make a token for the command line of somebody who has signed in at an
-    issuer. It has the same rights, and ends when that sign-in does. Raises FailedPrecondition for others."""
+    issuer. It has the same rights, and ends when that sign-in does; with too many, the oldest ends. Raises
+    FailedPrecondition for others."""
     shown, tokens = call.principal.shown, call.services.access.book.tokens
     signed_in = tokens.get(shown) if isinstance(shown, str) else None
-    if signed_in is None or not signed_in.issuer:
+    if signed_in is None or not signed_in.issuer or signed_in.note == _OWN_NOTE:
         raise FailedPrecondition(
             "Only who has signed in at an issuer gets a token here: you have one already, which `trainshed "
             "login URL --token TOKEN` takes."
         )
     token = new_token()
     stored = replace(
-        signed_in, digest=digest_of(token), created=call.services.now(), note="for the command line"
+        signed_in, digest=digest_of(token), created=call.services.now(), note=_OWN_NOTE
     )
-    await call.services.access.change(
-        lambda book: book.with_token(stored), "", stored.email, {"token": stored.id}
-    )
+
+    def add(book: AccessBook) -> AccessBook:
+        of_person = [known for known in book.tokens.values() if known.email == stored.email]
+        own = [known for known in of_person if known.issuer and known.note == _OWN_NOTE]
+        own.sort(key=lambda known: -known.created)
+        oldest = own[_MOST_TOKENS - 1 :]
+        return book.without_tokens(known.digest for known in oldest).with_token(stored)
+
+    await call.services.access.change(add, "", stored.email, {"token": stored.id})
     return _issued(call, stored, token)
 
 
