@@ -3,6 +3,7 @@
 They are listed for a filter that names the log, and with no others: who reads a job's log may not read it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -14,8 +15,8 @@ from trainshed.store.audit import AuditRow
 
 _LIST: Final = "trainshed.v1.Audit.List"
 _PAGE: Final = 1_000
-_MOST: Final = 20_000
-"""Records that one request looks at, the newest."""
+AT_MOST: Final = 20_000
+"""Records that one request looks at, the newest of its projects."""
 
 
 def entry_of(row: AuditRow) -> AuditEntry:
@@ -37,22 +38,28 @@ def entry_of(row: AuditRow) -> AuditEntry:
     return AuditEntry(row.project, row.at, f"{row.seq:020d}", text, payload)
 
 
-async def audit_entries(call: Call, project: str, span: Span) -> AsyncIterator[AuditEntry]:
-    """Yield the records of a project in `span`. Raises PermissionDenied."""
+async def audit_entries(
+    call: Call, project: str, span: Span, most: int
+) -> AsyncIterator[AuditEntry]:
+    """Yield the records in `span` of a project, the newest `most`. Raises PermissionDenied."""
     authorize(call.principal, _LIST, (project,))
     start, end = span.narrowed()
     rows: list[AuditRow] = []
     before: int | None = None
-    while len(rows) < _MOST:
+    while len(rows) < most:
         page = await call.services.access.audited(project, before, _PAGE)
         rows += [row for row in page if start <= row.at < end]
         if len(page) < _PAGE or page[-1].at < start:
             break
         before = page[-1].seq
-    entries = sorted(map(entry_of, rows), key=lambda entry: entry.position)
+    entries = await asyncio.to_thread(_in_order, rows[:most])
     for entry in reversed(entries) if span.descending else entries:
         if span.holds(entry):
             yield entry
+
+
+def _in_order(rows: list[AuditRow]) -> list[AuditEntry]:
+    return sorted(map(entry_of, rows), key=lambda entry: entry.position)
 
 
 def _service(method: str) -> str:

@@ -19,8 +19,8 @@ from msgspec import Struct
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.audit import audit_entries
-from trainshed.api.logging_v2.entry import AUDIT_LOG, AnyEntry, message
+from trainshed.api.logging_v2.audit import AT_MOST, audit_entries
+from trainshed.api.logging_v2.entry import AnyEntry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.core.errors import (
@@ -66,9 +66,10 @@ async def list_(call: Call, request: Any) -> Message:
     after = _position(request.page_token, question)
     now = call.services.now()
     sources: list[AsyncIterator[AnyEntry]]
-    if AUDIT_LOG in request.filter:
+    if wanted.is_of_audit:
         span = Span(wanted.start, wanted.end, None, after, descending)
-        sources = [audit_entries(call, project, span) for project in projects]
+        most = AT_MOST // len(projects)
+        sources = [audit_entries(call, project, span, most) for project in projects]
     else:
         jobs = await _jobs(call.services.reader, projects, wanted)
         sources = [
@@ -97,13 +98,8 @@ async def write(call: Call, request: Any) -> Message:
             "person's. `trainshed jobs logs JOB` and entries:list read them."
         )
     if not all(entry.log_name or request.log_name for entry in request.entries):
-        raise InvalidRequest(
-            (
-                Violation(
-                    "log_name", "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
-                ),
-            )
-        )
+        text = "Name a log, here or in each entry: projects/PROJECT/logs/LOG."
+        raise InvalidRequest((Violation("log_name", text),))
     if call.services.program_logs is None:
         raise Unavailable("This service has no way into the logs of programs.")
     entries = (entry for entry in request.entries if set(entry.json_payload) != {_DIAGNOSTIC})
@@ -212,13 +208,8 @@ def _is_descending(order_by: str) -> bool:
         case ["timestamp", "desc"]:
             return True
         case _:
-            raise InvalidRequest(
-                (
-                    Violation(
-                        "order_by", f"{order_by!r} is not 'timestamp asc' or 'timestamp desc'."
-                    ),
-                )
-            )
+            text = f"{order_by!r} is not 'timestamp asc' or 'timestamp desc'."
+            raise InvalidRequest((Violation("order_by", text),))
 
 
 def _projects(request: Any) -> tuple[str, ...]:
@@ -227,17 +218,12 @@ def _projects(request: Any) -> tuple[str, ...]:
     names: list[str] = list(request.resource_names)
     foreign = [name for name in names if not name.startswith("projects/") or name == "projects/"]
     if foreign:
-        raise InvalidRequest(
-            tuple(
-                Violation("resource_names", f"{name!r} is not of the form projects/PROJECT.")
-                for name in foreign
-            )
-        )
+        faults = [f"{name!r} is not of the form projects/PROJECT." for name in foreign]
+        raise InvalidRequest(tuple(Violation("resource_names", fault) for fault in faults))
     projects = dict.fromkeys((*(name.split("/")[1] for name in names), *request.project_ids))
     if not projects:
-        raise InvalidRequest(
-            (Violation("resource_names", "Name at least one project: projects/PROJECT."),)
-        )
+        text = "Name at least one project: projects/PROJECT."
+        raise InvalidRequest((Violation("resource_names", text),))
     return tuple(projects)
 
 

@@ -28,7 +28,7 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
-from trainshed.api.logging_v2.entry import RESOURCE_TYPE, AnyEntry
+from trainshed.api.logging_v2.entry import AUDIT_LOG, RESOURCE_TYPE, AnyEntry
 from trainshed.core.operators import Operator
 from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import Severity
@@ -56,6 +56,7 @@ class LogFilter(Struct, frozen=True):
     end: Nanos
     #: The filter, except for upper time bounds that apply to all of it, which `end` covers.
     passes: EntryTest
+    is_of_audit: bool
 
 
 def compile_log_filter(text: str) -> LogFilter:
@@ -68,6 +69,7 @@ def compile_log_filter(text: str) -> LogFilter:
         start=start,
         end=end,
         passes=compile_tree(_without_end(tree), _leaf),
+        is_of_audit=_is_of_audit(tree),
     )
 
 
@@ -118,12 +120,7 @@ def _text_field(leaf: Comparison) -> Callable[[AnyEntry], str | None]:
             return lambda entry: entry.labels.get(label)
         case ("logName",) | ("log_name",):
             return lambda entry: entry.log_name
-        case (
-            ("textPayload",)
-            | ("text_payload",)
-            | ("jsonPayload", "message")
-            | ("json_payload", "message")
-        ):
+        case ("textPayload" | "text_payload",) | ("jsonPayload" | "json_payload", "message"):
             return lambda entry: entry.text
         case _:
             raise FilterError(
@@ -214,6 +211,16 @@ def _span_of(leaf: Comparison) -> tuple[int, int]:
             return _EVERYTHING
         case _:
             assert_never(leaf.operator)
+
+
+def _is_of_audit(tree: Expression | None) -> bool:
+    match tree:
+        case Comparison(operator=Operator.EQUAL | Operator.HAS):
+            return tree.name in ("logName", "log_name") and AUDIT_LOG in tree.value.casefold()
+        case And():
+            return any(map(_is_of_audit, tree.operands))
+        case _:
+            return isinstance(tree, Or) and all(map(_is_of_audit, tree.operands))
 
 
 def _named(tree: Expression | None, name: str) -> frozenset[str] | None:
