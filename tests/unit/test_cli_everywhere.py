@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 import click
+import pytest
 
 from trainshed.cli.commands import LazyCommand
+from trainshed.serve import main
 from trainshed.serve.main import group
 
 
@@ -25,3 +27,13 @@ def test_formats_for_programs_are_the_same_everywhere() -> None:
                 assert {"text", "table", "json", "yaml"} == set(parameter.type.choices) - {"csv"}, (
                     name
                 )
+
+
+@pytest.mark.parametrize("name", ["grpc", "google.protobuf", "trainshed_reduction"])
+def test_what_only_the_service_has_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(**_: object) -> None:
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(main, "group", missing)
+    with pytest.raises(SystemExit, match=r"pip install 'trainshed\[service\]'"):
+        main.main()

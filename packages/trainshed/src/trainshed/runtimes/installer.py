@@ -414,8 +414,8 @@ class Installer:
             binary = _packaged() or shutil.which("uv")
             if not binary:
                 raise BuildFailed(
-                    "The uv program was not found, and runtimes are built with it. It is a dependency of "
-                    "trainshed: install the package again, or put uv on PATH."
+                    "The uv program was not found, and runtimes are built with it. It comes with the "
+                    "service: pip install 'trainshed[service]', or put uv on PATH."
                 )
             self._binary = binary
         return self._binary

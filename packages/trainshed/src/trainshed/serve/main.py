@@ -53,7 +53,7 @@ def main() -> None:
             raise SystemExit(128 + signal.SIGPIPE) from None
         raise
     except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith(_NAME):
+        if (missing.name or "").partition(".")[0] == _NAME:
             raise
         raise SystemExit(
             f"Error: This needs the service, and only its client is installed ({missing.name} is missing): "
