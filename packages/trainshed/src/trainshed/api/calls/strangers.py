@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 from trainshed.api.calls.services import AccessKeeper
@@ -44,6 +45,9 @@ class Strangers:
     def count(self, source: str) -> int:
         """Count a refusal, and return how many there are of this address within the span."""
         now = self._clock()
+        if ":" in source and "." not in source:
+            # Who has one of these has all of its network.
+            source = ip_address(source).exploded[:19]
         began, count = self._refusals.pop(source, (now, 0))
         if now - began >= _SPAN:
             began, count = now, 0
