@@ -63,6 +63,22 @@ def test_a_name_is_looked_for_in_the_project_that_is_named(
     assert service.sent[1].query["project"] == "vision"
 
 
+def test_an_id_means_no_job_of_another_project_than_is_named(
+    trainshed: Invoke, service: FakeService
+) -> None:
+    """Ids of one API are names, which each project may have: the newest of all projects has this one."""
+    service.on("GET", f"{JOBS}/a", job("7", jobId="a", project="p"))
+    others = [job(uid, jobId=name, project="vision") for uid, name in (("8", "ab"), ("9", "a"))]
+    service.on("GET", JOBS, listed(), listed(*others))
+    service.on("GET", f"{JOBS}/9", others[1])
+    result = trainshed("jobs", "describe", "a", "--project", "vision", "--format", "json")
+    assert json.loads(result.stdout)["uid"] == "9", result.stderr
+    service.on("GET", JOBS, listed())
+    result = trainshed("jobs", "cancel", "a", "--project", "vision")
+    assert result.exit_code == 1 and "There is no job 'a'." in result.stderr
+    assert not service.bodies("POST", f"{JOBS}/7:cancel")
+
+
 def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeService) -> None:
     replicas = [
         replica("workerpool0-0", "EXITED", exit=exited(3)),

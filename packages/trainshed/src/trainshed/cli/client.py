@@ -179,8 +179,7 @@ class Client:
             parts, host, port = urlsplit(""), "", None
         if parts.scheme not in ("http", "https") or not host:
             raise Unreachable(
-                f"{self.address!r} is not the address of a service. Give one like"
-                " http://127.0.0.1:8080."
+                f"{self.address!r} is not the address of a service, such as http://127.0.0.1:8080."
             )
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=patience)

@@ -52,14 +52,12 @@ async def audit_entries(
         if len(page) < _PAGE or page[-1].at < start:
             break
         before = page[-1].seq
-    entries = await asyncio.to_thread(_in_order, rows[:most])
+    entries = await asyncio.to_thread(
+        lambda: sorted(map(entry_of, rows[:most]), key=lambda entry: entry.position)
+    )
     for entry in reversed(entries) if span.descending else entries:
         if span.holds(entry):
             yield entry
-
-
-def _in_order(rows: list[AuditRow]) -> list[AuditEntry]:
-    return sorted(map(entry_of, rows), key=lambda entry: entry.position)
 
 
 def _service(method: str) -> str:

@@ -69,9 +69,8 @@ def list_jobs(
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
-    created. `state`: one state, or several separated by commas. `user`: only jobs of this person, or of
-    "me". `display_name`: only jobs of that name. `search`: only jobs with this text in the name, the id or a
-    label. `glance`: with what each job does at the moment.
+    created. `state`: one state, or several separated by commas. `user`: of this person, or of "me".
+    `display_name`: of that name. `search`: with this text in name, id or a label. `glance`: what each does.
 
     Raises Refused, Unreachable.
     """
@@ -108,16 +107,19 @@ def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
-    """Return the description of the job that `reference` means: by id or full name; else, in `project` ("" =
-    the service's default), `@last`, a display name, or the beginning of an id. Prints to standard error which
-    job a display name or `@last` means.
+    """Return the description of the job that `reference` means: by full name or id, the latter in the project
+    of --project; else, in `project` ("" = the service's default), `@last`, a display name, or the beginning
+    of an id. Prints to standard error which job a display name or `@last` means.
 
     Raises click.ClickException, with near misses if no job is meant, and with the choices if several are.
     """
     unreadable: Refused | None = None
+    only: str | None = click.get_current_context().meta.get(PROJECT)
     if reference != LAST:
         try:
-            return client.get(job_path(reference))
+            job: dict[str, Any] = client.get(job_path(reference))
+            if "/" in reference or only in (None, job["project"]):
+                return job
         except Refused as refused:
             # A text that is no id may be a display name, which may have any characters. A refusal with
             # status 400 and no violations means that it is the id of a job whose record cannot be read.
@@ -130,21 +132,21 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
         if not newest:
             raise click.ClickException(_NO_JOB)
-        job, choice = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
+        view, choice = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
     else:
         jobs = list_jobs(client, project, limit=_SAME_NAME, display_name=reference)
         if not any(job["displayName"] == reference for job in jobs):
             # It may be the beginning of an id.
             jobs = list_jobs(client, project, limit=_LOOKED_THROUGH, search=reference)
         try:
-            job, choice = meant(reference, [JobView.parse(job) for job in jobs])
+            view, choice = meant(reference, [JobView.parse(job) for job in jobs])
         except click.ClickException:
             if unreadable is not None:
                 raise unreadable from None
             raise
     if choice:
         click.echo(click.style(choice, fg="bright_black"), err=True)
-    return client.get(job_path(job.uid))
+    return client.get(job_path(view.uid))
 
 
 def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
@@ -158,6 +160,7 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
         several = f", the newest of {count}" if len(namesakes) > 1 else ""
         return namesakes[0], f"{reference} is {namesakes[0].id}{several}"
     matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
+    matches = [job for job in matches if job.id == reference] or matches
     if len(matches) == 1:
         return matches[0], ""
     if matches:
