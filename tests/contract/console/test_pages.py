@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.contract.api.house import SECOND, START
+from tests.contract.api.test_curves import logged
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -108,6 +109,17 @@ async def test_the_page_of_a_job_begins_with_what_it_measures(
         {"at": [1, 2], "lines": [["train", [0.1, 0.1]]], "label": "Epoch"},
     ]
     assert "loss train 0.5 validation 1" in text_of(page)
+
+
+async def test_a_chart_names_no_more_lines_than_it_draws(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Event files may have hundreds of runs."""
+    uid = await submit(house)
+    for number in range(12):
+        await logged(house, f"r{number:02}", "loss", 0.5)
+    page = await browser.get(f"/jobs/{uid}")
+    assert len(re.findall(r'<span class="soft small">r\d\d ', page.body.decode())) == 8
 
 
 async def test_a_log_is_read_in_both_directions(house: ConsoleHouse, browser: Browser) -> None:

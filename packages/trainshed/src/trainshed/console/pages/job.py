@@ -200,7 +200,7 @@ def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
         where: {place(point): point.value for point in curve.points}
         for where, curve in list(lines.items())[:_LINES]
     }
-    latest = tuple((where, curve.points[-1].value) for where, curve in lines.items())
+    latest = tuple((where, lines[where].points[-1].value) for where in drawn)
     return Chart(name, latest, curve_data(drawn, "Seconds" if by_time else units.pop().title()))
 
 
