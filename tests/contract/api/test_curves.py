@@ -1,5 +1,6 @@
 """Curves of jobs over REST against a real store (facts/experiments#curves)."""
 
+import threading
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +14,7 @@ from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
+from trainshed.api.trainshed_v1 import curves
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
@@ -67,6 +69,23 @@ async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: Hous
     assert list(await shown(house, run="validation")) == ["validation:loss"]
     await logged(house, "", "accuracy", 0.5)
     assert list(await shown(house)) == [":accuracy"]
+
+
+async def test_others_are_served_while_points_are_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer may have 100,000: half a second."""
+    threads: set[threading.Thread] = set()
+
+    def noted(_: int) -> str:
+        threads.add(threading.current_thread())
+        return ""
+
+    monkeypatch.setattr(curves, "text_micros", noted)
+    await created(house)
+    await logged(house, "", "loss", 0.5, 0.25)
+    assert list(await shown(house)) == [":loss"]
+    assert threads and threading.main_thread() not in threads
 
 
 async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:

@@ -1,5 +1,6 @@
 """The curves of a job, thinned (facts/experiments#curves): of its event files, else of what it printed."""
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -49,7 +50,8 @@ async def curves(call: JsonCall) -> records.JobCurves:
         if not series:
             continue
         points = await services.points.read(job.uid, [curve.uid for curve in series], most)
-        views += [_view(job, curve, points[curve.uid]) for curve in series]
+        drawn = (_view(job, curve, points[curve.uid]) for curve in series)
+        views += await asyncio.to_thread(list, drawn)
     if not views and isinstance(work, Job) and work.started:
         known = await services.measures.look(services.logs, work)
         views = [view for view in _printed(work, known.taker, most) if passes(view)]
@@ -74,12 +76,7 @@ def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCur
             unit=series.unit,
             count=len(series.points),
             points=tuple(
-                records.CurvePoint(
-                    step=point.step,
-                    at=text_micros(Nanos(round(point.at * 1e9))),
-                    value=_number(point.value),
-                )
-                for point in points
+                [_point(point.step, Nanos(round(point.at * 1e9)), point.value) for point in points]
             ),
         )
 
@@ -96,13 +93,12 @@ def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Job
         run=series.run,
         tag=series.tag,
         count=series.count,
-        points=tuple(
-            records.CurvePoint(
-                step=point.step, at=text_micros(point.at), value=_number(point.value)
-            )
-            for point in points
-        ),
+        points=tuple([_point(point.step, point.at, point.value) for point in points]),
     )
+
+
+def _point(step: float, at: Nanos, value: float | bytes) -> records.CurvePoint:
+    return records.CurvePoint(step=step, at=text_micros(at), value=_number(value))
 
 
 def _number(value: float | bytes) -> float | str:
