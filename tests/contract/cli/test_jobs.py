@@ -73,6 +73,8 @@ def test_an_id_means_no_job_of_another_project_than_is_named(
     service.on("GET", f"{JOBS}/9", others[1])
     result = trainshed("jobs", "describe", "a", "--project", "vision", "--format", "json")
     assert json.loads(result.stdout)["uid"] == "9", result.stderr
+    result = trainshed("jobs", "describe", "a", "--project", "-", "--format", "json")
+    assert json.loads(result.stdout)["uid"] == "7", result.stderr
     service.on("GET", JOBS, listed())
     result = trainshed("jobs", "cancel", "a", "--project", "vision")
     assert result.exit_code == 1 and "There is no job 'a'." in result.stderr

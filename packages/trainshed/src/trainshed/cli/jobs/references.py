@@ -118,7 +118,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
     if reference != LAST:
         try:
             job: dict[str, Any] = client.get(job_path(reference))
-            if "/" in reference or only in (None, job["project"]):
+            if "/" in reference or only in (None, "", EVERY_PROJECT, job["project"]):
                 return job
         except Refused as refused:
             # A text that is no id may be a display name, which may have any characters. A refusal with
