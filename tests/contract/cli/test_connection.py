@@ -158,6 +158,19 @@ def test_a_login_trusts_nobody_for_the_sake_of_another_service(
     assert json.loads(login_json.read_text())["ca"] == ""
 
 
+def test_a_login_sends_no_token_of_another_service(
+    trainshed: Invoke, service: FakeService, login_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a shell has it after `trainshed env`."""
+    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    for name in ("TRAINSHED_ENDPOINT", "TRAINSHED_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TRAINSHED_TOKEN", "another")
+    service.on("GET", "/trainshed/v1/tokens", {"tokens": []})
+    result = trainshed("list", "tokens")
+    assert result.exit_code == 0, result.stderr
+
+
 def test_a_login_that_cannot_be_kept_says_so(
     trainshed: Invoke, service: FakeService, login_json: Path
 ) -> None:

@@ -99,7 +99,13 @@ def find_here(url: str | None, token: str | None, data: Path | None, ca: str | N
         return remote(url, token, "Check the address that --url gives.", ca)
     login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}
     if login:
-        return remote(login["url"], token, "To talk to another one: trainshed login", ca)
+        # A token of the environment may be that of another service.
+        known = (
+            token or login["token"],
+            "To talk to another one: trainshed login",
+            ca or login["ca"],
+        )
+        return remote(login["url"], *known)
     return local(data_directory(data), token)
 
 

@@ -43,8 +43,8 @@ def command(
     """Sign in to the service at URL with a browser. From then on your commands on this machine go there,
     unless TRAINSHED_ENDPOINT, TRAINSHED_DATA, --url or --data name another. Without URL: to the same again.
 
-    The token ends with the browser's sign-in. It is kept in login.json, below $XDG_CONFIG_HOME or ~/.config,
-    for this user alone.
+    A token that the browser gives is good for twelve hours at most. It is kept in login.json, below
+    $XDG_CONFIG_HOME or ~/.config, for this user alone.
     """
     known, file = known_login(), login_file()
     if forget:
