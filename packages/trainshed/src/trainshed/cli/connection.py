@@ -100,22 +100,16 @@ def find_here(url: str | None, token: str | None, data: Path | None, ca: str | N
     login = known_login() if data is None and "TRAINSHED_DATA" not in os.environ else {}
     if login:
         # A token of the environment may be that of another service.
-        known = (
-            token or login["token"],
-            "To talk to another one: trainshed login",
-            ca or login["ca"],
-        )
-        return remote(login["url"], *known)
+        token, ca = token or login["token"], ca or login["ca"]
+        return remote(login["url"], token, "To talk to another one: trainshed login", ca)
     return local(data_directory(data), token)
 
 
 def login_file() -> Path:
     """Return the file in which `trainshed login` keeps the service and the token. A relative directory is
     ignored, as its specification asks: in each place it would be another."""
-    directory = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (
-        directory if directory.is_absolute() else Path.home() / ".config"
-    ) / "trainshed/login.json"
+    place = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return (place if place.is_absolute() else Path.home() / ".config") / "trainshed/login.json"
 
 
 def known_login() -> dict[str, str]:
