@@ -73,7 +73,7 @@ def test_a_command_line_is_signed_in_by_a_browser(
     if options:
         code = page.locator("pre code").inner_text()
     else:
-        expect(page.locator("body")).to_contain_text("The command line is signed in.")
+        expect(page.locator("body")).to_contain_text("Go back to the terminal.")
     printed, errors = login.communicate(code and f"{code}\n", timeout=60)
     assert login.returncode == 0, errors
     assert f"ana@corp.example  is signed in at {service.rest}." in printed

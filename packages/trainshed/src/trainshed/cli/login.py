@@ -124,7 +124,7 @@ class _Answering(BaseHTTPRequestHandler):
         code = parse_qs(urlsplit(self.path).query).get("code", [""])[0]
         assert isinstance(self.server, _Listener)
         self.server.received = code
-        text = b"The command line is signed in. You can close this page." if code else b""
+        text = b"Go back to the terminal. You can close this page." if code else b""
         self.send_response(200 if code else 404)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
