@@ -117,7 +117,7 @@ async def test_a_chart_names_no_more_lines_than_it_draws(
     """Event files may have hundreds of runs."""
     uid = await submit(house)
     for number in range(12):
-        await logged(house, f"r{number:02}", "loss", 0.5)
+        await logged(house, f"r{number:02}", "loss", 0.5, 0.4)
     page = await browser.get(f"/jobs/{uid}")
     assert len(re.findall(r'<span class="soft small">r\d\d ', page.body.decode())) == 8
 
