@@ -70,13 +70,18 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     expect(page.locator("#fault-machine")).to_contain_text("n1-standard-5", timeout=10_000)
     page.locator("[name=machine]").fill("n1-standard-4")
     script = (
-        f'print("Epoch 3/10 loss <b>0.5</b>", flush=True)\nopen("{gate}").read()\nprint("done")'
+        'print("Epoch 1/10 loss 0.9\\nEpoch 2/10 loss 0.7\\nEpoch 3/10 loss <b>0.5</b>", flush=True)\n'
+        f'open("{gate}").read()\nprint("done")'
     )
     page.locator("[name=script]").fill(script)
     expect(page.get_by_role("heading", name="Would start now")).to_be_visible(timeout=10_000)
     page.get_by_role("button", name="Submit").dblclick()
     expect(page.get_by_role("heading", name="my-first")).to_be_visible()
     expect(page.locator("#tail")).to_contain_text("loss <b>0.5</b>", timeout=120_000)
+    curve = page.locator("figure", has_text="loss train 0.7")
+    expect(curve.locator("canvas")).to_be_visible()
+    page.get_by_role("button", name="Log scale").click()
+    expect(page.get_by_role("button", name="Log scale", pressed=True)).to_be_visible()
     page.get_by_role("link", name="Specification").click()
     ran = page.get_by_role("region", name="As run")
     expect(ran).to_contain_text("scikit-learn")

@@ -15,7 +15,7 @@ const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
 const POWERS = [...Array(50).keys()].map((n) => 2 ** n);
-const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, together = "" } = {}) => {
+const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, log = false, together = "" } = {}) => {
   const colours = palette();
   box.uplot?.destroy();
   const axis = { stroke: ink("--soft"), grid: { stroke: ink("--rule"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
@@ -23,8 +23,8 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
     width: Math.max(box.clientWidth, 200), height: 160,
     cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}) },
     legend: { live: true },
-    scales: { x: { time }, y: zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
-    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes || value === rate ? { incrs: POWERS } : {}), values: (u, all) => all.map(value) }],
+    scales: { x: { time }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
+    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes || value === rate ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
     series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : plain(v)) },
       ...lines.map(([name, , form], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: colours[i % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[i % colours.length] : undefined }, spanGaps: Boolean(together), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
@@ -63,14 +63,31 @@ const usage = () => {
   }
 };
 
-// Lines of values over steps: <div data-curves='{"at": […], "lines": [[name, […]], …]}'>
+// Each value with what came before it, which counts a fifth less at each step.
+const smoothed = (values) => {
+  let sum = 0, weight = 0;
+  return values.map((v) => { if (v == null) return v; sum = 0.8 * sum + v; weight = 0.8 * weight + 1; return sum / weight; });
+};
+
+// Lines of values over steps: <div data-curves='{"at": […], "lines": [[name, […]], …]}'>. The buttons
+// [data-drawn] say how those of a page are drawn.
+const drawn = { smooth: false, log: false };
 const curves = () => {
   for (const box of document.querySelectorAll("[data-curves]")) {
     const { at, lines, points, label } = JSON.parse(box.dataset.curves);
+    const shown = drawn.smooth && !points ? lines.map(([name, values]) => [name, smoothed(values)]) : lines;
+    const log = drawn.log && lines.every(([, values]) => values.every((v) => v == null || v > 0));
     // The cursor is in all charts at once that count the same.
-    draw(box, at, lines, { time: false, points, label, together: points ? "" : label || "Step" });
+    draw(box, at, shown, { time: false, points, label, log, together: points ? "" : label || "Step" });
   }
+  for (const button of document.querySelectorAll("[data-drawn]")) button.ariaPressed = drawn[button.dataset.drawn];
 };
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-drawn]");
+  if (!button) return;
+  drawn[button.dataset.drawn] = !drawn[button.dataset.drawn];
+  curves();
+});
 
 const everything = () => { usage(); curves(); };
 document.addEventListener("part", everything);
