@@ -156,7 +156,7 @@ def test_a_generated_client_of_studies(channel: Any) -> None:
         client.add_trial_measurement({"trial_name": first.name, "measurement": measured})
     done = client.complete_trial({"name": first.name})
     assert (done.state.name, done.final_measurement.metrics[0].value) == ("SUCCEEDED", 2.0)
-    assert [each.step_count for each in done.measurements] == [1, 2, 3]
+    assert [measurement.step_count for measurement in done.measurements] == [1, 2, 3]
     listed = client.list_trials(request={"parent": study, "page_size": 1})
     assert [trial.id for trial in listed] == ["1", "2"]
     client.delete_trial(name=second.name)

@@ -68,9 +68,9 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
             command, env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=False
         )
 
-    named = ("--url", service.rest, "--token", service.token)
+    address = ("--url", service.rest, "--token", service.token)
     for words in (("status",), ("jobs", "list"), ("list", "nodes"), ("env",), ("console",)):
-        done = trainshed(*words, *named)
+        done = trainshed(*words, *address)
         assert done.returncode == 0, done.stderr
     refused = trainshed("up")
     assert refused.returncode == 1

@@ -117,16 +117,16 @@ def test_it_starts_in_well_under_a_second(data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def announced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """A service that leaves a ready file, in a directory whose name has spaces."""
     data = tmp_path_factory.mktemp("up") / "of the team"
     with running(data, "--ready-file", str(data.with_name("ready.json"))) as started:
         yield started
 
 
-def test_what_it_says_can_be_typed_as_it_stands(told: Service, tmp_path: Path) -> None:
+def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Path) -> None:
     """A new shell knows nothing of the data directory."""
-    advice = re.search(r"eval (\S.*)", said(told))
+    advice = re.search(r"eval (\S.*)", said(announced))
     assert advice
     shell = subprocess.run(
         ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
@@ -139,17 +139,17 @@ def test_what_it_says_can_be_typed_as_it_stands(told: Service, tmp_path: Path) -
         timeout=30,
         check=False,
     )
-    assert shell.stdout.strip() == told.rest, shell.stderr
+    assert shell.stdout.strip() == announced.rest, shell.stderr
 
 
-def test_the_ready_file_says_how_to_reach_it_and_is_private(told: Service) -> None:
-    data, ready = told.data, told.data.with_name("ready.json")
+def test_the_ready_file_says_how_to_reach_it_and_is_private(announced: Service) -> None:
+    data, ready = announced.data, announced.data.with_name("ready.json")
     document = json.loads(ready.read_text())
-    assert document["rest"] == told.rest
+    assert document["rest"] == announced.rest
     # At level user programs may read the file, wherever it lies; the data directory is hidden from them.
-    assert told.token not in ready.read_text()
-    assert Path(document["token_file"]).read_text().strip() == told.token
-    assert document["pid"] == told.pid == told.process.pid
+    assert announced.token not in ready.read_text()
+    assert Path(document["token_file"]).read_text().strip() == announced.token
+    assert document["pid"] == announced.pid == announced.process.pid
     for file in (ready, data / "service.json", data / "credentials.json", data / "owner.token"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     # The log is this test's own; whom to trust is for every program to read.
@@ -159,14 +159,14 @@ def test_the_ready_file_says_how_to_reach_it_and_is_private(told: Service) -> No
             assert not file.stat().st_mode & 0o077, file
     assert [file.name for file in (data / "trust").iterdir()] == ["roots.pem"]
     assert "PRIVATE" not in (data / "trust" / "roots.pem").read_text()
-    assert told.rest in said(told)
-    assert told.token not in said(told)  # spec/invariants#secrets
+    assert announced.rest in said(announced)
+    assert announced.token not in said(announced)  # spec/invariants#secrets
 
 
-def test_a_second_service_on_the_same_data_is_refused(told: Service) -> None:
-    refusal = up(told.data, "--port", "0")
-    expect_error(refusal, f"{told.data} is in use", str(told.pid), "stop that one first")
-    assert told.call("GET", "/trainshed/v1/status")
+def test_a_second_service_on_the_same_data_is_refused(announced: Service) -> None:
+    refusal = up(announced.data, "--port", "0")
+    expect_error(refusal, f"{announced.data} is in use", str(announced.pid), "stop that one first")
+    assert announced.call("GET", "/trainshed/v1/status")
 
 
 def test_a_port_in_use_is_refused(data: Path) -> None:

@@ -108,11 +108,7 @@ def verified(
     """
     claims = _claims(token, keys)
     check_claims(
-        claims,
-        now,
-        SKEW,
-        iss={"essential": True, "value": issuer.issuer},
-        aud={"essential": True},
+        claims, now, SKEW, iss={"essential": True, "value": issuer.issuer}, aud={"essential": True}
     )
     audiences = _texts(claims["aud"]) or [str(claims["aud"])]
     known = {issuer.client_id} if nonce is not None else {issuer.client_id, *issuer.audiences}

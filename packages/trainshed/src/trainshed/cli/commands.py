@@ -80,8 +80,14 @@ def register(
 ) -> None:
     """Add the commands to `group`, and `others`, which are given in the same form. `now`: the clock of all
     commands, nanoseconds since the epoch."""
-    session = Session(now)
-    for name, module, description in (*_COMMANDS, *others):
+    add_lazily(group, (*_COMMANDS, *others), Session(now))
+
+
+def add_lazily(
+    group: click.Group, rows: Iterable[tuple[str, str, str]], session: Session | None = None
+) -> None:
+    """Add commands in the form of `_COMMANDS`. `session`: see `LazyCommand`."""
+    for name, module, description in rows:
         where = module if ":" in module else f"{module}:command"
         group.add_command(LazyCommand(name, where, description, session))
 

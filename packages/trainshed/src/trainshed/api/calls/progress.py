@@ -110,9 +110,7 @@ def progress_book(most: int = _MOST_TRACKED) -> LogBook[Tracker]:
 def measures_book() -> LogBook[Measures]:
     """Return the book of what programs print of what they measure."""
     return LogBook(
-        lambda _, replica: Measures(was_restarted=replica.incarnation > 1),
-        _MOST_MEASURED,
-        _WHOLE,
+        lambda _, replica: Measures(was_restarted=replica.incarnation > 1), _MOST_MEASURED, _WHOLE
     )
 
 

@@ -116,7 +116,7 @@ class Entry(Struct, frozen=True):
 
 
 class AuditEntry(Struct, frozen=True):
-    """A record of the audit. Its attributes are those of `entry.Entry`."""
+    """A record of the audit. Its attributes are those of `Entry`."""
 
     project: str
     at: Nanos

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from trainshed.cli.client import Client, Unreachable
-from trainshed.cli.commands import LazyCommand, Session
+from trainshed.cli.commands import Session, add_lazily
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.groups import Group
 from trainshed.cli.jobs.describe import (
@@ -52,18 +52,17 @@ def command() -> None:
     """
 
 
-for _name, _where, _description in (
-    ("logs", "logs", "Print the log lines of a job in order of time."),
-    ("resume-report", "drill:report", "Report what each drill did to a job."),
-    ("retry", "retry", "Submit a job that is over once more."),
-    ("shell", "shell", "Open a shell in a running replica."),
-    ("autopsy", "shell:autopsy", "Inspect the files that a failed replica left."),
-    ("watch", "watch", "Tell what happens to a job until it ends."),
-):
-    _module, _, _of = _where.partition(":")
-    command.add_command(
-        LazyCommand(_name, f"trainshed.cli.jobs.{_module}:{_of or 'command'}", _description)
-    )
+add_lazily(
+    command,
+    (
+        ("logs", "trainshed.cli.jobs.logs", "Print the log lines of a job in order of time."),
+        ("resume-report", "trainshed.cli.jobs.drill:report", "Report what each drill did to a job."),
+        ("retry", "trainshed.cli.jobs.retry", "Submit a job that is over once more."),
+        ("shell", "trainshed.cli.jobs.shell", "Open a shell in a running replica."),
+        ("autopsy", "trainshed.cli.jobs.shell:autopsy", "Inspect the files that a failed replica left."),
+        ("watch", "trainshed.cli.jobs.watch", "Tell what happens to a job until it ends."),
+    ),
+)  # fmt: skip
 
 
 @command.command("list")
