@@ -97,7 +97,7 @@ def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> 
 
 def params(**values: float | str | None) -> list[GivenParameter]:
     return [
-        GivenParameter(f"trial.parameters[{index}]", "parameter_id", name, value)
+        GivenParameter(f"trial.parameters[{index}]", name, value)
         for index, (name, value) in enumerate(values.items())
     ]
 
@@ -160,7 +160,7 @@ def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -
 
 
 def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
-    twice = [*params(rate=0.5), GivenParameter("trial.parameters[1]", "parameter_id", "rate", 0.6)]
+    twice = [*params(rate=0.5), GivenParameter("trial.parameters[1]", "rate", 0.6)]
     told = refused(twice)
     assert told["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
     assert told["trial.parameters"].startswith("The parameter 'model' is missing")
@@ -172,9 +172,8 @@ def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
 def measurement(step: int = 0, elapsed: int = 0, **metrics: float) -> GivenMeasurement:
     return GivenMeasurement(
         "measurement",
-        "elapsed_duration",
         tuple(
-            GivenMetric(f"measurement.metrics[{index}]", "metric_id", name, value)
+            GivenMetric(f"measurement.metrics[{index}]", name, value)
             for index, (name, value) in enumerate(metrics.items())
         ),
         step,

@@ -16,11 +16,9 @@ _TENSORBOARDS = "google.cloud.aiplatform.v1.TensorboardService"
 _METADATA = "google.cloud.aiplatform.v1.MetadataService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
 _ML_PROJECTS = "google.cloud.ml.v1.ProjectManagementService"
-_ML_OPERATIONS = "google.cloud.ml.v1.Operations"
 _OPERATIONS = "google.longrunning.Operations"
 _LOCATIONS = "google.cloud.location.Locations"
-_VERTEX_VIZIER = "google.cloud.aiplatform.v1.VizierService"
-_ML_VIZIER = "google.cloud.ml.v1.VizierService"
+_VIZIER = "google.cloud.aiplatform.v1.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
 OF_THE_SERVICE: Final = (
@@ -153,43 +151,24 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_JOBS}.CancelJob": "ml.jobs.cancel",
     f"{_ML_JOBS}.UpdateJob": "ml.jobs.update",
     f"{_ML_PROJECTS}.GetConfig": "ml.projects.getConfig",
-    f"{_ML_PROJECTS}.GetLocation": "ml.locations.get",
-    f"{_ML_PROJECTS}.ListLocations": "ml.locations.list",
-    f"{_ML_OPERATIONS}.ListOperations": "ml.operations.list",
-    f"{_ML_OPERATIONS}.GetOperation": "ml.operations.get",
-    f"{_ML_OPERATIONS}.CancelOperation": "ml.operations.cancel",
     # Anyone may ask what they may do, so this needs a permission that every role holds.
     "google.iam.v1.IAMPolicy.TestIamPermissions": "aiplatform.permissions.test",
     f"{_ML_JOBS}.TestIamPermissions": "ml.permissions.test",
-    f"{_VERTEX_VIZIER}.CreateStudy": "aiplatform.studies.create",
-    f"{_VERTEX_VIZIER}.GetStudy": "aiplatform.studies.get",
-    f"{_VERTEX_VIZIER}.ListStudies": "aiplatform.studies.list",
-    f"{_VERTEX_VIZIER}.LookupStudy": "aiplatform.studies.get",
-    f"{_VERTEX_VIZIER}.DeleteStudy": "aiplatform.studies.delete",
-    f"{_VERTEX_VIZIER}.CreateTrial": "aiplatform.trials.create",
-    f"{_VERTEX_VIZIER}.GetTrial": "aiplatform.trials.get",
-    f"{_VERTEX_VIZIER}.ListTrials": "aiplatform.trials.list",
-    f"{_VERTEX_VIZIER}.DeleteTrial": "aiplatform.trials.delete",
-    f"{_VERTEX_VIZIER}.SuggestTrials": "aiplatform.trials.create",
-    f"{_VERTEX_VIZIER}.AddTrialMeasurement": "aiplatform.trials.update",
-    f"{_VERTEX_VIZIER}.CompleteTrial": "aiplatform.trials.update",
-    f"{_VERTEX_VIZIER}.StopTrial": "aiplatform.trials.update",
-    f"{_VERTEX_VIZIER}.CheckTrialEarlyStoppingState": "aiplatform.trials.get",
-    f"{_VERTEX_VIZIER}.ListOptimalTrials": "aiplatform.trials.list",
-    f"{_ML_VIZIER}.CreateStudy": "ml.studies.create",
-    f"{_ML_VIZIER}.GetStudy": "ml.studies.get",
-    f"{_ML_VIZIER}.ListStudies": "ml.studies.list",
-    f"{_ML_VIZIER}.DeleteStudy": "ml.studies.delete",
-    f"{_ML_VIZIER}.CreateTrial": "ml.trials.create",
-    f"{_ML_VIZIER}.GetTrial": "ml.trials.get",
-    f"{_ML_VIZIER}.ListTrials": "ml.trials.list",
-    f"{_ML_VIZIER}.DeleteTrial": "ml.trials.delete",
-    f"{_ML_VIZIER}.SuggestTrials": "ml.trials.create",
-    f"{_ML_VIZIER}.AddTrialMeasurement": "ml.trials.update",
-    f"{_ML_VIZIER}.CompleteTrial": "ml.trials.update",
-    f"{_ML_VIZIER}.StopTrial": "ml.trials.update",
-    f"{_ML_VIZIER}.CheckTrialEarlyStoppingState": "ml.trials.get",
-    f"{_ML_VIZIER}.ListOptimalTrials": "ml.trials.list",
+    f"{_VIZIER}.CreateStudy": "aiplatform.studies.create",
+    f"{_VIZIER}.GetStudy": "aiplatform.studies.get",
+    f"{_VIZIER}.ListStudies": "aiplatform.studies.list",
+    f"{_VIZIER}.LookupStudy": "aiplatform.studies.get",
+    f"{_VIZIER}.DeleteStudy": "aiplatform.studies.delete",
+    f"{_VIZIER}.CreateTrial": "aiplatform.trials.create",
+    f"{_VIZIER}.GetTrial": "aiplatform.trials.get",
+    f"{_VIZIER}.ListTrials": "aiplatform.trials.list",
+    f"{_VIZIER}.DeleteTrial": "aiplatform.trials.delete",
+    f"{_VIZIER}.SuggestTrials": "aiplatform.trials.create",
+    f"{_VIZIER}.AddTrialMeasurement": "aiplatform.trials.update",
+    f"{_VIZIER}.CompleteTrial": "aiplatform.trials.update",
+    f"{_VIZIER}.StopTrial": "aiplatform.trials.update",
+    f"{_VIZIER}.CheckTrialEarlyStoppingState": "aiplatform.trials.get",
+    f"{_VIZIER}.ListOptimalTrials": "aiplatform.trials.list",
     "google.logging.v2.LoggingServiceV2.ListLogEntries": "logging.logEntries.list",
     "google.logging.v2.LoggingServiceV2.WriteLogEntries": "logging.logEntries.create",
     f"{_PROJECTS}.GetProject": "resourcemanager.projects.get",

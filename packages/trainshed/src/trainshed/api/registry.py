@@ -27,9 +27,7 @@ from trainshed.api.aiplatform_v1.tensorboards import resources as tensorboard_re
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
-from trainshed.api.ml_v1 import jobs, operations
-from trainshed.api.ml_v1 import projects as ml_projects
-from trainshed.api.ml_v1 import studies as ml_studies
+from trainshed.api.ml_v1 import jobs
 
 
 @cache
@@ -56,11 +54,8 @@ def handlers() -> Handlers:
             vertex_operations,
             vertex_studies,
             jobs,
-            ml_projects,
-            operations,
             entries,
             iam,
-            ml_studies,
             projects,
         )
     )
@@ -73,7 +68,6 @@ CHECKS: Checks = MappingProxyType(
         **training_pipelines.CHECKS,
         **jobs.CHECKS,
         **vertex_studies.CHECKS,
-        **ml_studies.CHECKS,
     }
 )
 """Checks by full method name, for requests of which only a part can be read."""

@@ -9,19 +9,15 @@ Routes come from the http annotations of the public APIs. This module knows no m
 aliases that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and
 locations (spec/clients#operations).
 
-Below `/v1/projects/P/locations/L/`, `ml` v1 and Vertex share some paths. The public services are two hosts,
-and programs of jobs call them by these; for all other clients they are one host here. Then the id tells them
-apart: ids of Vertex's studies and operations are all digits, those of `ml` v1 never are. A request without
-such an id is told apart by what only clients of `ml` v1 send.
+Paths that `ml` v1 and Vertex share below `/v1/projects/P/locations/L/` are Vertex's.
 """
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
@@ -92,15 +88,10 @@ _NINE_DIGITS: Final = frozenset({"logging_v2"})
 """APIs whose timestamps all have one width, because gcloud compares them as text (spec/clients#log-pages)."""
 _LARGE: Final = 1 << 18
 """Bytes of an answer, as protobuf counts them, above which it is rendered in a thread: some 0.1 s."""
-_BELOW_LOCATION = 6
 _VERBS: Final = ("GET", "POST", "PATCH", "DELETE")
-_HOST: Final = re.compile(r"(?:[a-z0-9-]+-)?(ml|aiplatform)\.googleapis\.com(?::\d+)?")
 _OVERRIDES: Final = "x-http-method-override"
 """A header of a POST that names the intended verb. The apiclient sends a GET whose address is longer than 2
 KiB in this way, with the query as the body; so do clients behind proxies that know only two verbs."""
-_APICLIENT = "gdcl/"
-"""Part of `x-goog-api-client` that marks the generic client of discovery documents, which everybody uses for
-`ml` v1."""
 
 
 class ApiApplication:
@@ -303,7 +294,6 @@ class RestSurface:
         self._services = services
         self._authenticate = authenticate
         self._table = routes.route_table()
-        self._table_of_ml = routes.route_table("ml_v1", "aiplatform_v1", "logging_v2")
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with it; `request.api` then says in which API's form."""
@@ -352,12 +342,7 @@ class RestSurface:
         if path.startswith("/ui/"):
             matched = self._table.match(verb, "/v1/" + path[4:])
             return matched if matched is not None and matched[0].service in _BELOW_UI else None
-        path = _plain(path)
-        parameters = {name for name, _ in request.parameters}
-        client = request.headers.get("x-goog-api-client", "")
-        host = request.headers.get("host", "")
-        of_ml = is_request_of_ml(verb, path, parameters, client, host)
-        return (self._table_of_ml if of_ml else self._table).match(verb, path)
+        return self._table.match(verb, _plain(path))
 
     async def _call(
         self,
@@ -461,32 +446,3 @@ def _version(path: str) -> Version:
     if path.startswith("/ui/"):
         return Version.UNSAID
     return Version.V1BETA1 if path.startswith("/v1beta1/") else Version.V1
-
-
-def is_request_of_ml(
-    verb: str, path: str, parameters: Collection[str], client: str, host: str = ""
-) -> bool:
-    """Whether a request on a path that Vertex has as well is one of `ml` v1.
-
-    `path`: still percent-encoded. `parameters`: the names in the query. `client`: the header
-    `x-goog-api-client`; `host`: the host that was called. Creating a study belongs to `ml` v1 if the query
-    has `studyId`; listing studies belongs to `ml` v1 for the apiclient, and to Vertex for all others.
-    """
-    if called := _HOST.fullmatch(host):
-        return called[1] == "ml"
-    parts = path.split("/")
-    match parts[1:_BELOW_LOCATION]:
-        case ["v1", "projects", _, "locations", _]:
-            pass
-        case _:
-            return False
-    match parts[_BELOW_LOCATION:]:
-        case ["studies"]:
-            return "studyId" in parameters if verb == "POST" else _APICLIENT in client
-        case ["studies" | "operations", name]:
-            name = name.partition(":")[0]
-        case ["studies" | "operations", name, *_]:
-            pass
-        case _:
-            return False
-    return not unquote(name).isdecimal()

@@ -165,10 +165,9 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
 
 
 @cache
-def route_table(*apis: pool.Api) -> RouteTable:
-    """Return the table of these APIs, where the first one wins a shared path; without arguments, of all
-    APIs."""
-    return RouteTable(route for api in apis or pool.APIS for route in routes(api))
+def route_table() -> RouteTable:
+    """Return the table of all APIs, where the first one of `pool.APIS` wins a shared path."""
+    return RouteTable(route for api in pool.APIS for route in routes(api))
 
 
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:

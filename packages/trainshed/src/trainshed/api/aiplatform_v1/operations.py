@@ -13,8 +13,7 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import compile_filter
 from trainshed.api.filters.syntax import Comparison, FilterError, Term
-from trainshed.api.ml_v1 import study_views
-from trainshed.api.resources.studies import cancel_operation, is_of_ml, wait_for
+from trainshed.api.resources.studies import cancel_operation, wait_for
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
@@ -117,11 +116,7 @@ def finished(record: Operation) -> Message:
 
 
 async def operation_view(services: Services, record: Operation) -> Message:
-    """Return the message of any operation, done or not, with its trials as they are now.
-
-    Both APIs poll at one path here, so operations on studies of `ml` v1 are answered in the messages of `ml`
-    v1.
-    """
+    """Return the message of any operation, done or not, with its trials as they are now."""
     match record.kind:
         case (
             OperationKind.DELETE
@@ -130,11 +125,12 @@ async def operation_view(services: Services, record: Operation) -> Message:
             | OperationKind.IMPORT
         ):
             return finished(record)
-        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING:
-            if is_of_ml(StudyName.parse(record.target.partition("/trials/")[0])):
-                return await study_views.operation(services, record)
-            view = _begun(record)
-        case OperationKind.EXPORT | OperationKind.EXPORT_DATA:
+        case (
+            OperationKind.SUGGEST
+            | OperationKind.CHECK_STOPPING
+            | OperationKind.EXPORT
+            | OperationKind.EXPORT_DATA
+        ):
             view = _begun(record)
         case _:
             assert_never(record.kind)

@@ -6,15 +6,14 @@ Trials of tuning jobs and of studies are shown alike (facts/resources#tuning-job
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.resources import studies
 from trainshed.core.names import StudyName
-from trainshed.core.study.reading import GivenParameter
+from trainshed.core.study.reading import GivenMeasurement, GivenMetric, GivenParameter
 from trainshed.core.study.records import Measurement, Study, StudyState, Trial, TrialState
 from trainshed.core.study.spec import Value
 from trainshed.wire import json as wire_json
@@ -24,7 +23,7 @@ STUDY: Final = "google.cloud.aiplatform.v1.Study"
 TRIAL: Final = "google.cloud.aiplatform.v1.Trial"
 
 
-def study(record: Study) -> Message:
+def study_view(record: Study) -> Message:
     """Return the Study message of a stored study."""
     view: Any = wire_json.from_public(STUDY, json.loads(record.public_json))
     view.name = str(record.name)
@@ -45,15 +44,21 @@ def given_parameters(trial: Any, path: str) -> Iterator[GivenParameter]:
                 value = entry.value.string_value
             case _:
                 pass
-        yield GivenParameter(
-            f"{path}.parameters[{index}]", "parameter_id", entry.parameter_id, value
-        )
+        yield GivenParameter(f"{path}.parameters[{index}]", entry.parameter_id, value)
 
 
-given_measurement = partial(
-    studies.given_measurement, elapsed="elapsed_duration", metric="metric_id"
-)
-"""`api.resources.studies.given_measurement` for this API's messages."""
+def given_measurement(message: Any, path: str) -> GivenMeasurement:
+    """Read a Measurement message that stands at `path` in the request."""
+    span = message.elapsed_duration
+    return GivenMeasurement(
+        path,
+        tuple(
+            GivenMetric(f"{path}.metrics[{index}]", entry.metric_id, entry.value)
+            for index, entry in enumerate(message.metrics)
+        ),
+        message.step_count,
+        span.seconds * 10**9 + span.nanos,
+    )
 
 
 @cache
@@ -63,13 +68,12 @@ def _state_numbers() -> dict[StudyState, int]:
     return {state: field.enum_type.values_by_name[state.value].number for state in StudyState}
 
 
-def trial(
-    study: StudyName, record: Trial, measurements: Sequence[Measurement] = (), custom_job: str = ""
+def trial_view(
+    study: StudyName, record: Trial, measurements: Sequence[Measurement] = ()
 ) -> Message:
-    """Return the Trial message of a stored trial. `measurements`: ascending by step and elapsed time.
-    `custom_job`: the name of the job that evaluates it ("" = none)."""
+    """Return the Trial message of a stored trial. `measurements`: ascending by step and elapsed time."""
     view = pool.message_class(TRIAL)()
-    set_trial(view, study, record, measurements, custom_job)
+    set_trial(view, study, record, measurements)
     return view
 
 
@@ -80,7 +84,7 @@ def set_trial(
     measurements: Sequence[Measurement] = (),
     custom_job: str = "",
 ) -> None:
-    """Set all fields of an empty Trial from a stored trial."""
+    """Set all fields of an empty Trial. `custom_job`: the name of the job that evaluates it ("" = none)."""
     view.name = study.trial(record.number)
     view.id = str(record.number)
     view.state = _trial_state_numbers()[record.state]

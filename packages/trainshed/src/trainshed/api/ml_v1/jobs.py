@@ -1,4 +1,5 @@
-"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels (facts/resources#ml).
+"""`ml` v1 projects.jobs: create, get, list, cancel, and patch of labels; and projects.getConfig
+(facts/resources#ml).
 
 A job with hyperparameters is a tuning job, and each of its trials is a job of its own, `JOB.TRIAL`, which can
 be read and cancelled but is not listed.
@@ -35,7 +36,7 @@ from trainshed.api.resources.submission import (
 from trainshed.api.resources.web_access import add_to_job, add_to_trials
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import Api, JobName
+from trainshed.core.names import Api, JobName, project_number
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.syntax import read_labels
@@ -149,7 +150,19 @@ async def update(call: Call, request: Any) -> Message:
     return await _view(call, work, etag)
 
 
+async def get_config(call: Call, request: Any) -> Message:
+    """Return who runs a project's jobs."""
+    project = ProjectName.parse(request.name, field="name")
+    account = call.services.settings.service_account
+    response: Any = pool.message_class("google.cloud.ml.v1.GetConfigResponse")(
+        service_account=account, service_account_project=project_number(project.project_id)
+    )
+    response.config.tpu_service_account = account
+    return response
+
+
 HANDLERS: Final[Handlers] = {
+    "google.cloud.ml.v1.ProjectManagementService.GetConfig": get_config,
     f"{_SERVICE}.CreateJob": create,
     f"{_SERVICE}.GetJob": get,
     f"{_SERVICE}.ListJobs": list_,

@@ -1,4 +1,4 @@
-"""What the study APIs of Vertex and of `ml` v1 share; takes and returns records, never messages
+"""What is done with studies and their trials; takes and returns records, never messages
 (spec/tuning#studies).
 
 Every change of a trial loads it, changes it purely (`core.study.changes`), and stores it if nobody else has
@@ -10,12 +10,10 @@ answered as it is, and the client polls it.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
-from trainshed.api.calls.paging import decode_number, encode_token
-from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import (
     Aborted,
@@ -34,7 +32,6 @@ from trainshed.core.study import changes
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.reading import (
     GivenMeasurement,
-    GivenMetric,
     GivenTrial,
     parse_trial,
     read_measurement,
@@ -47,83 +44,26 @@ from trainshed.store.studies import StoredTrial
 from trainshed.studies.optimal import optimal_trials
 
 _TRIES: Final = 5
-_SCAN: Final = 2_000
-_CHUNK: Final = 250
-_ALL: Final = 1_000_000
 PATIENCE: Final = 2.0
 """Seconds that a call waits for its operation, which saves its client a poll."""
 MOST_SUGGESTIONS: Final = 1_000
 """Most suggestions of one call: as many as a study may have by the public limit (facts/tuning#metrics)."""
 
 
-def given_measurement(message: Any, path: str, *, elapsed: str, metric: str) -> GivenMeasurement:
-    """Read a Measurement message that stands at `path` in the request. `elapsed`, `metric`: the API's names
-    of these fields."""
-    span = getattr(message, elapsed)
-    return GivenMeasurement(
-        path,
-        elapsed,
-        tuple(
-            GivenMetric(f"{path}.metrics[{index}]", metric, getattr(entry, metric), entry.value)
-            for index, entry in enumerate(message.metrics)
-        ),
-        message.step_count,
-        span.seconds * 10**9 + span.nanos,
-    )
-
-
-def read_study_name(text: str, *, of_ml: bool, field: str = "name") -> StudyName:
-    """Return the name of a study of this API. Raises InvalidRequest for an invalid name, NotFound for one of
-    the other API."""
+def read_study_name(text: str, *, field: str = "name") -> StudyName:
+    """Return the name of a study. Raises InvalidRequest for an invalid one."""
     try:
-        return _checked(StudyName.parse(text), of_ml)
+        return StudyName.parse(text)
     except ValueError as error:
         raise InvalidRequest((Violation(field, str(error)),)) from None
 
 
-def read_trial_name(text: str, *, of_ml: bool, field: str = "name") -> tuple[StudyName, int]:
-    """Return a trial's study and number. Raises as `read_study_name`."""
+def read_trial_name(text: str, *, field: str = "name") -> tuple[StudyName, int]:
+    """Return a trial's study and number. Raises InvalidRequest for an invalid name."""
     try:
-        study, number = StudyName.parse_trial(text)
+        return StudyName.parse_trial(text)
     except ValueError as error:
         raise InvalidRequest((Violation(field, str(error)),)) from None
-    return _checked(study, of_ml), number
-
-
-def is_of_ml(name: StudyName) -> bool:
-    """Whether a study was made through `ml` v1, whose clients choose the id: it is never all digits, as
-    Vertex's are.
-
-    Both APIs have the same paths, here on one host, so a study's name alone decides in which API's messages
-    it is shown.
-    """
-    return not name.study_id.isdecimal()
-
-
-async def list_studies(
-    services: Services, parent: LocationName, *, token: str = "", size: int
-) -> tuple[tuple[Study, ...], str]:
-    """Return a page of Vertex's studies, newest first, and the token of the next one. Reads a bounded number,
-    so a page can be short and still have a next one."""
-    after = StudyUid(decode_number(token, str(parent), "studies"))
-    page: list[Study] = []
-    for _ in range(_SCAN // _CHUNK):
-        rows = await services.studies.studies(parent.project_id, parent.location, after, _CHUNK)
-        for study in rows:
-            if not is_of_ml(study.name):
-                if len(page) == size:
-                    return tuple(page), encode_token(str(after), str(parent), "studies")
-                page.append(study)
-            after = study.uid
-        if len(rows) < _CHUNK:
-            return tuple(page), ""
-    return tuple(page), encode_token(str(after), str(parent), "studies")
-
-
-async def ml_studies(services: Services, parent: LocationName) -> tuple[Study, ...]:
-    """Return all studies of `ml` v1 in a location, newest first: its list has no pages."""
-    rows = await services.studies.studies(parent.project_id, parent.location, StudyUid(0), _ALL)
-    return tuple(study for study in rows if is_of_ml(study.name))
 
 
 async def delete_study(services: Services, name: StudyName) -> None:
@@ -232,15 +172,6 @@ async def optimal(services: Services, study: Study) -> tuple[Trial, ...]:
     return await asyncio.to_thread(optimal_trials, study.spec, history)
 
 
-def _checked(name: StudyName, of_ml: bool) -> StudyName:
-    if is_of_ml(name) is not of_ml:
-        other = "Vertex AI" if of_ml else "ml v1"
-        raise NotFound(
-            f"{name} was not found in this API: such an id is one of {other}; ask there."
-        )
-    return name
-
-
 async def _stored(services: Services, study: Study, number: int) -> StoredTrial:
     try:
         return await services.studies.trial(study.uid, number)
@@ -299,18 +230,16 @@ def check_active(study: Study) -> None:
         )
 
 
-async def suggest(
-    services: Services, study: Study, *, parent: str, client: str, count: int
-) -> Operation:
+async def suggest(services: Services, study: Study, *, client: str, count: int) -> Operation:
     """Ask the controller for `count` trials for `client`, and return the operation as it is after at most
-    PATIENCE. All clients without a name are one, which gets its active trials again. `parent`: the
-    operation's name up to the number that ends it. Raises InvalidRequest, FailedPrecondition (nothing can be
+    PATIENCE. All clients without a name are one, which gets its active trials again. Raises
+    InvalidRequest, FailedPrecondition (nothing can be
     handed out)."""
     if not 1 <= count <= MOST_SUGGESTIONS:
         text = f"{count} is not from 1 to {MOST_SUGGESTIONS}."
         raise InvalidRequest((Violation("suggestion_count", text),))
     operation = Operation(
-        name=f"{parent}{services.new_uid()}",
+        name=f"{study.name}/operations/{services.new_uid()}",
         kind=OperationKind.SUGGEST,
         target=str(study.name),
         created=services.now(),
@@ -323,9 +252,7 @@ async def suggest(
     return await _begin(services, operation)
 
 
-async def check_stopping(
-    services: Services, study: Study, number: int, *, parent: str
-) -> Operation:
+async def check_stopping(services: Services, study: Study, number: int) -> Operation:
     """Ask the controller whether the trial should stop; returns the operation as `suggest` does. Raises
     NotFound, FailedPrecondition (the trial is over)."""
     trial = await read_trial(services, study, number)
@@ -334,7 +261,7 @@ async def check_stopping(
             f"Trial {number} is {trial.state}: it is over, and nothing of it is left to stop."
         )
     operation = Operation(
-        name=f"{parent}{services.new_uid()}",
+        name=f"{study.name.trial(number)}/operations/{services.new_uid()}",
         kind=OperationKind.CHECK_STOPPING,
         target=study.name.trial(number),
         created=services.now(),

@@ -5,7 +5,6 @@ facts/limits, facts/tuning#ml. Field paths are those the public service was seen
 `trainingInput` down (`runtime_version`), the job's own fields likewise.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,16 +28,10 @@ from trainshed.core.specs.ml_pools import (
     read_hardware,
     read_programs,
 )
-from trainshed.core.specs.study import (
-    ParsedStudy,
-    read_algorithm,
-    read_metrics,
-    read_ml_stopping,
-    tag_fault,
-)
-from trainshed.core.specs.study_parameters import ML_JOB, ML_STUDY, read_parameters
+from trainshed.core.specs.study import read_algorithm, tag_fault
+from trainshed.core.specs.study_parameters import ML_JOB, read_parameters
 from trainshed.core.specs.tuning import Counts, check_counts
-from trainshed.core.study.spec import DecayCurveStopping, Goal, MedianStopping, Metric, StudySpec
+from trainshed.core.study.spec import Goal, MedianStopping, Metric, StudySpec
 from trainshed.core.tuning.records import TuningSpec
 
 MIN_WAIT = 1800 * 10**9
@@ -264,32 +257,3 @@ def read_resumed(training: Section, job_id: str) -> str:
 def tuning_spec(study: StudySpec, counts: Counts, trial: JobSpec) -> TuningSpec:
     """Make the spec of a tuning job. `trial`: the job that each trial runs."""
     return TuningSpec(study, trial, counts.most, counts.parallel, counts.failed)
-
-
-_STUDY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-
-
-def parse_ml_study(public: Mapping[str, Any], study_id: str) -> ParsedStudy:
-    """Read a Study. Its id, chosen by the client, is its display name here.
-
-    Raise InvalidRequest, which lists every violation, if there is one.
-    """
-    study = Section(public, "", Faults())
-    if not _STUDY_ID.fullmatch(study_id):
-        study.fault(
-            "studyId",
-            f"{study_id!r} is not a study id; it has 1 to 128 letters, digits, dashes and underscores, "
-            "and begins with a letter or digit.",
-        )
-    config = study.section("studyConfig")
-    parameters = read_parameters(config, "parameters", ML_STUDY)
-    stopping = read_ml_stopping(config.section("automatedStoppingConfig"))
-    spec = StudySpec(
-        parameters=parameters,
-        metrics=read_metrics(config, "metric"),
-        algorithm=read_algorithm(config, parameters),
-        median_stopping=stopping if isinstance(stopping, MedianStopping) else None,
-        decay_curve_stopping=stopping if isinstance(stopping, DecayCurveStopping) else None,
-    )
-    study.faults.refuse()
-    return ParsedStudy(study_id, spec)

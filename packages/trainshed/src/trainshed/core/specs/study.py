@@ -67,7 +67,7 @@ def parse_study(public: Mapping[str, Any]) -> ParsedStudy:
 def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     """Read a StudySpec of any message that has one. What is wrong is reported to the section's faults; the
     spec of a faulty request is of no use."""
-    metrics = read_metrics(section, "metricId")
+    metrics = _read_metrics(section)
     if for_tuning_job:
         _check_objective(section, metrics)
     parameters = read_parameters(section, "parameters", VERTEX)
@@ -85,14 +85,14 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     )
 
 
-def read_metrics(study: Section, id_field: str) -> tuple[Metric, ...]:
+def _read_metrics(study: Section) -> tuple[Metric, ...]:
     """Read the repeated field `metrics`: ids without white space, each once; at least one that is no safety
     metric."""
     aims: list[Metric] = []
     for section in study.sections("metrics"):
-        name = section.text(id_field)
+        name = section.text("metricId")
         if fault := _metric_fault(name, aims):
-            section.fault(id_field, fault)
+            section.fault("metricId", fault)
         goal = section.enum("goal") or Goal.MAXIMIZE  # the public default
         if goal not in tuple(Goal):
             section.fault("goal", f"The goal must be set: {', '.join(Goal)}.")
@@ -184,41 +184,28 @@ _RULES = (
     "convexAutomatedStoppingSpec",
     "convexStopConfig",
 )
-_ML_RULES = ("decayCurveStoppingConfig", "medianAutomatedStoppingConfig")
 _LEAST_MEASUREMENTS = ConvexStopping().min_measurements
 
 
 def read_stopping(study: Section, parameters: tuple[Parameter, ...]) -> Stopping | None:
     """Read the one early stopping rule of a Vertex StudySpec; None if there is none."""
-    rule = _only(study, _RULES)
+    present = [name for name in _RULES if study.has(name)]
+    if len(present) > 1:
+        study.fault(
+            present[1],
+            f"Only one early stopping rule can be set, and {study.at(present[0])} is set as well.",
+        )
+    rule = present[0] if present else ""
     if rule == "convexAutomatedStoppingSpec":
         return _read_convex(study.section(rule), parameters, _CONVEX)
     if rule == "convexStopConfig":
         return _read_convex(study.section(rule), parameters, _OLD_CONVEX)
-    flag = study.section(rule).flag("useElapsedDuration") if rule else False
-    return _plain(rule, flag)
-
-
-def read_ml_stopping(config: Section) -> Stopping | None:
-    """Read the one rule of an `ml` automatedStoppingConfig; None if there is none."""
-    rule = _only(config, _ML_RULES)
-    return _plain(rule, config.section(rule).flag("useElapsedTime") if rule else False)
-
-
-def _only(section: Section, names: tuple[str, ...]) -> str:
-    present = [name for name in names if section.has(name)]
-    if len(present) > 1:
-        section.fault(
-            present[1],
-            f"Only one early stopping rule can be set, and {section.at(present[0])} is set as well.",
-        )
-    return present[0] if present else ""
-
-
-def _plain(rule: str, use_elapsed: bool) -> Stopping | None:
-    if rule.startswith("decayCurve"):
+    if not rule:
+        return None
+    use_elapsed = study.section(rule).flag("useElapsedDuration")
+    if rule == "decayCurveStoppingSpec":
         return DecayCurveStopping(use_elapsed)
-    return MedianStopping(use_elapsed) if rule else None
+    return MedianStopping(use_elapsed)
 
 
 class _Names(Struct, frozen=True):

@@ -1,8 +1,8 @@
-"""The parameter tree of a study, in the field names of the three messages that have one
+"""The parameter tree of a study, in the field names of the two messages that have one
 (spec/tuning#parameters, facts/tuning#ml, facts/tuning#vertex).
 
-Vertex and the `ml` study put the values of each type into a message of its own and nest children; the `ml`
-training job has everything flat and no children. The rules are the same for all three.
+Vertex puts the values of each type into a message of its own and nests children; the `ml` training job has
+everything flat and no children. The rules are the same for both.
 """
 
 import itertools
@@ -229,26 +229,21 @@ class Words(Struct, frozen=True):
 
     #: The field that names the parameter.
     id: str
-    #: The repeated field of conditional parameters; "" = there are none.
-    children: str = ""
-    #: The field of such an item that holds the parameter; "" = the item is the parameter.
-    child: str = ""
-    #: A field `type` says what the parameter is; otherwise the message that is set does.
-    typed: bool = True
-    #: The values of each type are in a message of their own.
-    nested: bool = True
+    #: The values of each type are in a message of their own, which says what the parameter is, and there are
+    #: conditional parameters; otherwise a field `type` says it, and there are none.
+    nested: bool
     discrete_values: str = "values"
     categories: str = "values"
 
 
-VERTEX = Words("parameterId", "conditionalParameterSpecs", "parameterSpec", typed=False)
-ML_STUDY = Words("parameter", "childParameterSpecs")
+VERTEX = Words("parameterId", nested=True)
 ML_JOB = Words(
     "parameterName",
     nested=False,
     discrete_values="discreteValues",
     categories="categoricalValues",
 )
+_CHILDREN = "conditionalParameterSpecs"
 
 
 def read_parameters(study: Section, name: str, words: Words) -> tuple[Parameter, ...]:
@@ -285,18 +280,18 @@ class _TreeReader:
         position = len(self.parameters)
         self._sections.append(section)
         self.parameters.append(_parameter(section, self._words, space, parent=parent, when=when))
-        if not self._words.children:
+        if not self._words.nested:
             return
         if space is not None and space.type is ParameterType.DOUBLE:
-            if section.is_set(self._words.children):
+            if section.is_set(_CHILDREN):
                 section.fault(
-                    self._words.children,
+                    _CHILDREN,
                     "A DOUBLE parameter cannot have conditional ones; INTEGER, DISCRETE and "
                     "CATEGORICAL ones can.",
                 )
             return
-        for item in section.sections(self._words.children):
-            child = item.section(self._words.child) if self._words.child else item
+        for item in section.sections(_CHILDREN):
+            child = item.section("parameterSpec")
             self._node(child, parent=position, when=read_condition(item, space))
 
     def check_ids(self) -> None:
@@ -382,19 +377,13 @@ def _read_space(section: Section, words: Words) -> Space | None:
 
 
 def _read_type(section: Section, words: Words) -> ParameterType | None:
-    present = [kind for kind, name in _NESTED.items() if section.has(name)] if words.nested else []
-    if words.typed:
+    if not words.nested:
         kind_name = section.enum("type")
         if kind_name not in tuple(ParameterType):
             section.fault("type", f"The type must be set: {', '.join(ParameterType)}.")
             return None
-        kind = ParameterType(kind_name)
-        if words.nested and present != [kind]:
-            section.fault(
-                _NESTED[kind], f"A {kind} parameter needs exactly this message, and no other."
-            )
-            return None
-        return kind
+        return ParameterType(kind_name)
+    present = [kind for kind, name in _NESTED.items() if section.has(name)]
     if len(present) != 1:
         section.fault(
             "" if not present else _NESTED[present[1]],

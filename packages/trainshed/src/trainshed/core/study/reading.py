@@ -27,27 +27,23 @@ class GivenParameter(Struct, frozen=True):
 
     #: The path of the entry.
     path: str
-    #: The field in it that names the parameter.
-    id_field: str
     id: str
     #: None = neither a number nor a text.
     value: float | int | str | None
 
 
 class GivenMetric(Struct, frozen=True):
-    """One metric as sent. `path`: of the entry; `id_field`: the field in it that names the metric."""
+    """One metric as sent. `path`: of the entry."""
 
     path: str
-    id_field: str
     id: str
     value: float
 
 
 class GivenMeasurement(Struct, frozen=True):
-    """One measurement as sent. `elapsed`: nanoseconds, from the field `elapsed_field`."""
+    """One measurement as sent. `elapsed`: nanoseconds."""
 
     path: str
-    elapsed_field: str
     metrics: tuple[GivenMetric, ...]
     step: int
     elapsed: int
@@ -64,7 +60,7 @@ def read_parameters(
     for entry in entries:
         if entry.id in by_id:
             faults.add(
-                f"{entry.path}.{entry.id_field}",
+                f"{entry.path}.parameter_id",
                 f"{entry.id!r} is given twice; give each parameter once.",
             )
         by_id.setdefault(entry.id, entry)
@@ -99,7 +95,7 @@ def read_measurement(
     known = {metric.id: None for metric in spec.metrics}
     by_metric: dict[str, float] = {}
     for metric in sent.metrics:
-        field = f"{metric.path}.{metric.id_field}"
+        field = f"{metric.path}.metric_id"
         if metric.id not in known:
             faults.add(
                 field, f"{metric.id!r} is no metric of the study, which has {_listed(known)}."
@@ -124,7 +120,7 @@ def read_measurement(
         faults.add(f"{sent.path}.step_count", f"{sent.step} is negative; steps count from 0.")
     if sent.elapsed < 0:
         faults.add(
-            f"{sent.path}.{sent.elapsed_field}", "The time is negative; it counts from the start."
+            f"{sent.path}.elapsed_duration", "The time is negative; it counts from the start."
         )
     return Measurement(tuple(by_metric.items()), sent.step, sent.elapsed)
 
@@ -194,7 +190,7 @@ def _report_others(
                 if node.id == name
             )
             why = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
-        faults.add(f"{entry.path}.{entry.id_field}", why)
+        faults.add(f"{entry.path}.parameter_id", why)
 
 
 def _legal(node: Parameter) -> str:
