@@ -12,7 +12,6 @@ from typing import Any
 from tests.engines.process_cluster import NODES, ProcessCluster, end
 from tests.soaks import KILLS
 from trainshed.engines.conformance.lab import LabWithNodes
-from trainshed.engines.local.autopsies import NOTHING, Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine
@@ -23,13 +22,9 @@ from trainshed_cluster.remote.messages import AgentDocument
 from trainshed_cluster.remote.options import Listening, RemoteOptions, module_command
 
 LEASE = 4.0
-AUTOPSY_LIMIT = 90_000
-"""Bytes."""
 
 
-def new_engine(
-    directory: Path, port: int, *, keeping: Keeping = NOTHING, **more: Any
-) -> RemoteEngine:
+def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
     """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
     otherwise, what is down is lost."""
     own = Path(sys.prefix), Path(sys.base_prefix)
@@ -51,8 +46,6 @@ def new_engine(
             shared=shared,
         ),
         command=module_command,
-        autopsy_limit=AUTOPSY_LIMIT,
-        nodes_directories=(nodes,),
         preflight=preflight,
         **more,
     )
@@ -61,19 +54,17 @@ def new_engine(
         ProcessCluster(directory / "cluster", names),
         FileStreams(directory / "logs"),
         options,
-        LocalEngine(directory / "here", Options(keeping=keeping, read_only=own)),
+        LocalEngine(directory / "here", Options(read_only=own)),
     )
 
 
 class RemoteLab(LabWithNodes):
-    """`port`: for the hub. `keeps`: what failed replicas left is brought home. `more`:
-    options."""
+    """`port`: for the hub. `more`: options."""
 
     kills = KILLS
 
-    def __init__(self, directory: Path, port: int, *, keeps: bool = False, **more: Any) -> None:
-        keeping = Keeping(3600 * 10**9) if keeps else NOTHING
-        self._new_engine = partial(new_engine, keeping=keeping, **more)
+    def __init__(self, directory: Path, port: int, **more: Any) -> None:
+        self._new_engine = partial(new_engine, **more)
         self._directory = directory
         self._port = port
         self._cluster = ProcessCluster(directory / "cluster")

@@ -15,7 +15,7 @@ from trainshed.core.launch import LaunchPlan
 from trainshed.core.secrets import SecretRef
 from trainshed.engines.conformance.lab import LabWithNodes, Program
 from trainshed.engines.port import Engine, ServiceAccess
-from trainshed.engines.registry import EngineContext, ProgramRules
+from trainshed.engines.registry import EngineContext
 from trainshed_cluster.kubernetes.build import new_engine
 
 
@@ -72,7 +72,6 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
         hidden=(),
         kept_ports=(),
         access=ServiceAccess(),
-        rules=ProgramRules(autopsy_ttl=3600 * 10**9),
         cache=directory / "cache",
     )
     return new_engine(context)

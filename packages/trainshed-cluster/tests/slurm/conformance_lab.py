@@ -84,9 +84,7 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
         hidden=(),
         kept_ports=(),
         access=ServiceAccess(),
-        rules=ProgramRules(
-            visible=(Path(sys.prefix), Path(sys.base_prefix)), autopsy_ttl=3600 * 10**9
-        ),
+        rules=ProgramRules(visible=(Path(sys.prefix), Path(sys.base_prefix))),
         cache=directory / "cache",
     )
     return new_engine(context)

@@ -100,7 +100,6 @@ class SlurmYard(Yard):
         there = [*on_node.glob("*/slots/*/*/*/files/*/secret"), *on_node.glob("*/logs/*/*/*/*")]
         assert there, "there is nothing to be attacked"
         here = [*self.service.data.glob("logs/*/*/*/*.jsonl")]
-        here += self.service.data.glob("engines/slurm/here/autopsies/*/*/*")
         assert here
         return [*(f"{place}/{path.relative_to(on_node)}" for path in there), *map(str, here)]
 

@@ -59,7 +59,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         preflight=settings.preflight,
         anywhere=settings.queue == "kueue",
         apart=True,
-        nodes_directories=(_AGENTS,),
     )
 
     cluster = KubernetesCluster(

@@ -31,7 +31,6 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
-from trainshed.engines.local import autopsies
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
 from trainshed.engines.port import (
@@ -333,8 +332,6 @@ class Agent:
                 await engine.write_log(uid, attempt, replica, lines)
             case messages.OpenTerminal():
                 await self._open_terminal(order)
-            case messages.SendFiles():
-                return await self._send_files(order)
             case messages.Leave():
                 await engine.release(uid, attempt)
             case _:
@@ -433,23 +430,6 @@ class Agent:
             terminal.close()
             raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
         self._shells.begin(carry(terminal, streams), "carrying a shell")
-
-    async def _send_files(self, order: messages.SendFiles) -> messages.FilesAt:
-        """Send a failed replica's files as a tar. The receiver sees whether it is complete."""
-        replica = order.replica
-        files = self._engine.files_left(self._job_uid, self._attempt, replica)
-        size = await asyncio.to_thread(autopsies.size, files)
-        if size > order.limit:
-            raise EngineUnavailable(
-                f"{replica} left {size / 1e6:,.1f} MB, more than the {order.limit / 1e6:,.1f} MB that are "
-                "taken"
-            )
-        try:
-            streams = await self._dialer.open(f"{STREAM}{order.stream}")
-        except OSError as error:
-            raise EngineUnavailable(f"no stream can be opened for it: {error}") from error
-        self._shells.begin(_pour(files, streams[1]), f"sending what {replica} left")
-        return messages.FilesAt(order.number, str(files))
 
     def _begin_logs(self, plans: Sequence[LaunchPlan], lines: Sequence[int]) -> None:
         try:
@@ -559,20 +539,6 @@ def _cache(document: AgentDocument) -> NodeCache | None:
     if not document.cache:
         return None
     return NodeCache(Path(document.cache), node=document.node)
-
-
-async def _pour(files: Path, writer: asyncio.StreamWriter) -> None:
-    """Write all of a directory as a tar."""
-    try:
-        async with contextlib.aclosing(autopsies.archive(files)) as packed:
-            async for chunk in packed:
-                writer.write(chunk)
-                await writer.drain()
-    except OSError as error:
-        log.warning("what a replica left is not sent: %s", error)
-        writer.transport.abort()
-    finally:
-        writer.close()
 
 
 def _require_software(plans: Sequence[LaunchPlan], node: str) -> None:

@@ -290,11 +290,7 @@ class Agents:
                         raise TornStream(f"{news.replica} is not on node {agent.node}")
                     await asyncio.to_thread(copies.append, news)
                 case (
-                    messages.Answer()
-                    | messages.Slots()
-                    | messages.FilesAt()
-                    | messages.Listening()
-                    | messages.Reached()
+                    messages.Answer() | messages.Slots() | messages.Listening() | messages.Reached()
                 ):
                     agent.answered(news)
                 case _:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -20,7 +20,7 @@ from trainshed.core.held import HELD, Leftover
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.launch.documents import Revealed, identity, revealed
 from trainshed.engines.launch.where import BuildPlace
 from trainshed.engines.local.engine import LocalEngine
@@ -36,14 +36,13 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed.engines.streams import FileStreams
-from trainshed.engines.terminals import Terminal, TerminalRefused
+from trainshed.engines.terminals import NoTerminals, Terminal, TerminalRefused
 from trainshed.replica.protocol import NEVER_STARTED
 from trainshed.replica.system import durable
 from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts, never_started
-from trainshed_cluster.remote.autopsies import AutopsyCollector
 from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
 from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record
 from trainshed_cluster.remote.mirror import StreamCopies
@@ -59,9 +58,10 @@ _SHELL_PATIENCE = 5.0
 """Seconds that a shell may take to open."""
 
 
-class RemoteEngine:
+class RemoteEngine(NoTerminals):
     """An `Engine` over a `Cluster`. `streams`: keeps copies of what replicas write. `here`: a local engine
-    that runs no job, describes this machine for builds, and keeps autopsies. The engine owns all of them."""
+    that runs no job, and describes this machine for builds. The engine owns all of them. What failed replicas
+    left is not kept: it goes with their nodes."""
 
     def __init__(
         self,
@@ -78,17 +78,6 @@ class RemoteEngine:
         self._nodes = ClusterNodes(self._attempts, cluster, options)
         self._agents = Agents(self._attempts, cluster, self._nodes, streams, options)
         self._slots = SlotMaker(self._attempts, self._agents, cluster, self._nodes, options)
-        self._autopsies = (
-            AutopsyCollector(
-                here,
-                self._agents.hub,
-                options.directory,
-                limit=options.autopsy_limit,
-                nodes_directories=options.nodes_directories,
-            )
-            if here.keeps_autopsies
-            else None
-        )
 
     def build_place(self) -> BuildPlace:
         """See `engines.launch.where.HasBuildPlace`: packages are installed on this machine."""
@@ -102,8 +91,7 @@ class RemoteEngine:
 
     def capabilities(self) -> Capabilities:
         # Nodes are assumed to be like this machine until one has reported its capabilities.
-        reported = self._agents.capabilities or self._here.capabilities()
-        return replace(reported, autopsies=self._autopsies is not None)
+        return replace(self._agents.capabilities or self._here.capabilities(), autopsies=False)
 
     async def start(self) -> None:
         await self._attempts.load()
@@ -116,8 +104,6 @@ class RemoteEngine:
         except (ClusterUnavailable, ClusterRefused) as failure:
             raise EngineUnavailable(str(failure)) from failure
         await self._here.start()
-        if self._autopsies is not None:
-            await self._autopsies.start()
         self._agents.begin()
         self._nodes.begin()
         self._slots.begin()
@@ -275,8 +261,6 @@ class RemoteEngine:
             return
         gang.is_released = True
         await self._require_over(gang)
-        if self._autopsies is not None:
-            await self._autopsies.collect(gang)
         await self._slots.stop_preparing(gang)
         async with self._attempts.lock(gang.key):
             if self._attempts.gangs.get(gang.key) is not gang:
@@ -287,8 +271,6 @@ class RemoteEngine:
                 await self._slots.let_go(gang)
             finally:
                 self._attempts.forget(gang)
-                if self._autopsies is not None:
-                    await self._autopsies.forget(*gang.key)
 
     async def write_log(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, lines: Sequence[str]
@@ -345,27 +327,6 @@ class RemoteEngine:
             opened.cancel()
             raise TerminalRefused(f"no shell can be had there now: {failure}") from failure
 
-    # Fetched files are kept, shown and deleted as those of replicas that failed on this machine.
-
-    def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
-        return self._here.autopsies(job_uid)
-
-    async def open_autopsy(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
-    ) -> Terminal:
-        return await self._here.open_autopsy(job_uid, attempt, replica, request)
-
-    async def autopsy_files(
-        self, job_uid: JobUid, attempt: int, replica: ReplicaId
-    ) -> AsyncGenerator[bytes]:
-        files = self._here.autopsy_files(job_uid, attempt, replica)
-        async with contextlib.aclosing(files):
-            async for chunk in files:
-                yield chunk
-
-    async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:
-        return await self._here.delete_autopsy(job_uid, attempt, replica)
-
     def watch(self) -> AsyncIterator[EngineEvent]:
         return self._attempts.watch()
 
@@ -411,8 +372,6 @@ class RemoteEngine:
             lambda: {plan.replica: copies.next_line(plan.replica) for plan in starting}
         )
         await self._slots.provide(gang, starting)
-        if self._autopsies is not None:
-            await self._autopsies.note(starting)
         by_agent: dict[str, list[Revealed]] = {}
         for shared in shown:
             seat = gang.record.seat(shared[0].replica)

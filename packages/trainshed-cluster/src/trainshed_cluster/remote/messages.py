@@ -184,17 +184,6 @@ class OpenTerminal(Call, frozen=True, tag=True):
     stream: str
 
 
-class SendFiles(Call, frozen=True, tag=True):
-    """Send a failed replica's files as a tar on a stream that the agent opens (`hub.expect`). Nothing of the
-    replica lives. Answered by `FilesAt` before the files are sent."""
-
-    replica: ReplicaId
-    #: The stream's name.
-    stream: str
-    #: Most bytes that are accepted: larger files are not sent at all.
-    limit: int
-
-
 class Listen(Call, frozen=True, tag=True):
     """Listen for a moment, and tell each peer that connects the word. Answered by `Listening`."""
 
@@ -243,7 +232,6 @@ AnyCall = (
     | Hosts
     | WriteLog
     | OpenTerminal
-    | SendFiles
     | Listen
     | Reach
     | Rest
@@ -284,14 +272,6 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     slots: tuple[Slot, ...]
-
-
-class FilesAt(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `SendFiles`."""
-
-    number: int
-    #: Where the program had its files, on the node.
-    path: str
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
@@ -379,7 +359,7 @@ class Beat(Timed, frozen=True, tag=True):
     number: int
 
 
-AnyAnswer = Answer | Slots | FilesAt | Listening | Reached
+AnyAnswer = Answer | Slots | Listening | Reached
 """To a call, by its number."""
 
 News = (

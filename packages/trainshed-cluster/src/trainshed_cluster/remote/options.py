@@ -74,10 +74,6 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     anywhere: bool = False
     #: Each replica has its own hold and agent, even beside others on its node.
     apart: bool = False
-    #: Most bytes that are fetched of what one failed replica left.
-    autopsy_limit: int = 1 << 30
-    #: Directories on nodes below which programs have their files.
-    nodes_directories: tuple[str, ...] = ("/tmp",)
     #: Seconds for which an attempt's holds are kept for another one with the same needs, unless `anywhere` or
     #: `apart`; 0 = only for a retry, or the next job in the queue.
     keep: float = 0.0

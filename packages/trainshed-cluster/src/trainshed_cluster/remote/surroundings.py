@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from trainshed.engines.local import machine
-from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.registry import USAGE_EVERY, EngineContext
@@ -28,7 +27,6 @@ def engine_here(context: EngineContext, directory: Path) -> LocalEngine:
         hidden=context.hidden,
         visible=context.rules.visible,
         level=context.rules.isolation,
-        keeping=Keeping(context.rules.autopsy_ttl),
         now=context.now,
     )
     return LocalEngine(directory, here)

@@ -1,6 +1,5 @@
 """Builds the Slurm engine for a service, by the settings of `[engines.slurm]`."""
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -71,7 +70,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         preflight=settings.preflight,
         keep=settings.keep,
         anywhere=settings.queue == "slurm",
-        nodes_directories=_directories(settings),
     )
 
     return RemoteEngine(
@@ -123,18 +121,6 @@ def _open_cache(cache: Path) -> None:
 def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
     """Return the settings of a node's cluster."""
     return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
-
-
-def _directories(settings: SlurmSettings) -> tuple[str, ...]:
-    """Return the directories in which agents of all users write, on nodes of all clusters."""
-    directories: list[str] = []
-    for cluster in _each(settings):
-        directories.append(node_directory(cluster, None))
-        for name in cluster.users.values():
-            # A user who does not exist yet has no directory.
-            with contextlib.suppress(KeyError):
-                directories.append(node_directory(cluster, look_up(name)))
-    return tuple(dict.fromkeys(directories))
 
 
 def _document(

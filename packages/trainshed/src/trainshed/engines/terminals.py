@@ -11,6 +11,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
 
 _NONE = "this engine has no shells"
+_NOTHING_KEPT = "this engine keeps nothing of failed replicas"
 
 
 class TerminalRefused(Exception):
@@ -108,12 +109,12 @@ class NoTerminals:
     async def open_autopsy(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId, request: TerminalRequest
     ) -> Terminal:
-        raise TerminalRefused(_NONE)
+        raise TerminalRefused(_NOTHING_KEPT)
 
     async def autopsy_files(
         self, job_uid: JobUid, attempt: int, replica: ReplicaId
     ) -> AsyncGenerator[bytes]:
-        raise TerminalRefused(_NONE)
+        raise TerminalRefused(_NOTHING_KEPT)
         yield b""
 
     async def delete_autopsy(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> bool:

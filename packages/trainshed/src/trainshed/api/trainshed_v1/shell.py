@@ -90,7 +90,7 @@ def _kept(shells: Shells, job: Job, replica: ReplicaId | None, attempt: int) -> 
     if not kept:
         raise NotFound(
             f"Nothing is kept of {job.name}: no replica of it has failed, its time is over (setting "
-            "`autopsy_ttl`), or what it left on its node could not be fetched (the service's log says why)."
+            "`autopsy_ttl`), or it ran on the node of a cluster, with which its files are gone."
         )
     there = ", ".join(
         f"{log_task_name(job.name.api, autopsy.replica)} of attempt {autopsy.attempt}"

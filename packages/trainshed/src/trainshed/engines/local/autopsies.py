@@ -15,7 +15,6 @@ import stat
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -23,12 +22,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.access.redaction import REDACTED, redacted
-from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import Slot
-from trainshed.eventloop.background import Crew, in_turns, joined
+from trainshed.eventloop.background import Crew, joined
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
 from trainshed.replica.system import durable
@@ -44,12 +41,7 @@ Key = tuple[JobUid, int, ReplicaId]
 PLAN = "plan.json"
 """In a slot: the launch document of its latest incarnation, without secrets, and where its files lay."""
 REPORT = "autopsy.json"
-"""In what is kept: when that was, what it is, how much; of what failed elsewhere also how it ended, which no
-journal says then. Made anew if it is not there."""
-_IN_A_TURN = 2
-"""Slots that are looked into or noted before others have their turn on the loop."""
-_NOTED_AFTER = 0.5
-"""Seconds after a launch: of programs that are over by then nothing need be written, unless they failed."""
+"""In what is kept: when that was, what it is, how much. Made anew if it is not there."""
 _HOUR = 3600.0
 _OF_ITS_TIME = (
     *("storage_socket", "rest_socket", "grpc_socket"),
@@ -66,21 +58,6 @@ class Keeping(Struct, frozen=True):
 
 
 NOTHING = Keeping()
-
-
-class Foundling(Struct, frozen=True):
-    """The files of a replica that failed on another machine, and what this one knows of it."""
-
-    #: The plan by which it was started, without its secrets.
-    plan: LaunchPlan
-    #: Its slot, as its engine gave it.
-    slot: Slot
-    #: How it ended, as a record of a journal (`replica.protocol`).
-    record: protocol.Message
-    #: Directory with its files, alone in a parent directory on this file system: both are moved.
-    draft: Path
-    #: Path at which the program had its files, where a shell shows them again.
-    place: Path
 
 
 class Autopsies:
@@ -102,10 +79,6 @@ class Autopsies:
         self._kept: dict[Key, Autopsy] = {}
         self._open: Counter[Key] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        #: By slot: when, on the loop's clock, its launch document is written down, and the document; in order
-        #: of time.
-        self._captured: dict[Path, tuple[float, protocol.Message]] = {}
-        self._noting: asyncio.TimerHandle | None = None
         self._tasks = Crew()
 
     async def start(self) -> None:
@@ -117,79 +90,21 @@ class Autopsies:
     async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._noting is not None:
-            self._noting.cancel()
-        for slot in tuple(self._captured):
-            self._note(slot)
         await self._tasks.close()
 
-    def capture(self, slot: Path, document: protocol.Message) -> None:
-        """Write down how a program is started, in case it fails. This is delayed until programs have started,
-        so that it costs them no time; a service that is killed before has no autopsy of the replica. Secrets
-        are left out, while this process still knows which they are."""
+    async def note(self, started: Mapping[Path, protocol.Message]) -> None:
+        """Write down how programs were started, by slot, in case they fail; a service that is killed before
+        has no autopsies of them. Secrets are left out, while this process still knows which they are."""
         if self._keeping.ttl:
-            loop = asyncio.get_running_loop()
-            due = loop.time() + _NOTED_AFTER
-            self._captured.pop(slot, None)  # Drops an earlier incarnation's entry.
-            self._captured[slot] = due, document
-            if self._noting is None:
-                self._noting = loop.call_at(due, self._note_some)
-
-    def _note_some(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for slot, (due, _) in tuple(islice(self._captured.items(), _IN_A_TURN)):
-            if due <= now:
-                self._note(slot)
-        due, _ = next(iter(self._captured.values()), (0.0, None))
-        self._noting = loop.call_at(due, self._note_some) if due else None
-
-    def _note(self, slot: Path) -> None:
-        _, document = self._captured.pop(slot)
-        plan = _without_secrets(document)
-        # A full disk, for example, costs the autopsy but not the program.
-        with contextlib.suppress(OSError):
-            text = json.dumps({"files": str(slot / protocol.FILES), "plan": plan})
-            durable.write(str(slot / PLAN), text, sync=False)
+            await asyncio.to_thread(_note, started)
 
     async def keep(self, job_uid: JobUid, attempt: int, slots: Mapping[ReplicaId, Path]) -> None:
         """Keep those of an attempt's slots whose replica failed; the others are about to be deleted. Nothing
         of the attempt lives any more."""
         if not self._keeping.ttl:
             return
-        async for some in in_turns(tuple(slots.items()), _IN_A_TURN):
-            for replica, slot in some:
-                has_failed = _failed(slot)
-                if has_failed and slot in self._captured:
-                    self._note(slot)
-                self._captured.pop(slot, None)
-                if has_failed and (slot / PLAN).exists():
-                    self._keep(JobUid(job_uid), attempt, replica, slot)
-        self._tidy()
-
-    async def take_in(self, foundling: Foundling, document: protocol.Message) -> None:
-        """Keep the files of a replica that failed on another machine. `document`: the launch document that it
-        would have had here. Replaces whatever was kept under the same key. Raises OSError."""
-        plan = foundling.plan
-        key = (plan.job_uid, plan.attempt, plan.replica)
-        directory = self._directory(key)
-        capture = {"files": str(foundling.place), "plan": _without_secrets(document)}
-        report = {
-            "kept": self._now(),
-            "size": -1,
-            "incarnation": plan.incarnation,
-            "record": foundling.record,
-        }
-
-        def move() -> None:
-            durable.write(str(foundling.draft / PLAN), json.dumps(capture), sync=False)
-            durable.write(str(foundling.draft / REPORT), json.dumps(report), sync=False)
-            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            foundling.draft.rename(directory)
-
-        self.discard(key)
-        await asyncio.to_thread(move)
-        self._take_up(key, directory)
+        for replica in await asyncio.to_thread(_failed_of, slots):
+            self._keep(JobUid(job_uid), attempt, replica, slots[replica])
         self._tidy()
 
     def of(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
@@ -292,6 +207,18 @@ class Autopsies:
             self._timer = asyncio.get_running_loop().call_later(pause, self._tidy)
 
 
+def _note(started: Mapping[Path, protocol.Message]) -> None:
+    for slot, document in started.items():
+        text = json.dumps({"files": str(slot / protocol.FILES), "plan": _without_secrets(document)})
+        # A full disk, for example, costs the autopsy but not the program.
+        with contextlib.suppress(OSError):
+            durable.write(str(slot / PLAN), text, sync=False)
+
+
+def _failed_of(slots: Mapping[ReplicaId, Path]) -> list[ReplicaId]:
+    return [name for name, slot in slots.items() if (slot / PLAN).exists() and _failed(slot)]
+
+
 def _failed(slot: Path) -> bool:
     """Whether the latest incarnation failed by itself, and was not stopped."""
     entries = journal.Entries(str(slot))
@@ -305,15 +232,13 @@ def _failed(slot: Path) -> bool:
 
 def _autopsy(key: Key, directory: Path, report: Mapping[str, Any], ttl: int) -> Autopsy:
     entries = journal.Entries(str(directory))
-    incarnation: int = report.get("incarnation", entries.latest)
-    record: Mapping[str, Any] | None = report.get("record", entries.record(incarnation))
-    record = record or journal.lost_record("nothing more is known of it")
+    record = entries.record(entries.latest) or journal.lost_record("nothing more is known of it")
     plan: dict[str, Any] = (durable.read_document(str(directory / PLAN)) or {}).get("plan", {})
     return Autopsy(
         job_uid=key[0],
         attempt=key[1],
         replica=key[2],
-        incarnation=incarnation,
+        incarnation=entries.latest,
         kept=report["kept"],
         expires=report["kept"] + ttl,
         size=report["size"],

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
-from trainshed.engines.launch.documents import Revealed, launch_document, revealed
-from trainshed.engines.launch.where import BuildPlace, HostFacts, Where
-from trainshed.engines.local import machine, places, spawner
-from trainshed.engines.local.autopsies import Autopsies, Foundling
+from trainshed.engines.launch.documents import Revealed, revealed
+from trainshed.engines.launch.where import BuildPlace, HostFacts
+from trainshed.engines.local import machine, spawner
+from trainshed.engines.local.autopsies import Autopsies
 from trainshed.engines.local.findings import disown_copies, probe_all
 from trainshed.engines.local.gangs import Gangs, Shims
 from trainshed.engines.local.host_probe import HostProbe
@@ -140,7 +140,7 @@ class LocalEngine:
 
     def capabilities(self) -> Capabilities:
         """Known after `start`."""
-        return replace(self._probe.capabilities(), autopsies=self.keeps_autopsies)
+        return replace(self._probe.capabilities(), autopsies=self._keeping.ttl > 0)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._layout.make)
@@ -246,9 +246,7 @@ class LocalEngine:
             for slot_handle, _, _ in some:
                 await self._request(slot_handle)
         # Only failures need this, so that no start waits for it.
-        async for some in in_turns(fresh, _IN_A_TURN):
-            for slot_handle, _, document in some:
-                self._autopsies.capture(slot_handle.directory, document)
+        await self._autopsies.note({handle.directory: document for handle, _, document in fresh})
 
     async def stop(self, job_uid: JobUid, attempt: int, grace: int) -> None:
         gang = tuple(self._gangs.of(job_uid, attempt).values())
@@ -362,40 +360,6 @@ class LocalEngine:
         request: TerminalRequest,
     ) -> Terminal:
         return await open_in(self._gangs.of(job_uid, attempt).get(replica), incarnation, request)
-
-    def files_left(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> Path:
-        """Return the directory of the files that a replica's programs left in its slot. Raises
-        EngineUnavailable if one of its processes lives, or it has no slot."""
-        slot_handle = self._gangs.of(job_uid, attempt).get(replica)
-        if slot_handle is None or slot_handle.is_live:
-            raise EngineUnavailable(f"{replica} is not over, or its slot was given back")
-        return slot_handle.directory / protocol.FILES
-
-    @property
-    def keeps_autopsies(self) -> bool:
-        """Whether files of failed replicas are kept."""
-        return self._keeping.ttl > 0
-
-    async def take_in(self, foundling: Foundling) -> None:
-        """Keep the files of a replica that failed on another machine, as if it had failed here. Raises
-        OSError."""
-        users = (
-            places.choose_users("", foundling.plan.job_uid, foundling.plan.replica, ())
-            if self._probe.host.level == protocol.LEVEL_OWN
-            else 0
-        )
-        where = Where(
-            host=self._probe.host,
-            shared=self._shared,
-            # This machine has no endpoint for it.
-            slot=replace(foundling.slot, users=users, devices=None, endpoint="127.0.0.1"),
-            directory=foundling.place.parent,
-            hosts=self._layout.slots / protocol.HOSTS,
-            logs=self._layout.logs,
-        )
-        await self._autopsies.take_in(
-            foundling, launch_document(foundling.plan, where).to_message()
-        )
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:
         return self._autopsies.of(job_uid)
