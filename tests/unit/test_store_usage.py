@@ -105,26 +105,6 @@ def test_before_the_driver_answered_nothing_is_said_of_gpus(tmp_path: Path) -> N
     assert [point.gpus for point in life.points()] == [(), (None,), (0.5,)]
 
 
-def test_what_was_sent_and_received_is_told_by_the_second_and_in_all(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        start(100),
-        look(110, 0.0) | {"net": [100, 2000]},
-        look(120, 0.0) | {"net": [150, 2000], "last": True},
-        start(200, 2),
-        look(210, 0.0),
-        look(220, 0.0) | {"net": [5, 6]},
-        look(230, 0.0) | {"net": [25, 6]},
-    )
-    (usage,) = read(tmp_path)
-    first, second = usage.lives
-    assert [point.moved for point in first.points()] == [(10.0, 200.0), (5.0, 0.0)]
-    assert [point.moved for point in second.points()] == [None, None, (2.0, 0.0)]
-    assert usage.moved == (175, 2006)
-    write(tmp_path / "other", start(100), look(110, 0.0))
-    assert read(tmp_path / "other")[0].moved is None
-
-
 def test_a_clock_that_is_set_back_makes_no_point(tmp_path: Path) -> None:
     write(tmp_path, start(100), look(110, 1.0), look(90, 2.0), look(120, 3.0))
     (life,) = read(tmp_path)[0].lives

@@ -83,7 +83,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
     last = life.looks[-1] if life.looks else None
     every = [point for lived in usage.lives for point in lived.points()] if usage else []
     lately = life.points()[-1:]
-    moved = usage.moved if usage else None
     return records.ReplicaUsage(
         id=str(replica),
         task=log_task_name(job.name.api, replica),
@@ -103,8 +102,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
         peak_memory_bytes=usage.peak if usage else 0,
         disk_bytes=last.disk if last else 0,
         disk_limit_bytes=pool.disk.size_gb * GIB,
-        sent_bytes=moved[0] if moved else None,
-        received_bytes=moved[1] if moved else None,
         gpus=_gpus(pool, life, lately[0].gpus if lately else ()),
         points=tuple(
             records.UsagePoint(
@@ -113,8 +110,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
                 memory_bytes=point.memory,
                 disk_bytes=point.disk,
                 gpus=tuple(_rounded(busy) for busy in point.gpus),
-                sent_per_second=round(point.moved[0], 1) if point.moved else None,
-                received_per_second=round(point.moved[1], 1) if point.moved else None,
             )
             for point in (every[-points:] if points else ())
         ),

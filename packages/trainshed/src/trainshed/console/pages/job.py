@@ -236,8 +236,6 @@ def usage_data(used: Usage) -> str:
                 "cpus": [point.cpus for point in points],
                 "memory": [point.memory_bytes for point in points],
                 "disk": [point.disk_bytes for point in points],
-                "sent": [point.sent_per_second for point in points],
-                "received": [point.received_per_second for point in points],
                 "gpus": [
                     [point.gpus[place] if place < len(point.gpus) else None for point in points]
                     for place in range(gpus)

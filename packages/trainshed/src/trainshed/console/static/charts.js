@@ -10,7 +10,6 @@ const bytes = (n) => {
   return `${n.toFixed(1)} TiB`;
 };
 const plain = (n) => (n == null ? "–" : Math.abs(n) >= 1e5 || (n && Math.abs(n) < 1e-3) ? n.toExponential(2) : String(Number(n.toPrecision(4))));
-const rate = (n) => (n == null ? "–" : `${bytes(n)}/s`);
 const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 
 // One chart of several lines over common places. `lines`: [name, values].
@@ -24,7 +23,7 @@ const draw = (box, at, lines, { value = plain, time = true, points = false, labe
     cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}) },
     legend: { live: true },
     scales: { x: { time }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
-    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes || value === rate ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
+    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
     series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : plain(v)) },
       ...lines.map(([name, , form], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: colours[i % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[i % colours.length] : undefined }, spanGaps: Boolean(together), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
@@ -50,14 +49,12 @@ const usage = () => {
     cpus: [(r) => [[r.task, r.cpus]], plain],
     memory: [(r) => [[r.task, r.memory]], bytes],
     disk: [(r) => [[r.task, r.disk]], bytes],
-    sent: [(r) => (r.sent.some((n) => n != null) ? [[r.task, r.sent]] : []), rate],
-    received: [(r) => (r.received.some((n) => n != null) ? [[r.task, r.received]] : []), rate],
     gpus: [(r) => r.gpus.map((g, i) => [`${r.task} GPU ${i}`, g]), share],
   };
   for (const [name, [pick, value]] of Object.entries(kinds)) {
     const box = document.querySelector(`[data-chart="${name}"]`);
     const [at, lines] = joined(replicas, pick);
-    box.closest("figure").hidden = ["gpus", "sent", "received"].includes(name) && !lines.length;
+    box.closest("figure").hidden = name === "gpus" && !lines.length;
     if (at.length) draw(box, at, lines, { value, zero: true });
     else if (!box.firstChild) box.textContent = "Nothing was recorded yet.";
   }

@@ -1,4 +1,4 @@
-"""Records a replica's use of processors, memory, disk, network and GPUs beside its log while it runs.
+"""Records a replica's use of processors, memory, disk and GPUs beside its log while it runs.
 
 It measures soon after the start and then every `usage_every` seconds, with pauses of at least a thousand
 times a measurement's length. It reads control groups where the kernel counts there, and otherwise adds up
@@ -8,15 +8,14 @@ A line of `usage.jsonl` is one of
 
     {"started": NS, "incarnation": N, "limit": BYTES, "cpus": N, "gpus": [UUID]}            the program was
     started
-    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU], "disk": BYTES,
-    "net": [BYTES, BYTES]}                                                                  used by then
+    {"at": NS, "cpu": S, "memory": BYTES, "peak": BYTES, "processes": N, "gpus": [GPU],
+    "disk": BYTES}                                                                  used by then
 
 `limit`: of memory, 0 = none. `cpus`: processors that this machine has for it. `cpu`: seconds of processor
 time since the start. `memory`: without cached files. `peak`: the most that was measured, or that a single
 process ever had. GPU: [seconds for which it was busy, bytes in use, bytes in all, most bytes in use], null
 where it does not report; the list is empty where no GPU could be measured. `disk`: what its files took when
-they were last measured, 0 = they were not. `net`: sent and received over TCP since the start (`network`);
-absent where it is not counted. The last line of an incarnation has "last": true.
+they were last measured, 0 = they were not. The last line of an incarnation has "last": true.
 
 The file is thinned: of more than 2,000 lines the newest 500 stay, and of the others 500 to 1,000, evenly
 spread over time. Sums like `cpu` ascend nevertheless.
@@ -31,7 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainshed.replica.observe import growing_files, network
+from trainshed.replica.observe import growing_files
 from trainshed.replica.observe import segments as log
 from trainshed.replica.system import kernel, loop, processes
 
@@ -59,11 +58,9 @@ class Usage:
         guardian: int,
         events: loop.Loop,
         disk: "Callable[[], int]" = lambda: 0,
-        place: "tuple[str, int]" = ("", 0),
         watch: "Callable[[Sequence[str]], GpuWatcher] | None" = None,
     ) -> None:
-        """Opens no file. `logs`: the directory of the replica's log. `place`: its own address, and the port
-        of its endpoint there."""
+        """Opens no file. `logs`: the directory of the replica's log."""
         self._sheet = growing_files.SampleFile(os.path.join(logs, FILE))
         self._incarnation = incarnation
         #: Seconds between two measurements.
@@ -78,8 +75,6 @@ class Usage:
         self._events = events
         #: Returns how many bytes its files take (`Disk.used`).
         self._disk = disk
-        self._place = place
-        self._traffic: "network.Traffic | None" = None
         #: Makes the watcher of its GPUs.
         self._watched = watch or GpuWatcher
         self._watch: "GpuWatcher | None" = None
@@ -110,10 +105,6 @@ class Usage:
             except OSError:
                 # The helper cannot be forked, for example because the program's namespace has ended already.
                 pass
-        try:
-            self._traffic = network.Traffic(*self._place)
-        except OSError:
-            pass  # This system does not count connections' bytes.
         self._look_after(0.0)
 
     def stop(self) -> None:
@@ -178,28 +169,12 @@ class Usage:
             "gpus": [[gpu.busy, gpu.used, gpu.total, gpu.peak] for gpu in gpus],
             "disk": self._disk(),
         }
-        moved = self._moved(family)
-        if moved is not None:
-            self._seen["net"] = moved
-
-    def _moved(self, family: "Sequence[int]") -> "tuple[int, int] | None":
-        if self._traffic is None:
-            return None
-        try:
-            return self._traffic.read(family)
-        except OSError:
-            self._traffic.close()
-            self._traffic = None
-            return None
 
     def _give_up(self) -> None:
         self._end_watch()
         self._sheet.close()
 
     def _end_watch(self) -> None:
-        if self._traffic is not None:
-            self._traffic.close()
-            self._traffic = None
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -160,7 +160,6 @@ class Sidecars:
                 guardian=guardian,
                 events=events,
                 disk=lambda: self._disk.used if self._disk is not None else 0,
-                place=(network.address, network.storage_port),
             )
 
     def program_started(self, at: int) -> None:

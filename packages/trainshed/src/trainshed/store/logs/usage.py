@@ -39,8 +39,6 @@ class Look(Struct, frozen=True):
     gpus: tuple[GpuLook, ...] = ()
     #: Bytes that its files take; 0 = not known.
     disk: Bytes = 0
-    #: Bytes sent and received over TCP since the start; None = they are not counted.
-    moved: tuple[int, int] | None = None
 
 
 class Point(Struct, frozen=True):
@@ -56,8 +54,6 @@ class Point(Struct, frozen=True):
     gpus: tuple[float | None, ...] = ()
     #: Bytes; 0 = not known.
     disk: Bytes = 0
-    #: Bytes per second that were sent and received; None = they are not counted.
-    moved: tuple[float, float] | None = None
 
 
 class Life(Struct, frozen=True):
@@ -93,15 +89,10 @@ class Life(Struct, frozen=True):
         """Processors at work on average."""
         return self.cpu / self.seconds if self.seconds else 0.0
 
-    @property
-    def moved(self) -> tuple[int, int] | None:
-        """Bytes sent and received, from the last look that counted them; None = no look did."""
-        return next((look.moved for look in self.looks[::-1] if look.moved is not None), None)
-
     def points(self) -> tuple[Point, ...]:
         """Return what was used between successive looks, oldest first."""
         gpus = tuple(GpuLook(0.0, 0, 0, 0) for _ in self.gpus)
-        begin = Look(self.started, 0.0, 0, 0, 0, gpus, moved=(0, 0))
+        begin = Look(self.started, 0.0, 0, 0, 0, gpus)
         return tuple(
             point
             for earlier, later in pairwise((begin, *self.looks))
@@ -132,12 +123,6 @@ class ReplicaUsage(Struct, frozen=True):
         return self.cpu / self.seconds if self.seconds else 0.0
 
     @property
-    def moved(self) -> tuple[int, int] | None:
-        """Bytes sent and received; None if no incarnation's were counted."""
-        known = [life.moved for life in self.lives if life.moved is not None]
-        return (sum(sent for sent, _ in known), sum(got for _, got in known)) if known else None
-
-    @property
     def most_cpus(self) -> float:
         """The most processors that were at work between two looks."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
@@ -159,8 +144,6 @@ class _Entry(msgspec.Struct, frozen=True):
         default_factory=list[str | list[float | None]]
     )
     disk: Bytes = 0
-    #: Bytes sent and received.
-    net: tuple[int, int] | None = None
     last: bool = False
 
 
@@ -212,7 +195,6 @@ def _look(entry: _Entry) -> Look:
         entry.processes,
         gpus,
         entry.disk,
-        entry.net,
     )
 
 
@@ -234,11 +216,4 @@ def _point(earlier: Look, later: Look) -> Point | None:
         for then, now in zip(before, later.gpus, strict=False)
     )
     cpus = max(0.0, later.cpu - earlier.cpu) / seconds
-    moved = None
-    if earlier.moved is not None and later.moved is not None:
-        sent, received = (
-            max(0, now - then) / seconds
-            for then, now in zip(earlier.moved, later.moved, strict=True)
-        )
-        moved = sent, received
-    return Point(later.at, cpus, later.memory, gpus, later.disk, moved)
+    return Point(later.at, cpus, later.memory, gpus, later.disk)

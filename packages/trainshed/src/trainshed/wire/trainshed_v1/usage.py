@@ -31,10 +31,6 @@ class UsagePoint(Record, frozen=True):
     disk_bytes: int = 0
     #: How busy each GPU was, from 0 to 1.
     gpus: tuple[float | None, ...] = ()
-    #: Bytes a second over TCP since the previous point; null if they are not counted.
-    sent_per_second: float | None = None
-    #: Likewise.
-    received_per_second: float | None = None
 
 
 class ReductionNote(Record, frozen=True):
@@ -89,11 +85,6 @@ class ReplicaUsage(Record, frozen=True):
     disk_bytes: int = 0
     #: Size of the disk that was asked for, which is not enforced.
     disk_limit_bytes: int = 0
-    #: Bytes sent over TCP by all incarnations of the attempt, as far as they were counted; null if they are
-    #: not counted.
-    sent_bytes: int | None = None
-    #: Likewise.
-    received_bytes: int | None = None
     gpus: tuple[GpuUsage, ...] = ()
     #: The newest points, oldest first.
     points: tuple[UsagePoint, ...] = ()
