@@ -53,7 +53,6 @@ def test_a_method_without_a_row_is_denied_with_its_name() -> None:
         "aiplatform.hyperparameterTuningJobs.delete",
         "aiplatform.trainingPipelines.delete",
         "ml.jobs.update",
-        "aiplatform.persistentResources.create",
         "trainshed.jobs.cancel",
         "trainshed.jobs.delete",
         "trainshed.jobs.drill",

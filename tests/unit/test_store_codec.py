@@ -42,7 +42,6 @@ from trainshed.store.codec import (
     decode_job,
     decode_measurement,
     decode_operation,
-    decode_persistent_resource,
     decode_study,
     decode_trial,
     decode_version,
@@ -52,14 +51,12 @@ from trainshed.store.codec import (
     encode_labels,
     encode_measurement,
     encode_operation,
-    encode_persistent_resource,
     encode_study,
     encode_trial,
     encode_version,
     work_kind,
 )
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.resources import PersistentResource
 from trainshed.store.sqlite.connections import load_statements
 
 st.register_type_strategy(str, st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
@@ -80,7 +77,7 @@ for _cls in (
     *(JobSpec, ExitRecord, Replica, JobError, Outcome, Parent, Job),
     *(Parameter, Metric, MedianStopping, DecayCurveStopping, ConvexStopping, Limits, StudySpec),
     *(StudyName, Study, Measurement, Trial, TuningSpec, RunningTrial, TuningJob),
-    *(ModelName, ModelDraft, PipelineSpec, Pipeline, ModelVersion, PersistentResource, Operation),
+    *(ModelName, ModelDraft, PipelineSpec, Pipeline, ModelVersion, Operation),
 ):
     # Left to itself, hypothesis fills in the fields without a default only.
     _hints = get_type_hints(_cls)
@@ -133,11 +130,6 @@ def test_every_study_comes_back_as_it_was(study: Study) -> None:
 @given(st.from_type(Operation))
 def test_every_operation_comes_back_as_it_was(operation: Operation) -> None:
     assert decode_operation(encode_operation(operation)) == operation
-
-
-@given(st.from_type(PersistentResource))
-def test_every_persistent_resource_comes_back_as_it_was(resource: PersistentResource) -> None:
-    assert decode_persistent_resource(encode_persistent_resource(resource)) == resource
 
 
 @given(st.from_type(ModelVersion), st.randoms())

@@ -34,7 +34,6 @@ SERVICES = {
     "pipeline_service": "PipelineService",
     "vizier_service": "VizierService",
     "model_service": "ModelService",
-    "persistent_resource_service": "PersistentResourceService",
 }
 
 

@@ -347,7 +347,7 @@ async def test_nobody_learns_whether_a_job_of_another_project_is_there(house: Ho
     ]
     pairs += [(f"{OF_OTHERS}{quote(name, safe='')}" for name in (foreign, absent))]
     pairs += [(f"/v1/{name}" for name in (foreign, absent))]
-    for kind in ("models", "studies", "trainingPipelines", "operations", "persistentResources"):
+    for kind in ("models", "studies", "trainingPipelines", "operations"):
         pairs += [(f"{OTHER}/{kind}/{number}" for number in ("1000", "1007"))]
     for there, missing in pairs:
         answers = [await asked(house, "GET", path) for path in (there, missing)]

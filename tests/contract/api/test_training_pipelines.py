@@ -181,7 +181,6 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
     what is not there."""
     given = inputs(
         pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"),
-        persistentResourceId="none",
         surprise=1,
     )
     given["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
@@ -203,7 +202,6 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
         "labels.Team",
         "parent_model",
         f"{task}.surprise",
-        f"{task}.persistent_resource_id",
         f"{task}.worker_pool_specs[0].replica_count",
         f"{task}.worker_pool_specs[0].machine_spec.machine_type",
         f"{task}.base_output_directory.output_uri_prefix",

@@ -133,7 +133,6 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
         trialJobSpec={
             "workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standrd-4"})],
             "baseOutputDirectory": {"outputUriPrefix": "gs://nowhere/out"},
-            "persistentResourceId": "none",
         },
     )
     assert set(fields(await house.call("POST", JOBS, asked))) == {
@@ -141,7 +140,6 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
         "parallel_trial_count",
         "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",
         "trial_job_spec.base_output_directory.output_uri_prefix",
-        "trial_job_spec.persistent_resource_id",
     }
     assert (await house.call("GET", JOBS)).json == {}
 

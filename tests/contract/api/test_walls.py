@@ -270,7 +270,6 @@ async def test_what_stands_within_a_request_tells_nothing_either(house: House) -
     def asks(id_: dict[str, str]) -> Iterator[tuple[str, str, Any]]:
         yield "POST", f"{vision}/customJobs", job(tensorboard=board + id_["tensorboards"])
         yield "POST", f"{vision}/customJobs", job(experiment=context + id_["contexts"])
-        yield "POST", f"{vision}/customJobs", job(persistentResourceId=id_["customJobs"])
         copied = {"labels": {"trainshed-copy-of": id_["customJobs"]}}
         yield "POST", f"{vision}/customJobs", custom_job() | copied
         model = f"{theirs}/models/{id_['models']}"

@@ -36,7 +36,6 @@ from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,
     make_pipeline,
-    make_resource,
     make_study,
     make_trial,
     make_tuning,
@@ -81,7 +80,6 @@ async def fill(store: Store) -> None:
     await store.studies.create_trial(make_trial(30), [measured(1, 0.25)])
     await store.studies.begin_operation(suggesting(5, 30))
     await store.models.register(make_version("m", 1, "default", "champion"), told(1))
-    await store.models.create_persistent_resource(make_resource("r"), told(2))
     await store.evaluations.add(make_evaluation(1))
     await store.metadata.create_store(make_metadata_store(), told(3))
     await store.metadata.create(make_node(context("e")))
@@ -100,7 +98,7 @@ async def contents(store: Store) -> dict[str, Any]:
         "trials' jobs": await reader.children(JobUid(10)),
         "found": await reader.find("census"),
         "timelines": [await reader.timeline(JobUid(uid)) for uid in (1, 2, 10)],
-        "operations": [await reader.operation(told(number).name) for number in (1, 2, 3, 4)],
+        "operations": [await reader.operation(told(number).name) for number in (1, 3, 4)],
         "deleted": await reader.operation(operation(1).name),
         "drained": await reader.drained_nodes(),
         "quotas": await reader.quotas(),
@@ -111,7 +109,6 @@ async def contents(store: Store) -> dict[str, Any]:
         "running": await store.studies.running_operations(),
         "versions": await store.models.versions(version.name),
         "champion": await store.models.version(version.name, "champion"),
-        "resource": await store.models.persistent_resource(make_resource("r").name),
         "evaluation": await store.evaluations.evaluation(make_evaluation(1).name),
         "metadata": await store.metadata.store(make_metadata_store().name),
         "node": await store.metadata.node(context("e")),

@@ -28,7 +28,6 @@ from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, St
 from trainshed.core.tuning.records import RunningTrial, TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.resources import PersistentResource
 
 PLACE = "projects/p/locations/us-central1"
 
@@ -161,11 +160,6 @@ def make_evaluation(number: int, version: int = 1) -> ModelEvaluation:
     """Of the model `m`."""
     name = EvaluationName(ModelName("p", "us-central1", "m"), number)
     return ModelEvaluation(name, version, '{"metrics":{"a":1}}', T0 + number)
-
-
-def make_resource(resource_id: str, place: str = PLACE) -> PersistentResource:
-    name = f"{place}/persistentResources/{resource_id}"
-    return PersistentResource(name, f"display {resource_id}", "{}", T0, T0, (("a", "1"),))
 
 
 def make_dataset(number: int, created: int = 0) -> Dataset:

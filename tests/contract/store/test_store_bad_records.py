@@ -32,7 +32,6 @@ from tests.contract.store.store_samples import (
 from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,
-    make_resource,
     make_study,
     make_trial,
     make_version,
@@ -87,9 +86,6 @@ READS: dict[tuple[str, str], tuple[Read, ...]] = {
     ("model_evaluations", "record"): (
         lambda store: store.evaluations.evaluations(make_version("m", 1).name, 1, 0, 9),
     ),
-    ("persistent_resources", "record"): (
-        lambda store: store.models.persistent_resources("projects/p/locations/us-central1", "", 9),
-    ),
     ("tensorboard_resources", "record"): (
         lambda store: store.tensorboards.below(
             "projects/p/locations/us-central1", Level.TENSORBOARD, "", 9
@@ -121,9 +117,6 @@ async def fill(store: Store) -> None:
     for number in (1, 2):
         await store.intake.create_job(make_job(number), [entry("created"), entry("queued")])
         await store.intake.request_cancel(make_job(number).name, cancel())
-        await store.models.create_persistent_resource(
-            make_resource(f"r{number}"), operation(number)
-        )
         await store.models.register(
             make_version("m", number, *(["default"] * (number == 1))), operation(10 + number)
         )
@@ -187,7 +180,6 @@ KEYS = {
     "operations": "name",
     "trials": "number",
     "measurements": "number",
-    "persistent_resources": "name",
     "model_evaluations": "evaluation_id",
     "metadata_stores": "store_id",
     "datasets": "dataset_id",

@@ -1,11 +1,10 @@
-"""What every store promises of models and persistent resources (`trainshed.store.resources`)."""
+"""What every store promises of models (`trainshed.store.resources.Models`)."""
 
 import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import (
-    make_resource,
     make_version,
     told,
 )
@@ -27,7 +26,6 @@ async def registered(store: Store, *versions: ModelVersion) -> None:
 async def test_what_does_not_exist_is_not_found_and_tells_no_operation(store: Store) -> None:
     await registered(store, make_version("m", 1, "default"))
     other = replace(M, model_id="other")
-    name = make_resource("r").name
     for call in (
         store.models.register(make_version("other", 2), told(9)),
         store.models.version(other, ""),
@@ -36,9 +34,6 @@ async def test_what_does_not_exist_is_not_found_and_tells_no_operation(store: St
         store.models.delete_model(other, told(9)),
         store.models.delete_version(M, 2, told(9)),
         store.models.delete_version(other, 1, told(9)),
-        store.models.persistent_resource(name),
-        store.models.replace_persistent_resource(make_resource("r"), told(9)),
-        store.models.delete_persistent_resource(name, told(9)),
     ):
         with pytest.raises(NotFound):
             await call

@@ -10,7 +10,6 @@ from typing import Final
 _VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
 _PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
 _MODELS = "google.cloud.aiplatform.v1.ModelService"
-_RESOURCES = "google.cloud.aiplatform.v1.PersistentResourceService"
 _DATASETS = "google.cloud.aiplatform.v1.DatasetService"
 _TENSORBOARDS = "google.cloud.aiplatform.v1.TensorboardService"
 _METADATA = "google.cloud.aiplatform.v1.MetadataService"
@@ -133,11 +132,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_TENSORBOARDS}.WriteTensorboardExperimentData": "aiplatform.tensorboardExperiments.write",
     f"{_TENSORBOARDS}.ReadTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.read",
     f"{_TENSORBOARDS}.BatchReadTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.batchRead",
-    f"{_RESOURCES}.CreatePersistentResource": "aiplatform.persistentResources.create",
-    f"{_RESOURCES}.GetPersistentResource": "aiplatform.persistentResources.get",
-    f"{_RESOURCES}.ListPersistentResources": "aiplatform.persistentResources.list",
-    f"{_RESOURCES}.DeletePersistentResource": "aiplatform.persistentResources.delete",
-    f"{_RESOURCES}.RebootPersistentResource": "aiplatform.persistentResources.update",
     f"{_OPERATIONS}.GetOperation": "aiplatform.operations.get",
     f"{_OPERATIONS}.ListOperations": "aiplatform.operations.list",
     f"{_OPERATIONS}.WaitOperation": "aiplatform.operations.get",

@@ -10,7 +10,6 @@ from trainshed.api.aiplatform_v1 import (
     model_evaluations,
     model_exports,
     models,
-    persistent_resources,
     training_pipelines,
     tuning_jobs,
 )
@@ -49,7 +48,6 @@ def handlers() -> Handlers:
             dataset_exports,
             tensorboard_resources,
             tensorboard_points,
-            persistent_resources,
             vertex_locations,
             vertex_operations,
             vertex_studies,

@@ -27,7 +27,6 @@ from trainshed.core.tensorboards.records import BoardResource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.records import Operation
-from trainshed.store.resources import PersistentResource
 from trainshed.summaries.reading import FileProgress
 
 Labels = tuple[tuple[str, str], ...]
@@ -78,7 +77,6 @@ _measurements = msgspec.json.Decoder(Measurement)
 _operations = msgspec.json.Decoder(Operation)
 _versions = msgspec.json.Decoder(ModelVersion)
 _evaluations = msgspec.json.Decoder(ModelEvaluation)
-_resources = msgspec.json.Decoder(PersistentResource)
 _stores = msgspec.json.Decoder(MetadataStore)
 _nodes = msgspec.json.Decoder(Node)
 _boards = msgspec.json.Decoder(BoardResource)
@@ -197,14 +195,6 @@ def decode_version(record: bytes, aliases: bytes) -> ModelVersion:
     current: list[str] = msgspec.json.decode(aliases, type=list[str])
     kept = tuple(alias for alias in version.aliases if alias in current)
     return version if kept == version.aliases else replace(version, aliases=kept)
-
-
-def encode_persistent_resource(resource: PersistentResource) -> bytes:
-    return _encoder.encode(resource)
-
-
-def decode_persistent_resource(record: bytes) -> PersistentResource:
-    return _decoded("persistent_resources", "record", record, _resources.decode)
 
 
 def encode_metadata_store(store: MetadataStore) -> bytes:

@@ -102,7 +102,6 @@ _NAMES = {
     "trials": "trial",
     "measurements": "measurement",
     "model_versions": "model version",
-    "persistent_resources": "persistent resource",
     "datasets": "dataset",
 }
 ADVICE = (

@@ -135,19 +135,6 @@ class Secrets(Protocol):
         ...
 
 
-class PersistentResource(Struct, frozen=True):
-    """A persistent resource, as it was registered."""
-
-    name: str
-    display_name: str
-    #: The resource in public JSON, as the client gave it.
-    public_json: str
-    #: Nanoseconds since the epoch, as is `updated`.
-    created: Nanos
-    updated: Nanos
-    labels: tuple[tuple[str, str], ...] = ()
-
-
 class Models(Protocol):
     """Every write is durable when its call returns; a raised error means that nothing happened. Writes take
     their finished operation and store it in the same transaction."""
@@ -184,32 +171,6 @@ class Models(Protocol):
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
         """Raises NotFound, FailedPrecondition (the default version of a model that has others)."""
-        ...
-
-    async def create_persistent_resource(
-        self, resource: PersistentResource, operation: Operation
-    ) -> None:
-        """Raises AlreadyExists."""
-        ...
-
-    async def persistent_resource(self, name: str) -> PersistentResource:
-        """Raises NotFound."""
-        ...
-
-    async def persistent_resources(
-        self, parent: str, after: str, limit: int
-    ) -> tuple[PersistentResource, ...]:
-        """Return resources below `parent` (projects/P/locations/L), ascending by name."""
-        ...
-
-    async def replace_persistent_resource(
-        self, resource: PersistentResource, operation: Operation
-    ) -> None:
-        """Raises NotFound."""
-        ...
-
-    async def delete_persistent_resource(self, name: str, operation: Operation) -> None:
-        """Raises NotFound."""
         ...
 
 

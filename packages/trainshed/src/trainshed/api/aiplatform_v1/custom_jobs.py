@@ -9,7 +9,6 @@ from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.metadata.job_runs import add_job, make_run, unknown_contexts
-from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
@@ -81,10 +80,9 @@ async def not_there(
 ) -> tuple[Violation, ...]:
     """Return violations for what the job to create names and does not exist, which only the store knows.
     `public`: its CustomJobSpec."""
-    parent, spec = request.parent, request.custom_job.job_spec
+    parent = request.parent
     project = known_location(parent).project_id
     return (
-        *await unknown_resource(services, parent, spec.persistent_resource_id, "job_spec"),
         *await unknown_secrets(services, parent, public, "job_spec"),
         *await unknown_contexts(services, project, public, "job_spec"),
         *await unknown_board(services, parent, public, "job_spec"),

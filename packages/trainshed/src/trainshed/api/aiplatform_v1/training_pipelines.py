@@ -18,7 +18,6 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.datasets.resources import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks, certain_faults, within
@@ -259,20 +258,11 @@ def _new(
 
 
 async def _not_there(call: Call, request: Any) -> tuple[Violation, ...]:
-    """Return violations for what the task names and does not exist: persistent resources, secrets,
+    """Return violations for what the task names and does not exist: secrets,
     tensorboards."""
     public = _inputs(call, request.training_pipeline).public
     trial = public.get("trialJobSpec", {})
     return (
-        *await unknown_resource(
-            call.services, request.parent, public.get("persistentResourceId", ""), FIELD
-        ),
-        *await unknown_resource(
-            call.services,
-            request.parent,
-            trial.get("persistentResourceId", ""),
-            _TRIAL,
-        ),
         *await unknown_secrets(call.services, request.parent, public, FIELD),
         *await unknown_secrets(call.services, request.parent, trial, _TRIAL),
         *await unknown_board(call.services, request.parent, public, FIELD),

@@ -11,7 +11,6 @@ from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_o
 from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.metadata.job_runs import unknown_contexts
-from trainshed.api.aiplatform_v1.persistent_resources import unknown_resource
 from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
 from trainshed.api.aiplatform_v1.views import NOTHING_TRIED, Evidence
 from trainshed.api.calls.call import Call, Handlers
@@ -67,7 +66,6 @@ async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
     public = wire_json.to_public(spec)
     project = known_location(parent).project_id
     return (
-        *await unknown_resource(services, parent, spec.persistent_resource_id, "trial_job_spec"),
         *await unknown_secrets(services, parent, public, "trial_job_spec"),
         *await unknown_contexts(services, project, public, "trial_job_spec"),
         *await unknown_board(services, parent, public, "trial_job_spec"),

@@ -71,7 +71,8 @@ _OF_COLLECTIONS: Final = {
     "notebookRuntimeTemplates": _NOTEBOOKS,
     "notebookRuntimes": _NOTEBOOKS,
     "organizations": _PROJECTS,
-    "persistentResources": "Nothing is reserved by it: delete it, and create it anew",
+    "persistentResources": "No machines are kept, and jobs start as fast without: leave it out; a custom job can start "
+    "Ray on its replicas (`ray start`)",
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
     "publishers": _LANGUAGE_MODELS,
     "ragCorpora": _LANGUAGE_MODELS,

@@ -1,4 +1,4 @@
-"""Implements models and persistent resources (`store.resources.Models`) on SQLite."""
+"""Implements models and their evaluations (`store.resources`) on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -8,14 +8,11 @@ from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines.records import ModelEvaluation, ModelVersion
 from trainshed.store.codec import (
     decode_evaluation,
-    decode_persistent_resource,
     decode_version,
     encode_evaluation,
-    encode_persistent_resource,
     encode_version,
 )
 from trainshed.store.records import Operation
-from trainshed.store.resources import PersistentResource
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters, model_parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
@@ -103,62 +100,6 @@ class SqliteModels:
             forget_version(connection, parameters)
 
         await self._write("delete_version", work, operation)
-
-    async def create_persistent_resource(
-        self, resource: PersistentResource, operation: Operation
-    ) -> None:
-        parameters = {"name": resource.name, "record": encode_persistent_resource(resource)}
-
-        def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_SQL["insert_persistent_resource"], parameters).rowcount != 1:
-                raise AlreadyExists(f"{resource.name} exists; choose another id")
-
-        await self._write("create_persistent_resource", work, operation)
-
-    async def persistent_resource(self, name: str) -> PersistentResource:
-        def read(connection: sqlite3.Connection) -> PersistentResource:
-            row = connection.execute(_SQL["persistent_resource"], {"name": name}).fetchone()
-            if row is None:
-                raise _missing(name)
-            return decode_persistent_resource(row[0])
-
-        return self._snapshots.here(read)
-
-    async def persistent_resources(
-        self, parent: str, after: str, limit: int
-    ) -> tuple[PersistentResource, ...]:
-        # "0" is the character after "/": the range contains exactly the names below the parent.
-        parameters = {
-            "after": max(after, f"{parent}/persistentResources/"),
-            "before": f"{parent}/persistentResources0",
-            "limit": limit,
-        }
-
-        def read(connection: sqlite3.Connection) -> tuple[PersistentResource, ...]:
-            rows = connection.execute(_SQL["persistent_resources"], parameters)
-            return tuple([decode_persistent_resource(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
-
-    async def replace_persistent_resource(
-        self, resource: PersistentResource, operation: Operation
-    ) -> None:
-        parameters = {"name": resource.name, "record": encode_persistent_resource(resource)}
-        await self._change_resource("replace_persistent_resource", parameters, operation)
-
-    async def delete_persistent_resource(self, name: str, operation: Operation) -> None:
-        await self._change_resource("delete_persistent_resource", {"name": name}, operation)
-
-    async def _change_resource(
-        self, statement: str, parameters: Parameters, operation: Operation
-    ) -> None:
-        """Execute one statement, which has the method's name, on a resource that must exist."""
-
-        def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_SQL[statement], parameters).rowcount != 1:
-                raise _missing(parameters["name"])
-
-        await self._write(statement, work, operation)
 
     async def _write(
         self, what: str, change: Callable[[sqlite3.Connection], None], operation: Operation

@@ -75,18 +75,3 @@ WHERE project_id = :project_id AND location = :location AND model_id = :model_id
 -- name: delete_version
 DELETE FROM model_versions
 WHERE project_id = :project_id AND location = :location AND model_id = :model_id AND version = :version;
-
--- name: insert_persistent_resource
-INSERT INTO persistent_resources (name, record) VALUES (:name, :record) ON CONFLICT DO NOTHING;
-
--- name: persistent_resource
-SELECT record FROM persistent_resources WHERE name = :name;
-
--- name: persistent_resources
-SELECT record FROM persistent_resources WHERE name > :after AND name < :before ORDER BY name LIMIT :limit;
-
--- name: replace_persistent_resource
-UPDATE persistent_resources SET record = :record WHERE name = :name;
-
--- name: delete_persistent_resource
-DELETE FROM persistent_resources WHERE name = :name;

@@ -36,7 +36,6 @@ _KEYS = {
     "measurements": ("study_uid", "number", "step", "elapsed"),
     "model_versions": ("project_id", "location", "model_id", "version"),
     "model_evaluations": ("project_id", "location", "model_id", "evaluation_id"),
-    "persistent_resources": ("name",),
     "tensorboard_resources": ("parent", "level", "resource_id"),
     "curve_files": ("job_uid", "path"),
     "curve_series": ("job_uid", "run", "tag"),

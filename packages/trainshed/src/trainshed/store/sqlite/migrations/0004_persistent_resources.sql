@@ -1,0 +1,2 @@
+-- Persistent resources are not served: they reserved nothing.
+DROP TABLE persistent_resources;
