@@ -29,18 +29,13 @@ PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
 
 class Buckets:
-    """Every job directory can be written; `written` says when something last was."""
-
-    written = 0
+    """Every job directory can be written."""
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         return ()
 
     def write_probe(self, uri: str) -> None:
         """Every job directory can be written."""
-
-    def last_written(self, uri: str) -> int:
-        return self.written
 
 
 class World:

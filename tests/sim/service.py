@@ -83,9 +83,6 @@ class SimBuckets:
 
     def write_probe(self, uri: str) -> None: ...
 
-    def last_written(self, uri: str) -> int:
-        return 0
-
 
 class Unheard:
     """Nobody listens to what builds of simulated runtimes say, for they say nothing."""

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, world
-from tests.unit.jobs import CREATED, REDUCER, SECOND, job
+from tests.unit.jobs import CREATED, REDUCER, job
 from trainshed.controller import steps
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
@@ -160,24 +160,6 @@ def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
             w.engine.exit(first, 1, PRIMARY, 0)
             await w.state(uid, JobState.RUNNING)
             assert w.controller.position(uid) == 0
-
-    asyncio.run(story())
-
-
-def test_a_job_without_checkpoints_for_four_hours_is_warned(tmp_path: Path) -> None:
-    """spec/lifecycle#long-jobs."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            subject = job(1, scheduling=Scheduling(timeout=10**15))
-            spec = replace(subject.spec, base_output_directory="gs://b/out")
-            w.time = 5 * 3600 * SECOND
-            uid = await w.create(replace(subject, spec=spec))
-            await w.state(uid, JobState.RUNNING)
-            async with asyncio.timeout(5):
-                # The engine says that it started at 1 ns, so the four hours are long over.
-                while "no_checkpoint" not in await kinds(w, uid):
-                    await w.notices.wait_beyond(uid, w.notices.count(uid), 1)
 
     asyncio.run(story())
 

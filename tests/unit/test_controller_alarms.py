@@ -49,7 +49,7 @@ async def rung(
 
 @pytest.mark.parametrize("ahead", [7200, -7200])
 def test_a_clock_that_is_set_moves_no_limit(ahead: int) -> None:
-    """A job with a limit of an hour, and a reminder before it."""
+    """A job with a limit of an hour, and a moment before it."""
     clock, both = Clock(START), deadlines(600, 3600)
     heard = run(clock, rung(clock, {30: ahead}, both, both[1:]))
     assert heard == [(600, 600), (3600, 3600)]

@@ -36,16 +36,6 @@ class Log:
         return LogPage(() if after else (line,), None)
 
 
-class NoBuckets:
-    def shown(self, project: str) -> tuple[tuple[str, str], ...]:
-        return ()
-
-    def write_probe(self, uri: str) -> None: ...
-
-    def last_written(self, uri: str) -> None:
-        return None
-
-
 def drilled(*patterns: str) -> Job:
     drills = tuple(
         Drill(number, DrillKind.KILL, PRIMARY, CREATED, at_line=pattern)
@@ -63,7 +53,7 @@ def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_on
             assert isinstance(event, DrillTriggered)
             fired.set_result(event.number)
 
-        watchers = Watchers(log, NoBuckets(), lambda: CREATED, report)
+        watchers = Watchers(log, lambda: CREATED, report)
         watchers.lines_written(drilled("never"))
         await log.asked.wait()
         watchers.lines_written(drilled("never", "step 7"))

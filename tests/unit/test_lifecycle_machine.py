@@ -9,11 +9,8 @@ from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
-    CheckpointDue,
-    CheckpointLooked,
     Event,
     JobAdmitted,
-    LimitNears,
     NodeLeft,
     PreparationFailed,
     PrepareRuntime,
@@ -207,49 +204,3 @@ def test_a_cancel_says_its_reason(cause: CancelCause, words: str) -> None:
     assert life.job.error is not None
     assert life.job.error.code == 1
     assert words in life.job.error.message
-
-
-def test_a_job_is_warned_an_hour_ahead_of_its_running_limit() -> None:
-    """spec/lifecycle#time-limits: no 7-day surprise. Once; and not where the limit is short."""
-    life = Life(job(1)).up()
-    warnings = [d for d in deadlines(life.job) if isinstance(d.event, LimitNears)]
-    assert [d.at for d in warnings] == [life.job.started + DEFAULT_TIMEOUT - HOUR]
-    life.now = warnings[0].at
-    life.see(warnings[0].event, warnings[0].event)
-    assert [e.kind for e in life.told].count("limit_nears") == 1
-    assert not any(isinstance(d.event, LimitNears) for d in deadlines(life.job))
-    short = Life(job(1, scheduling=Scheduling(timeout=HOUR))).up()
-    assert not any(isinstance(d.event, LimitNears) for d in deadlines(short.job))
-
-
-def test_four_hours_without_a_write_to_the_bucket_are_told() -> None:
-    """spec/lifecycle#long-jobs."""
-    life = Life(job(1, output="gs://bucket/out")).up()
-    start = life.job.started
-    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
-    assert due.at == start + 4 * HOUR
-    life.see(CheckpointLooked(due.at, start + 2 * HOUR))
-    assert "no_checkpoint" not in [e.kind for e in life.told]
-    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
-    assert due.at == start + 6 * HOUR, "counted from the last write"
-    life.see(CheckpointLooked(due.at, start + 2 * HOUR))
-    (warning,) = [e for e in life.told if e.kind == "no_checkpoint"]
-    assert "gs://bucket/out for 4 hours" in warning.message
-    (due,) = [d for d in deadlines(life.job) if isinstance(d.event, CheckpointDue)]
-    assert due.at == start + 10 * HOUR, "said again after four more hours, not at once"
-
-
-def test_looking_twice_at_the_bucket_warns_of_nothing() -> None:
-    """spec/lifecycle#long-jobs: the warning is of four hours, however often somebody looks."""
-    life = Life(job(1, output="gs://bucket/out")).up()
-    at = life.job.started + 4 * HOUR
-    life.see(CheckpointLooked(at, at - SECOND), CheckpointLooked(at, at - SECOND))
-    assert "no_checkpoint" not in [e.kind for e in life.told]
-
-
-def test_a_job_is_not_told_of_checkpoints_that_nobody_can_see() -> None:
-    """spec/lifecycle#long-jobs: without a bucket, or without a record of writes, nothing is said."""
-    assert not any(isinstance(d.event, CheckpointDue) for d in deadlines(Life(job(1)).up().job))
-    life = Life(job(1, output="gs://bucket/out")).up()
-    life.see(CheckpointLooked(life.job.started + 4 * HOUR, None))
-    assert "no_checkpoint" not in [e.kind for e in life.told]

@@ -34,8 +34,8 @@ from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import CheckpointDue, Event, NodesGiven, StartDelayed
-from trainshed.core.lifecycle.machine import Deadline, deadlines
+from trainshed.core.lifecycle.events import Event, NodesGiven, StartDelayed
+from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
@@ -134,7 +134,7 @@ class Controller:
             at_once=at_once,
         )
         self._capacity = self._decisions.capacity
-        self._alarms = Alarms(now, self._deadline_passed)
+        self._alarms = Alarms(now, lambda uid, deadline: self.report(uid, deadline.event))
         self._tuning = TuningReconciler(stores, self.wake)
         self._parents = Parents(
             stores,
@@ -158,7 +158,7 @@ class Controller:
         self._meters = meters or Meters()
         self._outbox = outbox
         self._mailboxes = Mailboxes(self._apply, self._expected)
-        self._watchers = Watchers(logs, self._ports.buckets, now, self.report)
+        self._watchers = Watchers(logs, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
@@ -442,16 +442,6 @@ class Controller:
             for tracked in self._tracked.values()
             if tracked.carrier.task is not None and (tracked.live.job.state.is_final or not final)
         ]
-
-    def _deadline_passed(self, uid: JobUid, deadline: Deadline) -> None:
-        if not isinstance(deadline.event, CheckpointDue):
-            self.report(uid, deadline.event)
-        elif (tracked := self._tracked.get(uid)) is not None:
-            job = tracked.live.job
-            self._watchers.checkpoint_due(job)
-            # The answer sets the next one; until it is there, the job's other deadlines still hold.
-            others = (d for d in deadlines(job) if not isinstance(d.event, CheckpointDue))
-            self._alarms.set(uid, tuple(others))
 
     def _expected(self, uid: JobUid, mailbox: Mailbox) -> set[ReplicaId]:
         """Return the replicas of which events like those in the mailbox are expected: those of a gang that

@@ -9,7 +9,6 @@ from msgspec import Struct
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.names import JobUid
-from trainshed.core.units import Nanos
 from trainshed.datasets.port import SplitFiles
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import Runtimes
@@ -26,11 +25,6 @@ class JobBuckets(Protocol):
 
     def write_probe(self, uri: str) -> None:
         """Raise OSError or ValueError, with the reason, if a program could not write there."""
-        ...
-
-    def last_written(self, uri: str) -> Nanos | None:
-        """Return when something below `uri` was last written; 0 = there is nothing, None = it cannot be
-        known."""
         ...
 
 

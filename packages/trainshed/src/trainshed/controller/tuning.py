@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trainshed.controller.measurements import Curves, known_metrics, of_summaries, thinned
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.controller.trial_summaries import TrialSummaries
-from trainshed.core.lifecycle.events import Event, LimitNears
+from trainshed.core.lifecycle.events import Event, PauseOver
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
@@ -216,7 +216,7 @@ def _moments(job: TuningJob, own: Sequence[Trial], now: Nanos) -> tuple[Deadline
     if job.state.is_final or job.outcome is not None or job.exhausted:
         return ()
     times = moments(job.spec.study, own, job.created)
-    return tuple(Deadline(at, LimitNears(at)) for at in times if at > now)
+    return tuple(Deadline(at, PauseOver(at)) for at in times if at > now)
 
 
 class Answer(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Searches a job's log and bucket for what its drills and reminders wait for, and reports it as events."""
+"""Searches a job's log for what its drills wait for, and reports it as events."""
 
 import asyncio
 import logging
@@ -8,14 +8,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from trainshed.controller.ports import JobBuckets
 from trainshed.core.lifecycle.drills import Drill
-from trainshed.core.lifecycle.events import CheckpointLooked, DrillTriggered, Event
+from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.reminders import watched_bucket
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.patterns import PatternError, Regex, compile_regex
-from trainshed.eventloop.background import begin, keep
+from trainshed.eventloop.background import keep
 from trainshed.store.logs.lines import LogCursor, LogPage
 from trainshed.telemetry.lines import about
 
@@ -58,22 +56,19 @@ class _Watch(Struct):
 
 
 class Watchers:
-    """Searches logs for the lines that drills wait for, and buckets for checkpoints. Costs nothing for jobs
-    without a drill that waits for a line."""
+    """Searches logs for the lines that drills wait for. Costs nothing for jobs without a drill that waits for
+    a line."""
 
     def __init__(
         self,
         logs: LogPages,
-        buckets: JobBuckets,
         now: Callable[[], int],
         report: Callable[[JobUid, Event], None],
     ) -> None:
         self._logs = logs
-        self._buckets = buckets
         self._now = now
         self._report = report
         self._watches: dict[JobUid, _Watch] = {}
-        self._looking: dict[JobUid, asyncio.Task[None]] = {}
 
     def lines_written(self, job: Job) -> None:
         """Search for the lines that the job's armed drills wait for. Called when the job has new lines or was
@@ -91,13 +86,6 @@ class Watchers:
             partial(self._search, job, armed, watch), f"job {job.uid}: searching its log"
         )
 
-    def checkpoint_due(self, job: Job) -> None:
-        """Find out when the job's bucket was last written to."""
-        if job.uid not in self._looking:
-            self._looking[job.uid] = begin(
-                self._look(job), f"job {job.uid}: looking for its checkpoints"
-            )
-
     def forget(self, uid: JobUid) -> None:
         """Search no more for a job; what a search in progress still finds does no harm."""
         watch = self._watches.pop(uid, None)
@@ -108,7 +96,7 @@ class Watchers:
         searching = [watch.task for watch in self._watches.values() if watch.task is not None]
         for uid in tuple(self._watches):
             self.forget(uid)
-        for task in (*searching, *self._looking.values()):
+        for task in searching:
             task.cancel()
 
     async def _search(self, job: Job, armed: list[Drill], watch: _Watch) -> None:
@@ -149,14 +137,3 @@ class Watchers:
                 return True
             if page.next is None:
                 return False
-
-    async def _look(self, job: Job) -> None:
-        try:
-            uri = watched_bucket(job)
-            written = await asyncio.to_thread(self._buckets.last_written, uri)
-        except Exception as failure:
-            # Broad on purpose: without an answer the job's next deadline would never be set.
-            about(log, job.uid).warning("bucket not looked into: %s", failure)
-            written = None
-        self._looking.pop(job.uid, None)
-        self._report(job.uid, CheckpointLooked(self._now(), written))

@@ -71,7 +71,7 @@ _OF_COLLECTIONS: Final = {
     "notebookRuntimeTemplates": _NOTEBOOKS,
     "notebookRuntimes": _NOTEBOOKS,
     "organizations": _PROJECTS,
-    "persistentResources": "No machines are kept, and jobs start as fast without: leave it out; a custom job can start "
+    "persistentResources": "No machines are kept, and jobs start as fast without; a custom job can start "
     "Ray on its replicas (`ray start`)",
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
     "publishers": _LANGUAGE_MODELS,

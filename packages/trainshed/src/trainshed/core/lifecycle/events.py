@@ -167,26 +167,6 @@ class DrillLanded(Struct, frozen=True):
     number: int
 
 
-class LimitNears(Struct, frozen=True):
-    """The job will reach its running limit in an hour."""
-
-    at: Nanos
-
-
-class CheckpointDue(Struct, frozen=True):
-    """It is time to check whether the job writes checkpoints (spec/lifecycle#long-jobs)."""
-
-    at: Nanos
-
-
-class CheckpointLooked(Struct, frozen=True):
-    """The job's bucket was checked for checkpoints."""
-
-    at: Nanos
-    #: When it was last written to, nanoseconds since the epoch; 0 = never, None = it cannot be known.
-    written: Nanos | None
-
-
 Event = (
     JobAdmitted
     | CapacityRefused
@@ -197,9 +177,6 @@ Event = (
     | DrillOrdered
     | DrillTriggered
     | DrillLanded
-    | LimitNears
-    | CheckpointDue
-    | CheckpointLooked
     | RuntimePrepared
     | PreparationAdvanced
     | PreparationFailed

@@ -14,7 +14,7 @@ from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError
-from trainshed.core.lifecycle import notes, reminders, timeline
+from trainshed.core.lifecycle import notes, timeline
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.endings import (
     begin_elsewhere,
@@ -28,15 +28,12 @@ from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     CapacityRefused,
-    CheckpointDue,
-    CheckpointLooked,
     DrillLanded,
     DrillOrdered,
     DrillTriggered,
     Event,
     FellBack,
     JobAdmitted,
-    LimitNears,
     NodeLeft,
     NodesGiven,
     PauseOver,
@@ -115,8 +112,6 @@ def _take(transition: Transition, event: Event) -> None:
             _cancel_requested(transition, event)
         case DrillOrdered() | DrillTriggered() | DrillLanded():
             _take_drill(transition, event)
-        case LimitNears() | CheckpointDue() | CheckpointLooked():
-            reminders.take_reminder(transition, event)
         case PauseOver():
             _pause_over(transition, event)
         case _:
@@ -158,13 +153,12 @@ def _take_of_replica(
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
     """Return the events that time will bring: a cancel when maxWaitTime passes before the first RUNNING, or
-    at the running limit, counted from the first RUNNING (spec/lifecycle#time-limits); reminders; drills that
-    wait for a time; ends of pauses. Once the job's end is decided, there are none."""
+    at the running limit, counted from the first RUNNING (spec/lifecycle#time-limits); drills that wait for a
+    time; ends of pauses. Once the job's end is decided, there are none."""
     if job.state.is_final or job.outcome is not None:
         return ()
     scheduling = job.spec.scheduling
     due = [
-        *reminders.reminder_deadlines(job),
         *_drill_deadlines(job),
         *notes.note_deadlines(job),
         *_pause_deadlines(job),

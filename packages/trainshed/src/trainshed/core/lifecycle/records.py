@@ -128,10 +128,6 @@ class Job(Struct, frozen=True):
     #: The factor by which out-of-memory retries have raised each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()
-    #: When something was last seen written to its bucket, or a warning said that nothing was (ns).
-    checkpoint: int = 0
-    #: Its timeline says that its running limit is near.
-    warned_of_limit: bool = False
     #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
     #: Nodes of this attempt whose shared files do not answer.

@@ -255,28 +255,6 @@ def drill_fired(job: Job, drill: Drill) -> TimelineEntry:
     )
 
 
-def limit_nears(job: Job, now: Nanos) -> TimelineEntry:
-    end = job.started + job.spec.scheduling.timeout
-    return TimelineEntry(
-        now,
-        "limit_nears",
-        f"The job meets its maximum running time in {_seconds(max(0, end - now) // 60)} minutes and is "
-        "cancelled then.",
-        {"cancelled_at": end},
-    )
-
-
-def no_checkpoint(where: str, now: Nanos, hours: int) -> TimelineEntry:
-    """Return the entry of a missing checkpoint. `where`: the gs:// prefix below which checkpoints are
-    expected."""
-    return TimelineEntry(
-        now,
-        "no_checkpoint",
-        f"Nothing was written to {where} for {hours} hours: a failure now would cost all that work.",
-        {"uri": where},
-    )
-
-
 def refused_event(name: str, message: str, now: Nanos) -> TimelineEntry:
     """Return the entry of an event that the service could not apply, so that it gave the attempt up."""
     return TimelineEntry(now, "service_failed", f"{name}: {message}")
