@@ -14,7 +14,7 @@ from tests.e2e.programs.event_writer import EventWriter
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
-from trainshed.controller.measurements import Curves, curve_of
+from trainshed.controller.measurements import Curves
 from trainshed.controller.parents import Next
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
@@ -24,7 +24,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.progress import moments
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.study.spec import ConvexStopping, Limits, MedianStopping, Selection, StudySpec
+from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import open_inline
@@ -240,14 +240,6 @@ def test_moments_of_limits() -> None:
         CREATED + 6 * SECOND,
     )
     assert moments(study_spec(), (done,), CREATED) == ()
-
-
-@pytest.mark.parametrize("value", [3, 3.0])
-def test_a_whole_learning_rate_counts_as_one(value: float) -> None:
-    """spec/tuning#early-stopping: the convex rule's learning rate may be any numeric parameter, an INTEGER
-    one, too."""
-    trial = Trial(StudyUid(1), 1, TrialState.ACTIVE, (("x", value),), 1, job=JobUid(1))
-    assert curve_of(ConvexStopping(learning_rate="x"), trial, ()).learning_rate == 3.0
 
 
 # --- summaries ---

@@ -12,7 +12,6 @@ from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.study import parse_study
 from trainshed.core.study.spec import (
     Algorithm,
-    ConvexStopping,
     DecayCurveStopping,
     Goal,
     Limits,
@@ -166,18 +165,6 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         f"{FIRST}.categorical_value_spec.default_value",
     ),
     "grid of doubles": (study(algorithm="GRID_SEARCH"), "study_spec.algorithm"),
-    "unknown learning rate": (
-        study(convexAutomatedStoppingSpec={"learningRateParameterName": "lr"}),
-        "study_spec.convex_automated_stopping_spec.learning_rate_parameter_name",
-    ),
-    "least steps above most": (
-        study(convexAutomatedStoppingSpec={"minStepCount": "5", "maxStepCount": "4"}),
-        "study_spec.convex_automated_stopping_spec.min_step_count",
-    ),
-    "old rule likewise": (
-        study(convexStopConfig={"maxNumSteps": "-1"}),
-        "study_spec.convex_stop_config.max_num_steps",
-    ),
     "no trial at all": (
         study(studyStoppingConfig={"maxNumTrials": 0}),
         "study_spec.study_stopping_config.max_num_trials",
@@ -250,7 +237,7 @@ def test_all_violations_are_reported_at_once() -> None:
         },
         metrics=[{"metricId": "a b"}],
         medianAutomatedStoppingSpec={},
-        convexAutomatedStoppingSpec={"maxStepCount": "-1"},
+        convexAutomatedStoppingSpec={},
     )
     assert set(violations({**request, "displayName": ""})) == {
         "display_name",
@@ -341,24 +328,15 @@ def test_tree_is_flattened_depth_first() -> None:
 
 
 def test_stopping_rules() -> None:
-    """spec/tuning#early-stopping, facts/tuning#vertex: each of the three, and the deprecated spelling of the
-    third."""
+    """spec/tuning#early-stopping, facts/tuning#vertex: the convex rule, in both spellings, is decided as the
+    decay curve."""
     assert parse(study(medianAutomatedStoppingSpec={})).stopping == MedianStopping()
     decay = parse(study(decayCurveStoppingSpec={"useElapsedDuration": True}))
     assert decay.stopping == DecayCurveStopping(use_elapsed=True)
-    convex = {
-        "maxStepCount": "100",
-        "minStepCount": "20",
-        "learningRateParameterName": "x",
-        "updateAllStoppedTrials": True,
-    }
-    assert parse(study(convexAutomatedStoppingSpec=convex)).stopping == ConvexStopping(
-        max_steps=100, min_steps=20, learning_rate="x", update_all_stopped=True
-    )
+    convex = {"maxStepCount": "100", "learningRateParameterName": "x", "useElapsedDuration": True}
+    assert parse(study(convexAutomatedStoppingSpec=convex)).stopping == decay.stopping
     old = {"maxNumSteps": "100", "autoregressiveOrder": "3", "useSeconds": True}
-    assert parse(study(convexStopConfig=old)).stopping == ConvexStopping(
-        max_steps=100, min_measurements=3, use_elapsed=True
-    )
+    assert parse(study(convexStopConfig=old)).stopping == decay.stopping
 
 
 def test_limits_of_a_study() -> None:

@@ -26,7 +26,6 @@ from trainshed.core.pipelines.records import ModelDraft, ModelVersion, Pipeline,
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.study.records import Measurement, Study, Trial
 from trainshed.core.study.spec import (
-    ConvexStopping,
     DecayCurveStopping,
     Limits,
     MedianStopping,
@@ -75,7 +74,7 @@ for _cls in (
         Scheduling,
     ),
     *(JobSpec, ExitRecord, Replica, JobError, Outcome, Parent, Job),
-    *(Parameter, Metric, MedianStopping, DecayCurveStopping, ConvexStopping, Limits, StudySpec),
+    *(Parameter, Metric, MedianStopping, DecayCurveStopping, Limits, StudySpec),
     *(StudyName, Study, Measurement, Trial, TuningSpec, RunningTrial, TuningJob),
     *(ModelName, ModelDraft, PipelineSpec, Pipeline, ModelVersion, Operation),
 ):

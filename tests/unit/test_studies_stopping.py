@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from trainshed.core.study.records import Measurement
 from trainshed.core.study.spec import (
-    ConvexStopping,
     DecayCurveStopping,
     Goal,
     MedianStopping,
@@ -20,13 +19,12 @@ from trainshed.core.study.spec import (
     StudySpec,
 )
 from trainshed.studies.port import Curve, StoppingVerdict
-from trainshed.studies.stopping.convex import predicted_final, updated_finals
 from trainshed.studies.stopping.deciding import decide
 
 pytestmark = pytest.mark.numerical
 NS = 1_000_000_000
 STEPS = 50
-RULES = (MedianStopping(), DecayCurveStopping(), ConvexStopping())
+RULES = (MedianStopping(), DecayCurveStopping())
 
 
 def study(
@@ -38,19 +36,16 @@ def study(
         selection=selection,
         median_stopping=rule if isinstance(rule, MedianStopping) else None,
         decay_curve_stopping=rule if isinstance(rule, DecayCurveStopping) else None,
-        convex_stopping=rule if isinstance(rule, ConvexStopping) else None,
     )
 
 
-def curve(
-    number: int, values: Sequence[float], *, over: bool = True, rate: float | None = None
-) -> Curve:
+def curve(number: int, values: Sequence[float], *, over: bool = True) -> Curve:
     """One measurement a step, and ten seconds a step."""
     measurements = tuple(
         Measurement((("m", value),), step, step * 10 * NS)
         for step, value in enumerate(values, start=1)
     )
-    return Curve(number, measurements, over, rate)
+    return Curve(number, measurements, over)
 
 
 def rising(end: float, pace: float = 10.0, steps: int = STEPS) -> list[float]:
@@ -63,7 +58,7 @@ def negated(one: Curve) -> Curve:
         Measurement((("m", -(each.value("m") or 0.0)),), each.step, each.elapsed)
         for each in one.measurements
     )
-    return Curve(one.number, turned, one.is_over, one.learning_rate)
+    return Curve(one.number, turned, one.is_over)
 
 
 def noisy(values: Sequence[float], seed: int, by: float = 0.01) -> list[float]:
@@ -87,7 +82,7 @@ def verdict(
 @pytest.mark.parametrize("goal", list(Goal))
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal: Goal) -> None:
-    """spec/tuning#early-stopping: early stopping (median, decay curve, convex); goals."""
+    """spec/tuning#early-stopping: early stopping (median, decay curve); goals."""
     assert verdict(rule, HOPELESS, FINISHED, goal).should_stop
     found = verdict(rule, PROMISING, FINISHED, goal)
     assert not found.should_stop
@@ -124,10 +119,9 @@ def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> Non
     assert found.why.startswith("Too early")
 
 
-@pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
-def test_few_measurements_are_too_early(rule: Stopping) -> None:
+def test_few_measurements_are_too_early() -> None:
     """facts/tuning#vertex: minMeasurementCount is 5 by default."""
-    found = decide(study(rule), curve(99, rising(0.3)[:4], over=False), FINISHED)
+    found = decide(study(DecayCurveStopping()), curve(99, rising(0.3)[:4], over=False), FINISHED)
     assert found.why.startswith("Too early: the trial has 4 measurements, 5 are needed")
 
 
@@ -246,96 +240,7 @@ def test_decay_curve_with_nothing_to_learn_from(values: list[float]) -> None:
     assert not decide(study(DecayCurveStopping()), high, others).should_stop
 
 
-# Convex.
-
-
-def test_convex_waits_for_its_first_step() -> None:
-    """facts/tuning#vertex: minStepCount, by default a tenth of maxStepCount; only a measurement beyond it
-    counts."""
-    trial = curve(99, noisy([0.01] * 10, 1, 0.0001), over=False)
-    for rule, early in (
-        (ConvexStopping(max_steps=100), True),
-        (ConvexStopping(max_steps=99), False),
-        (ConvexStopping(min_steps=10), True),
-        (ConvexStopping(min_steps=9), False),
-    ):
-        found = decide(study(rule), trial, FINISHED)
-        assert found.why.startswith("Too early") is early, rule
-        assert found.should_stop is not early, rule
-
-
-def test_convex_wants_one_finished_trial_more_than_measurements() -> None:
-    """API description: min_measurement_count + 1 completed trials."""
-    assert "6 are needed" in decide(study(ConvexStopping()), HOPELESS, FINISHED[:5]).why
-    assert decide(study(ConvexStopping()), HOPELESS, FINISHED[:6]).should_stop
-    three = ConvexStopping(min_measurements=3)
-    assert decide(study(three), HOPELESS, FINISHED[:4]).should_stop
-
-
-def test_convex_goes_by_the_slope_to_the_last_step() -> None:
-    """API description: an overestimate at max_num_steps according to the slope."""
-    others = [curve(i, rising(0.5)) for i in range(1, 8)]
-    line = curve(99, [0.01 * step for step in range(1, 21)], over=False)
-    assert decide(study(ConvexStopping(max_steps=45)), line, others).should_stop
-    assert not decide(study(ConvexStopping(max_steps=60)), line, others).should_stop
-
-
-def test_convex_says_nothing_of_a_flat_curve() -> None:
-    """API description: no prediction if the curve is completely flat."""
-    flat = curve(99, [0.1] * 20, over=False)
-    assert "flat" in decide(study(ConvexStopping()), flat, FINISHED).why
-
-
-def test_convex_by_elapsed_time_counts_seconds() -> None:
-    """API description: with use_elapsed_duration the step counts are seconds."""
-    late = ConvexStopping(use_elapsed=True, min_steps=300, max_steps=500)
-    assert decide(study(late), HOPELESS, FINISHED).why.startswith("Too early")
-    soon = ConvexStopping(use_elapsed=True, min_steps=299, max_steps=500)
-    assert decide(study(soon), HOPELESS, FINISHED).should_stop
-
-
-@pytest.mark.parametrize("goal", list(Goal))
-def test_convex_predicts_the_final_value_of_what_it_stops(goal: Goal) -> None:
-    """API description: a last measurement with max_num_steps and the predicted value."""
-    rule = ConvexStopping(max_steps=STEPS)
-    trial, others = HOPELESS, FINISHED
-    if goal is Goal.MINIMIZE:
-        trial, others = negated(trial), [negated(one) for one in others]
-    found = predicted_final(rule, study(rule, goal), trial, others)
-    assert found is not None
-    assert found.step == STEPS
-    value = found.value("m") or 0.0
-    assert abs(value) == pytest.approx(rising(0.3)[-1], abs=0.02)
-    assert (value < 0) is (goal is Goal.MINIMIZE)
-
-
-def test_convex_uses_the_learning_rate() -> None:
-    """facts/tuning#vertex: learningRateParameterName. Others with four times the rate were as far at a
-    quarter of the steps."""
-    rule = ConvexStopping(max_steps=STEPS, learning_rate="rate")
-    truth = rising(0.6, 40.0)
-    trial = curve(99, truth[:20], over=False, rate=0.1)
-    fast = [curve(i, rising(0.5 + 0.05 * i, 10.0), rate=0.4) for i in range(1, 9)]
-
-    def error(others: Sequence[Curve]) -> float:
-        found = predicted_final(rule, study(rule), trial, others)
-        return abs(((found and found.value("m")) or 0.0) - truth[-1])
-
-    unknown = [Curve(one.number, one.measurements, True) for one in fast]
-    assert error(fast) < 0.02
-    assert error(unknown) > 2 * error(fast)
-
-
-def test_convex_updates_the_stopped_ones_only_if_asked() -> None:
-    """API description: updateAllStoppedTrials."""
-    stopped = [curve(20, rising(0.3)[:20]), curve(21, [0.2] * 10)]
-    for rule, expected in ((ConvexStopping(), []), (ConvexStopping(update_all_stopped=True), [20])):
-        found = updated_finals(rule, study(rule), stopped, FINISHED)
-        assert [number for number, _ in found] == expected
-
-
-@pytest.mark.parametrize("rule", [DecayCurveStopping(), ConvexStopping()])
-def test_best_of_a_family_of_noisy_curves_survives(rule: Stopping) -> None:
+def test_best_of_a_family_of_noisy_curves_survives() -> None:
     """spec/tuning#early-stopping: early stopping. Hardly any that would have become the best is stopped, most
     of the others are."""
     draw = random.Random(7)
@@ -350,7 +255,9 @@ def test_best_of_a_family_of_noisy_curves_survives(rule: Stopping) -> None:
         best = max(other.measurements[-1].value("m") or 0.0 for other in others)
         values = one()
         halted = any(
-            decide(study(rule), curve(99, values[:step], over=False), others).should_stop
+            decide(
+                study(DecayCurveStopping()), curve(99, values[:step], over=False), others
+            ).should_stop
             for step in (10, 20, 30, 40)
         )
         if values[-1] > best + 0.02:

@@ -12,7 +12,7 @@ from typing import Final
 from trainshed.core.names import JobUid
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
-from trainshed.core.study.spec import ConvexStopping, StudySpec
+from trainshed.core.study.spec import StudySpec
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
@@ -84,11 +84,10 @@ class Curves:
     async def of(self, transition: Transition, sights: Sequence[Sight]) -> list[Curve]:
         """Return the current curves of all trials of the transition's job that have one, ascending by number.
         `sights`: one for every trial that ran when the transition began."""
-        convex = transition.job.spec.study.convex_stopping
         curves = await self._ended(transition, {sight.trial.number for sight in sights})
         for sight in sights:
             points = sight.measurements or sight.stored
-            curves[sight.trial.number] = _counted(convex, transition.current(sight.trial), points)
+            curves[sight.trial.number] = _counted(transition.current(sight.trial), points)
         return [curve for _, curve in sorted(curves.items()) if curve is not None]
 
     def forget(self, uid: JobUid) -> None:
@@ -115,7 +114,7 @@ class Curves:
             if trial.number not in wanted:
                 continue
             points = measured.get(trial.number, ())
-            curve = _counted(job.spec.study.convex_stopping, trial, points)
+            curve = _counted(trial, points)
             curves[trial.number] = curve
             if trial.state.is_over and (size := _size(curve)) <= self._left:
                 self._left -= size
@@ -123,23 +122,14 @@ class Curves:
         return curves
 
 
-def curve_of(convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]) -> Curve:
+def curve_of(trial: Trial, points: tuple[Measurement, ...]) -> Curve:
     """Return a trial's learning curve as it is shown to stopping rules."""
-    rate = dict(trial.parameters).get(convex.learning_rate) if convex else None
-    return Curve(
-        trial.number,
-        points,
-        trial.state.is_over,
-        None if rate is None or isinstance(rate, str) else float(rate),
-        trial.stopped_early,
-    )
+    return Curve(trial.number, points, trial.state.is_over)
 
 
-def _counted(
-    convex: ConvexStopping | None, trial: Trial, points: tuple[Measurement, ...]
-) -> Curve | None:
+def _counted(trial: Trial, points: tuple[Measurement, ...]) -> Curve | None:
     counts = points and trial.state is not TrialState.INFEASIBLE
-    return curve_of(convex, trial, points) if counts else None
+    return curve_of(trial, points) if counts else None
 
 
 def _size(curve: Curve | None) -> int:

@@ -215,10 +215,9 @@ class StudyOperations:
             raise NotFound(text) from None
         verdict = await self._verdict(study, operation)
         stop = not checked.trial.state.is_over and verdict is not None and verdict.should_stop
-        if verdict is not None and stop:
+        if stop:
             # Before the operation is done, so that a client who is told to stop finds the trial stopping.
-            trial, guard = stopped(checked.trial), checked.generation
-            await self._studies.change_trial(trial, guard, verdict.predicted)
+            await self._studies.change_trial(stopped(checked.trial), checked.generation)
         done = replace(
             operation,
             state=OperationState.SUCCEEDED,
@@ -242,7 +241,7 @@ class StudyOperations:
         trials = {trial.number: trial for trial in await self._studies.history((study.uid,))}
         measured = await self._studies.measurements(study.uid)
         curves = {
-            number: curve_of(study.spec.convex_stopping, trials[number], points)
+            number: curve_of(trials[number], points)
             for number, points in measured.items()
             if number in trials and trials[number].state is not TrialState.INFEASIBLE
         }

@@ -143,10 +143,7 @@ class TuningReconciler:
             return
         for sight, verdict in zip(fresh, verdicts, strict=True):
             if verdict.should_stop:
-                machine.stop_trial(transition, sight.trial, verdict.why, verdict.predicted)
-                for updated, predicted in verdict.updated:
-                    stored = await self._stores.studies.trial(job.study, updated)
-                    machine.update_final(transition, stored.trial, predicted)
+                machine.stop_trial(transition, sight.trial, verdict.why)
 
     async def _history(self, transition: Transition) -> tuple[list[Trial], list[Trial]]:
         """Return the job's own trials as this transition has made them, and all trials that its algorithm is

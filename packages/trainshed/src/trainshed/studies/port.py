@@ -54,10 +54,6 @@ class Curve(Struct, frozen=True):
     measurements: tuple[Measurement, ...]
     #: Nothing more will be measured.
     is_over: bool
-    #: The trial's learning rate, for convex stopping; None where the rule names no parameter for it.
-    learning_rate: float | None = None
-    #: It is over because it was told to stop.
-    stopped_early: bool = False
 
 
 class StoppingVerdict(Struct, frozen=True):
@@ -66,12 +62,6 @@ class StoppingVerdict(Struct, frozen=True):
     should_stop: bool
     #: In words, for the timeline: what the rule saw, or why it is too early to decide.
     why: str
-    #: What the trial would likely have measured at its end; counts as its last measurement. None: nothing is
-    #: predicted.
-    predicted: Measurement | None = None
-    #: The same for trials that were stopped earlier, by number, where the rule predicts these anew (convex
-    #: stopping).
-    updated: tuple[tuple[int, Measurement], ...] = ()
 
 
 class AdvisorFailed(Exception):

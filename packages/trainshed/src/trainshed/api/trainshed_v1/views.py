@@ -17,7 +17,6 @@ from trainshed.core.names import Api, Collection, ReplicaId, log_task_name
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.study.spec import (
-    ConvexStopping,
     DecayCurveStopping,
     MedianStopping,
     StudySpec,
@@ -320,7 +319,5 @@ def _stopping(spec: StudySpec) -> str:
             return "median"
         case DecayCurveStopping():
             return "decay_curve"
-        case ConvexStopping():
-            return "convex"
         case _:
             assert_never(spec.stopping)

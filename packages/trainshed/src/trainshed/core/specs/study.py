@@ -15,7 +15,6 @@ from trainshed.core.specs import syntax
 from trainshed.core.specs.study_parameters import VERTEX, read_parameters
 from trainshed.core.study.spec import (
     Algorithm,
-    ConvexStopping,
     DecayCurveStopping,
     Goal,
     Limits,
@@ -71,7 +70,7 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
     if for_tuning_job:
         _check_objective(section, metrics)
     parameters = read_parameters(section, "parameters", VERTEX)
-    stopping = read_stopping(section, parameters)
+    stopping = _read_stopping(section)
     return StudySpec(
         parameters=parameters,
         metrics=metrics,
@@ -80,7 +79,6 @@ def read_study_spec(section: Section, *, for_tuning_job: bool) -> StudySpec:
         noise=_choose(section, "observationNoise", _NOISES, Noise.UNKNOWN),
         median_stopping=stopping if isinstance(stopping, MedianStopping) else None,
         decay_curve_stopping=stopping if isinstance(stopping, DecayCurveStopping) else None,
-        convex_stopping=stopping if isinstance(stopping, ConvexStopping) else None,
         limits=read_limits(section.section("studyStoppingConfig")),
     )
 
@@ -179,81 +177,29 @@ def _choose(section: Section, name: str, choices: Mapping[str, T], default: T) -
 
 
 _RULES = (
-    "decayCurveStoppingSpec",
     "medianAutomatedStoppingSpec",
+    "decayCurveStoppingSpec",
     "convexAutomatedStoppingSpec",
     "convexStopConfig",
 )
-_LEAST_MEASUREMENTS = ConvexStopping().min_measurements
+"""The early stopping rules; the convex one, of which the last is the deprecated form, is decided as the decay
+curve (docs/tuning.md)."""
 
 
-def read_stopping(study: Section, parameters: tuple[Parameter, ...]) -> Stopping | None:
-    """Read the one early stopping rule of a Vertex StudySpec; None if there is none."""
+def _read_stopping(study: Section) -> Stopping | None:
+    """Read the one early stopping rule of a StudySpec; None if there is none."""
     present = [name for name in _RULES if study.has(name)]
+    if not present:
+        return None
     if len(present) > 1:
         study.fault(
             present[1],
             f"Only one early stopping rule can be set, and {study.at(present[0])} is set as well.",
         )
-    rule = present[0] if present else ""
-    if rule == "convexAutomatedStoppingSpec":
-        return _read_convex(study.section(rule), parameters, _CONVEX)
-    if rule == "convexStopConfig":
-        return _read_convex(study.section(rule), parameters, _OLD_CONVEX)
-    if not rule:
-        return None
-    use_elapsed = study.section(rule).flag("useElapsedDuration")
-    if rule == "decayCurveStoppingSpec":
-        return DecayCurveStopping(use_elapsed)
-    return MedianStopping(use_elapsed)
-
-
-class _Names(Struct, frozen=True):
-    """The field names of one of the two forms of the convex rule."""
-
-    least: str
-    most: str
-    enough: str
-    elapsed: str
-
-
-_CONVEX = _Names("minStepCount", "maxStepCount", "minMeasurementCount", "useElapsedDuration")
-_OLD_CONVEX = _Names("minNumSteps", "maxNumSteps", "autoregressiveOrder", "useSeconds")
-"""The field names of the deprecated form, whose autoregressive order is how many measurements a trial
-needs."""
-
-
-def _read_convex(rule: Section, parameters: tuple[Parameter, ...], names: _Names) -> ConvexStopping:
-    most, least = _count(rule, names.most), _count(rule, names.least)
-    if 0 < most < least:
-        rule.fault(names.least, f"It must be at most {rule.at(names.most)}, {most}.")
-    return ConvexStopping(
-        max_steps=most,
-        min_steps=least,
-        min_measurements=_count(rule, names.enough) or _LEAST_MEASUREMENTS,
-        learning_rate=_learning_rate(rule, parameters),
-        use_elapsed=rule.flag(names.elapsed),
-        # The deprecated form has no such field, and a request with unknown fields does not get here.
-        update_all_stopped=rule.flag("updateAllStoppedTrials"),
-    )
-
-
-def _count(section: Section, name: str) -> int:
-    count = section.integer(name)
-    if count < 0:
-        section.fault(name, f"The number must not be negative, and it is {count}.")
-    return count
-
-
-def _learning_rate(rule: Section, parameters: tuple[Parameter, ...]) -> str:
-    name = rule.text("learningRateParameterName")
-    numeric = {p.id for p in parameters if p.type is not ParameterType.CATEGORICAL}
-    if name and name not in numeric:
-        rule.fault(
-            "learningRateParameterName",
-            f"{name!r} is not the id of a numeric parameter of the study.",
-        )
-    return name
+    rule = study.section(present[0])
+    if present[0] == "medianAutomatedStoppingSpec":
+        return MedianStopping(rule.flag("useElapsedDuration"))
+    return DecayCurveStopping(rule.flag("useElapsedDuration") or rule.flag("useSeconds"))
 
 
 def read_limits(config: Section) -> Limits:

@@ -106,24 +106,7 @@ class DecayCurveStopping(Struct, frozen=True):
     use_elapsed: bool = False
 
 
-class ConvexStopping(Struct, frozen=True):
-    """Stops trials that stay behind the best even by an optimistic convex extrapolation."""
-
-    #: The step to which a trial's curve is extrapolated; 0 = the largest step seen.
-    max_steps: int = 0
-    #: No trial is stopped before this step; 0 = a tenth of `max_steps`.
-    min_steps: int = 0
-    #: No trial with fewer measurements is stopped.
-    min_measurements: int = 5
-    #: Id of the parameter whose value counts as the learning rate; "" = none.
-    learning_rate: str = ""
-    #: Curves are compared by elapsed time instead of steps.
-    use_elapsed: bool = False
-    #: Final measurements of stopped trials are extrapolated as well.
-    update_all_stopped: bool = False
-
-
-Stopping = MedianStopping | DecayCurveStopping | ConvexStopping
+Stopping = MedianStopping | DecayCurveStopping
 
 
 class Limits(Struct, frozen=True):
@@ -155,10 +138,9 @@ class StudySpec(Struct, frozen=True):
     noise: Noise = Noise.UNKNOWN
     median_stopping: MedianStopping | None = None
     decay_curve_stopping: DecayCurveStopping | None = None
-    convex_stopping: ConvexStopping | None = None
     limits: Limits = Limits()
 
     @property
     def stopping(self) -> Stopping | None:
-        """The rule by which trials are stopped early; at most one of the three is given."""
-        return self.median_stopping or self.decay_curve_stopping or self.convex_stopping
+        """The rule by which trials are stopped early; at most one of the two is given."""
+        return self.median_stopping or self.decay_curve_stopping

@@ -88,26 +88,16 @@ def cancel(transition: Transition, event: CancelRequested) -> None:
     settle(transition)
 
 
-def stop_trial(
-    transition: Transition, trial: Trial, why: str, predicted: Measurement | None = None
-) -> None:
-    """End a trial early, for the reason `why`. What it has measured counts, followed by what is
-    `predicted`."""
+def stop_trial(transition: Transition, trial: Trial, why: str) -> None:
+    """End a trial early, for the reason `why`. What it has measured counts."""
     running = transition.running(trial.number)
     if running is None or running.stopping or transition.job.outcome is not None:
         return
-    transition.change_running(replace(running, stopping=why, predicted=predicted))
+    transition.change_running(replace(running, stopping=why))
     transition.store(
         replace(transition.current(trial), state=TrialState.STOPPING, stopped_early=True)
     )
     transition.record(timeline.stopping(trial.number, why, transition.now))
-
-
-def update_final(transition: Transition, trial: Trial, predicted: Measurement) -> None:
-    """Replace the prediction for a trial that was stopped early, which is another value by now."""
-    trial = transition.current(trial)
-    if trial.state is TrialState.SUCCEEDED and trial.stopped_early:
-        transition.store(replace(trial, final=predicted))
 
 
 def fail(transition: Transition, message: str, reason: str) -> None:
@@ -194,11 +184,7 @@ def _ended(
     transition: Transition, trial: Trial, running: RunningTrial, job: Job, sight: Sight
 ) -> None:
     spec = transition.job.spec.study
-    measured = sight.measurements
-    if running.predicted is not None and job.state is JobState.CANCELLED:
-        measured = (*measured, running.predicted)
-        transition.measure(running.number, running.predicted)
-    final = final_measurement(spec, measured)
+    final = final_measurement(spec, sight.measurements)
     ran = job.state is JobState.SUCCEEDED or (running.stopping and job.state is JobState.CANCELLED)
     if ran and final is not None:
         done = replace(trial, state=TrialState.SUCCEEDED, final=final, ended=job.ended)

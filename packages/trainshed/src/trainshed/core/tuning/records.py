@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.records import Outcome, Parent
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobName, JobUid
-from trainshed.core.study.records import Measurement, StudyUid
+from trainshed.core.study.records import StudyUid
 from trainshed.core.study.spec import StudySpec
 from trainshed.core.units import Nanos
 
@@ -39,8 +39,6 @@ class RunningTrial(Struct, frozen=True):
     job: JobUid
     #: Why it was told to stop early; "" = it was not.
     stopping: str = ""
-    #: What it would have measured at its end, where the stopping rule predicts that.
-    predicted: Measurement | None = None
 
 
 class SeenSummaries(Struct, frozen=True):

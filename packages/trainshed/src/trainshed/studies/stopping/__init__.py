@@ -1,1 +1,1 @@
-"""The three public early-stopping rules: pure functions of learning curves (spec/tuning#early-stopping)."""
+"""The early-stopping rules: pure functions of learning curves (spec/tuning#early-stopping)."""

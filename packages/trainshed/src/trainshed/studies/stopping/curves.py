@@ -1,6 +1,6 @@
 """Learning curves as numbers: how far a trial had come at each measurement, and how good it was then.
 
-The three rules share this. Pure, and without numpy.
+Both rules share this. Pure, and without numpy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from trainshed.core.study.progress import objectives, score
 from trainshed.core.study.spec import Metric, Selection, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 
-NS = 1_000_000_000
+_NS = 1_000_000_000
 
 
 class Line(Struct, frozen=True):
@@ -24,8 +24,6 @@ class Line(Struct, frozen=True):
     ys: tuple[float, ...]
     #: The value that counts in the end.
     final: float
-    #: None = the rule does not ask for it, or the trial has none.
-    learning_rate: float | None
 
     @property
     def end(self) -> float:
@@ -55,7 +53,7 @@ class Axes(Struct, frozen=True):
         points.sort(key=lambda point: point[0])
         ys = tuple(y for _, y in points)
         final = last if self.selection is Selection.LAST else max(ys)
-        return Line(curve.number, tuple(x for x, _ in points), ys, final, curve.learning_rate)
+        return Line(curve.number, tuple(x for x, _ in points), ys, final)
 
     def finished(self, curves: Iterable[Curve]) -> list[Line]:
         """Return the lines of the trials that are over."""
@@ -64,7 +62,7 @@ class Axes(Struct, frozen=True):
         ]
 
     def where(self, x: float) -> str:
-        return f"after {x / NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
+        return f"after {x / _NS:.4g} s" if self.use_elapsed else f"at step {x:.0f}"
 
     def value(self, y: float) -> str:
         return f"{score(self.metric, y) + 0.0:.6g}"

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import assert_never
 
-from msgspec.structs import replace
-
-from trainshed.core.study.spec import ConvexStopping, DecayCurveStopping, MedianStopping, StudySpec
+from trainshed.core.study.spec import DecayCurveStopping, MedianStopping, StudySpec
 from trainshed.studies.port import Curve, StoppingVerdict
 from trainshed.studies.stopping.curves import (
     NO_SINGLE_OBJECTIVE,
@@ -39,7 +37,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
     are over count.
 
     Pure; the same curves give the same verdict. Takes up to about 0.1 s for a hundred curves of a hundred
-    points. Loads numpy only for the rules that need it, so that studies without them do not wait for it.
+    points. Loads numpy only for the rule that needs it, so that studies without it do not wait for it.
     """
     if trial.is_over:
         return go_on("The trial is over.")
@@ -52,7 +50,7 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
     own, finished = plane.line(trial), plane.finished(others)
     if own is None:
         return NOTHING_MEASURED
-    # The best trial so far is stopped by none of them.
+    # The best trial so far is stopped by neither.
     match rule:
         case MedianStopping():
             return _median(plane, own, finished)
@@ -60,19 +58,6 @@ def decide(spec: StudySpec, trial: Curve, others: Sequence[Curve]) -> StoppingVe
             from trainshed.studies.stopping import decay_curve
 
             return decay_curve.should_stop(plane, own, finished)
-        case ConvexStopping():
-            from trainshed.studies.stopping import convex
-
-            verdict = convex.should_stop(rule, plane, own, finished)
-            if not verdict.should_stop:
-                return verdict
-            whole = [curve for curve in others if not curve.stopped_early]
-            stopped = [curve for curve in others if curve.stopped_early and curve.is_over]
-            return replace(
-                verdict,
-                predicted=convex.predicted_final(rule, spec, trial, whole),
-                updated=convex.updated_finals(rule, spec, stopped, whole),
-            )
         case _:
             assert_never(rule)
 
