@@ -19,7 +19,6 @@ from trainshed.core.failure.rules import Action, Match, Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.tables import Ignore, Illegal, Next, Table
-from trainshed.core.reducers import SUPPORT
 from trainshed.runtimes.catalog import nearest
 from trainshed.runtimes.families import FAMILIES
 from trainshed.runtimes.sheet import Minor, format_minor, parse_minor
@@ -56,7 +55,6 @@ def pages() -> Mapping[str, str]:
     """Every page by its name in docs/."""
     return {
         "failure-table.md": failure_table(),
-        "reduction-server.md": reduction_server(),
         "clients-in-jobs.md": clients_in_jobs(),
         "coming-from-vertex.md": coming_from_vertex(),
     }
@@ -131,13 +129,6 @@ def failure_table() -> str:
     return text.replace("<!-- the rows -->\n", table).replace(
         "<!-- attempts -->", str(MAX_ATTEMPTS)
     )
-
-
-def reduction_server() -> str:
-    """The page as it is, the table between its marks made anew."""
-    rows = [(row.program, row.versions, row.route, row.verdict) for row in SUPPORT]
-    table = _table(("program", "versions", "how", "what becomes of it"), rows)
-    return _with_table("reduction-server.md", "support", table)
 
 
 def clients_in_jobs() -> str:

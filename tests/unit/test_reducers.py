@@ -24,7 +24,6 @@ from trainshed.core.names import Api
 from trainshed.core.reducers import (
     IMAGE,
     MACHINE,
-    SUPPORT,
     bandwidth,
     enough,
     warning_for,
@@ -218,18 +217,16 @@ def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
     assert warnings(*workers(4)) == ()
 
 
-def test_every_runtime_family_has_a_row_of_support() -> None:
-    """spec/reduction: a new family must be decided on."""
-    named = [family for row in SUPPORT for family in row.families]
+def test_every_runtime_family_is_decided_on() -> None:
+    """spec/reduction: whether a new one can use reducers."""
     for_programs = {sheet.family for sheet in FAMILIES} - {
         REDUCERS,
         TENSORBOARD.family,
         GSUTIL.family,
     }
-    assert sorted(named) == sorted(for_programs)
-    for row in SUPPORT:
-        assert bool(row.warning) <= bool(row.families)
-        assert row.is_served or not row.families or row.warning
+    assert {family for family in for_programs if not warning_for(frozenset({family}))} == {
+        "pytorch"
+    }
 
 
 def test_one_kind_of_worker_that_may_use_reducers_is_enough() -> None:
@@ -262,28 +259,3 @@ def test_the_guide_has_every_variable_and_its_default() -> None:
             f"`{value}`" if isinstance(value, str) else f"{value:g}" if value < 1e6 else f"{value}"
         )
         assert re.search(rf"\| `{name}` \| {re.escape(shown)} \|", text), name
-
-
-def test_a_misspelt_variable_is_a_warning() -> None:
-    """spec/submit#warnings, spec/reduction#settings: nothing of the Reduction Server's; what it may have
-    meant."""
-    primary, more = workers(4)
-    primary["pythonPackageSpec"]["env"] = [
-        {"name": "TRAINSHED_REDUCTION_MIN_BYTE", "value": "1"},
-        {"name": "TRAINSHED_REDUCTION_MIN_BYTES", "value": "1"},
-        {"name": "TRAINSHED_ELSEWHERE", "value": "1"},
-        {"name": "TRAINSHED_REDUCTION_MODE", "value": "pure"},
-        {"name": "TRAINSHED_REDUCTION_CHUNK_SIZE", "value": "1"},
-        {"name": "TRAINSHED_REDUCTION_COLOUR", "value": "1"},
-    ]
-    assert warnings(primary, more, reducers(4)) == (
-        "Worker pools 0, 1 set TRAINSHED_REDUCTION_MIN_BYTE, which means nothing to the Reduction Server; "
-        "TRAINSHED_REDUCTION_MIN_BYTES may be meant.",
-        "Worker pools 0, 1 set TRAINSHED_REDUCTION_MODE, which means nothing to the Reduction Server; "
-        "TRAINSHED_REDUCTION may be meant.",
-        "Worker pools 0, 1 set TRAINSHED_REDUCTION_CHUNK_SIZE, which means nothing to the Reduction Server; "
-        "TRAINSHED_REDUCTION_CHUNK_BYTES may be meant.",
-        "Worker pools 0, 1 set TRAINSHED_REDUCTION_COLOUR, which means nothing to the Reduction Server; "
-        "the guide on the Reduction Server names all that do.",
-    )
-    assert warnings(primary, more) == ()

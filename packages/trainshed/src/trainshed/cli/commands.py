@@ -70,7 +70,7 @@ _COMMANDS = (
 
 KINDS = (
     *("audit", "curves", "datasets", "experiments", "grants", "machine-types", "models", "nodes"),
-    *("projects", "quotas", "reducer-support", "secrets", "studies", "tokens", "usage"),
+    *("projects", "quotas", "secrets", "studies", "tokens", "usage"),
 )
 """The kinds of `trainshed.cli.resources`, by which `trainshed KIND list` is known."""
 

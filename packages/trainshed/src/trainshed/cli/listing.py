@@ -102,8 +102,8 @@ def list_(
     **where: Unpack[_Where],
 ) -> None:
     """List all things of a KIND: audit (who changed what), datasets, experiments, grants (who has which
-    role), machine-types, models, nodes, projects, quotas, reducer-support (which frameworks can use
-    reducers), secrets, studies, tokens or usage (of people and projects). `trainshed KIND list` is the same.
+    role), machine-types, models, nodes, projects, quotas, secrets, studies, tokens or usage (of
+    people and projects). `trainshed KIND list` is the same.
 
     --format json has all that is known of each. Jobs: trainshed jobs list.
     """

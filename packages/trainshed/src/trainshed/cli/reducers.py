@@ -11,8 +11,7 @@ from trainshed.cli.groups import Group
 def command() -> None:
     """What a job's reducers need in images of your own. Needs no service.
 
-    What they are, and when they help: docs/reduction-server.md. Which frameworks can use them: trainshed list
-    reducer-support.
+    What they are, when they help, and which programs can use them: docs/reduction-server.md.
     """
 
 

@@ -307,21 +307,6 @@ def _machine_types() -> list[Json]:
     ]
 
 
-def _reducer_support() -> list[Json]:
-    from trainshed.core.reducers import SUPPORT
-
-    return [
-        {
-            "program": row.program,
-            "versions": row.versions,
-            "verdict": row.verdict,
-            "route": row.route,
-            "served": row.is_served,
-        }
-        for row in SUPPORT
-    ]
-
-
 _IN_PLACE: Final = {"project": "{project}", "region": "{region}"}
 _CREATED: Final = Field("CREATED", "createTime", _moment)
 _NAME: Final = Field("NAME", "displayName", flexible=True)
@@ -457,17 +442,6 @@ KINDS: Final = {
                 quota.get("used") or quota.get("waiting") or quota.get("limit") != "unlimited"
             ),
             none="Those that are neither set nor used: trainshed quotas list --all",
-        ),
-        Kind(
-            "reducer-support",
-            (
-                Field("PROGRAM", "program"),
-                Field("VERSIONS", "versions"),
-                Field("VERDICT", "verdict"),
-                Field("HOW", "route"),
-            ),
-            id="program",
-            local=_reducer_support,
         ),
         Kind(
             "secrets",

@@ -6,7 +6,7 @@ Owns the public rule of bandwidths. How fast an all-reduce can be with a number 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,12 +81,11 @@ def reducer_warnings(pools: tuple[WorkerPool, ...]) -> tuple[str, ...]:
     count = sum(pool.replica_count for pool in workers)
     if count == 1:
         return (_SINGLE,)
-    unknown = unknown_variables(pool for pool in pools if pool.position <= POOL)
     families = frozenset(pool.program.runtime.family for pool in workers)
     advice = _PAIR if count == 2 else _too_slow(_fleets(workers), _fleets([reducers]))
     if can_only_idle(families):
         advice = ""
-    return tuple(filter(None, (warning_for(families), advice, *unknown)))
+    return tuple(filter(None, (warning_for(families), advice)))
 
 
 def _fleets(pools: list[WorkerPool]) -> list[Fleet] | None:
@@ -164,156 +163,31 @@ def check_variables(pools: Sequence[Section]) -> None:
                     variable.fault("value", f"{fault}.")
 
 
-def unknown_variables(pools: Iterable[WorkerPool]) -> Iterator[str]:
-    """Yield warnings about variables that look like the Reduction Server's and mean nothing to it. `pools`:
-    those that take part in it."""
-    where: dict[str, dict[str, None]] = {}
-    for pool in pools:
-        for name, _ in pool.program.env:
-            if name.startswith(variables.START) and name not in variables.NAMES:
-                where.setdefault(name, {})[str(pool.position)] = None
-    for name, positions in where.items():
-        meant = _meant(name) or "the guide on the Reduction Server names all that do"
-        who = (
-            f"pool {', '.join(positions)} sets"
-            if len(positions) == 1
-            else f"pools {', '.join(positions)} set"
-        )
-        yield f"Worker {who} {name}, which means nothing to the Reduction Server; {meant}."
-
-
-def _meant(name: str) -> str:
-    """Suggest a known variable. Only the end of the name is compared, since the beginning that all names
-    share would make any two of them alike."""
-    import difflib  # Loaded late: an idle service does without it (docs/adr/0083).
-
-    if name == f"{variables.MODE}_MODE":
-        return f"{variables.MODE} may be meant"
-    ends = {known.removeprefix(variables.START): known for known in sorted(variables.NAMES)}
-    close = difflib.get_close_matches(name.removeprefix(variables.START), ends, n=1, cutoff=0.75)
-    return f"{ends[close[0]]} may be meant" if close else ""
-
-
-class Support(Struct, frozen=True):
-    """One kind of program, and what reducers do for it."""
-
-    #: The program, in the words of the documentation.
-    program: str
-    #: The versions of its library for which this holds.
-    versions: str
-    #: How its all-reduce gets to the reducers.
-    route: str
-    #: What it gains.
-    verdict: str
-    is_served: bool
-    #: Runtime families whose programs are of this kind, as far as a job's request tells.
-    families: tuple[str, ...] = ()
-    #: The warning that such a job gets when it is made; "" = it may use its reducers.
-    warning: str = ""
-
-
-_TORCH = "torch 2.7 and newer; tested: 2.13.0"
 _TAKE_IT_OUT = (
     "Worker pool 2 will stay idle; take it out, or train with PyTorch's DistributedDataParallel."
 )
-_ONLY_BY_HAND = (
-    "Only a program that calls trainshed_reduction.allreduce uses them; "
-    "else worker pool 2 stays idle."
+_BY_HAND = (
+    "This runtime does not use reducers by itself. Only a program that calls trainshed_reduction.allreduce "
+    "uses them; else worker pool 2 stays idle."
 )
-
-SUPPORT: tuple[Support, ...] = (
-    Support(
-        "PyTorch DDP, backend gloo",
-        _TORCH,
-        "by itself: an entry point that torch loads",
-        "served",
-        is_served=True,
-        families=("pytorch",),
-    ),
-    Support(
-        "PyTorch DDP, backend nccl",
-        _TORCH,
-        "by itself; GPUs of a machine first among themselves, then through pinned memory",
-        "served",
-        is_served=True,
-    ),
-    Support(
-        "torch.distributed.all_reduce of sums and averages",
-        _TORCH,
-        "by itself, of contiguous tensors of 2 MiB and more",
-        "served; all else native",
-        is_served=True,
-    ),
-    Support(
-        "PyTorch DDP with a line of its own",
-        "torch 2.5 and newer; tested: 2.13.0",
-        "model.register_comm_hook(ReductionState(), allreduce_hook)",
-        "served",
-        is_served=True,
-    ),
-    Support(
-        "PyTorch FSDP, ZeRO",
-        "any",
-        "native: they use reduce-scatter and all-gather",
-        "no gain: reducers serve all-reduce alone",
-        is_served=False,
-    ),
-    Support(
-        "NumPy, any loop that hands over arrays",
-        "Python 3.8 and newer, with NumPy",
-        "trainshed_reduction.allreduce(array)",
-        "served where it is called; no hybrid mode",
-        is_served=True,
-        families=("python", "scikit-learn"),
-        warning=f"This runtime does not use reducers by itself. {_ONLY_BY_HAND}",
-    ),
-    Support(
-        "TensorFlow, JAX, MXNet",
-        "any",
-        "none: their collectives have no plug-in point",
-        "idle: told when the job runs, of TensorFlow's runtimes already when it is made",
-        is_served=False,
-        families=("tensorflow",),
-        warning=f"TensorFlow's collectives have no plug-in point for reducers. {_TAKE_IT_OUT}",
-    ),
-    Support(
-        "XGBoost",
-        "any",
-        "none: its communicator has no plug-in point",
-        "idle: told when the job is made and when it runs",
-        is_served=False,
-        families=("xgboost",),
-        warning=f"XGBoost's communicator has no plug-in point for reducers. {_TAKE_IT_OUT}",
-    ),
-    Support(
-        "Horovod",
-        "any",
-        "none: it talks to MPI, gloo or NCCL itself",
-        "idle: told when the job runs",
-        is_served=False,
-    ),
-    Support(
-        "NCCL or MPI without PyTorch",
-        "any",
-        "none",
-        "idle: told when the job runs",
-        is_served=False,
-    ),
-)
+_WARNINGS = {
+    "pytorch": "",
+    "python": _BY_HAND,
+    "scikit-learn": _BY_HAND,
+    "tensorflow": f"TensorFlow's collectives have no plug-in point for reducers. {_TAKE_IT_OUT}",
+    "xgboost": f"XGBoost's communicator has no plug-in point for reducers. {_TAKE_IT_OUT}",
+}
+"""The warning for a job whose workers run in a runtime of this family; "" = they use reducers. A family that
+is not named (a container image of the user's) may be anything."""
 
 
 def can_only_idle(families: frozenset[str]) -> bool:
     """Whether none of these runtime families can use reducers, not even by a call in the program."""
-    hopeless = {family for row in SUPPORT if _TAKE_IT_OUT in row.warning for family in row.families}
-    return families <= hopeless
+    return all(_WARNINGS.get(family, "").endswith(_TAKE_IT_OUT) for family in families)
 
 
 def warning_for(families: frozenset[str]) -> str:
     """Return the warning for a job whose workers run in these runtime families; "" if one of them may use
-    reducers.
-
-    A family that no row names (a container image of the user's) may be anything.
-    """
-    rows = [next((row for row in SUPPORT if family in row.families), None) for family in families]
-    warnings = [row.warning if row else "" for row in rows]
-    return "" if "" in warnings else " ".join(sorted(set(warnings)))
+    reducers."""
+    warnings = {_WARNINGS.get(family, "") for family in families}
+    return "" if "" in warnings else " ".join(sorted(warnings))

@@ -45,8 +45,8 @@ UNUSED = "unused"
 _UNUSED_TEXT = (
     "This program ended without using the job's reducers: no process of it reported the Reduction Server's "
     "plug-in. It works for PyTorch's torch.distributed and for calls of trainshed_reduction.allreduce, in "
-    "Pythons that have NumPy and the PYTHONPATH that the service sets; `trainshed list reducer-support` says "
-    "more. Take worker pool 2 out of the job if it does without."
+    "Pythons that have NumPy and the PYTHONPATH that the service sets. Take worker pool 2 out of the job if "
+    "it does without."
 )
 
 _FIRST = (1.0, 1.0, 3.0)
