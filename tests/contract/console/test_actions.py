@@ -50,6 +50,25 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
             assert second["resource"].get(part) == first["resource"].get(part)
 
 
+async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what cannot be done it is said why, and the rest is done."""
+    uids = [await submit(house, displayName=f"n{n}") for n in range(2)]
+    form = {"job": " ".join(uids), "query": "state=QUEUED&x=\r\n"}
+    answer = await browser.post("/marked/cancel", **form)
+    assert (answer.status, answer.headers["location"]) == (303, "/?state=QUEUED&x=%0D%0A")
+    first = (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).json
+    await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
+    for what in ("retry", "delete"):
+        answer = await browser.post(f"/marked/{what}", **form)
+        assert answer.status == 400
+        assert "done with 1 of 2 jobs" in text_of(answer) and uids[1] in text_of(answer)
+    assert (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).status == 404
+    assert "n0" in text_of(await browser.get("/"))
+    assert (await browser.post("/marked/sell", **form)).status == 404
+
+
 async def test_a_form_of_too_many_fields_is_refused(house: ConsoleHouse, browser: Browser) -> None:
     headers = [("origin", ADDRESS), *browser.credentials, ("accept", "text/html")]
     form = "&".join(f"f{n}=1" for n in range(600)).encode()
@@ -131,6 +150,8 @@ async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
     await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
         assert (await guest.post(path, kind="kill")).status == 403, path
+    for what in ("cancel", "delete", "retry"):
+        assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{what}", job=uid))
     answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")
     assert answer.status == 403
     assert (await house.call("GET", CUSTOM_JOBS)).status == 200

@@ -12,6 +12,7 @@ from tests.contract.api.house import SECOND, START
 from tests.contract.api.test_curves import logged
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_sessions import JOB
+from tests.people import known
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
@@ -50,15 +51,69 @@ async def test_the_list_is_newest_first_filtered_and_searched(
     assert (await browser.get("/?state=NONSENSE")).status == 400
 
 
+async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """What is narrowed is not counted; other projects' jobs are neither counted nor shown."""
+    big = json.loads(json.dumps(JOB["jobSpec"]))
+    machine = {"machineType": "n1-highmem-8", "acceleratorType": "NVIDIA_TESLA_T4"}
+    big["workerPoolSpecs"][0]["machineSpec"] = {**machine, "acceleratorCount": 2}
+    await submit(house, displayName="big", jobSpec=big, labels={"team": "vision"})
+    house.clock += 7200 * SECOND
+    await submit(house, displayName="zoo", labels={"team": "visionary"})
+    await submit(house, displayName="aardvark")
+    elsewhere = CUSTOM_JOBS.replace("p1", "p2")
+    await house.call("POST", elsewhere, {**JOB, "displayName": "of p2"})
+
+    async def names(query: str) -> list[str]:
+        body = (await browser.get(f"/?project=p1&{query}")).body.decode()
+        return re.findall(r'<a href="/jobs/\d+" title="(.*?) ', body)
+
+    assert "Waiting 3 " in text_of(await browser.get("/?project=p1"))
+    assert "Waiting 4 " in text_of(await browser.get("/"))
+    guest = Browser(house)
+    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
+    seen = text_of(await guest.get("/"))
+    assert "Waiting 1 " in seen and "zoo" not in seen
+    assert "zoo" not in text_of(await guest.get("/?label=team&sort=name"))
+    assert await names("label=team%3Dvision") == await names("machine=T4") == ["big"]
+    assert await names("label=team") == ["zoo", "big"]
+    assert await names("since=1h") == ["aardvark", "zoo"]
+    assert await names("sort=name") == ["aardvark", "big", "zoo"]
+    assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
+    assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
+    assert "label: team" in text_of(await browser.get("/?label=team"))
+    assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [(("0.5", "0.25"), "loss 0.25"), (("0.5", "nan"), "loss NaN"), (("-1e308", "1e308"), "1e+308")],
+)
+async def test_a_row_shows_what_the_job_measures(
+    house: ConsoleHouse, browser: Browser, printed: tuple[str, str], shown: str
+) -> None:
+    uid = await submit(house)
+    name = f"projects/p1/locations/us-central1/customJobs/{uid}"
+    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+    await house.happen(name, JobAdmitted(()), RuntimePrepared(1), started)
+    lines = [(START + n, f"epoch {n} loss: {value}") for n, value in enumerate(printed)]
+    house.write_log(int(uid), "workerpool0-0", *lines)
+    page = await browser.get("/?sort=value")
+    assert shown in text_of(page)
+    line = re.findall(r'<polyline points="(.*?)"', page.body.decode())
+    assert line in ([""], ["0.0,1.0 100.0,19.0"], ["0.0,19.0 100.0,1.0"])
+
+
 async def test_the_list_goes_on_page_by_page(house: ConsoleHouse, browser: Browser) -> None:
     for number in range(60):
         await submit(house, displayName=f"n{number:02}")
     first = (await browser.get("/")).body.decode()
-    assert first.count("data-row") - 1 == 50
+    assert first.count("data-row") - 1 == 30
     following = re.search(r'hx-get="([^"]+)"', first)
     assert following is not None
     rest = (await browser.get(following[1].replace("&amp;", "&"))).body.decode()
-    assert rest.count("data-row") == 10
+    assert rest.count("data-row") == 30
     assert "<html" not in rest
     assert "hx-get" not in rest
 

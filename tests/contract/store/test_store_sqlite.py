@@ -72,6 +72,9 @@ def statements() -> list[tuple[str, str]]:
     ]
 
 
+COUNTS = ["SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN (subquery-1)"]
+
+
 @pytest.mark.parametrize(("name", "sql"), statements())
 def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> None:
     """spec/invariants#finished-jobs: the cost of a call does not depend on how many finished jobs are
@@ -91,6 +94,8 @@ def test_no_statement_reads_all_jobs(tmp_path: Path, name: str, sql: str) -> Non
         "jobs.load_all_intents": ["SCAN intents"],
         "jobs.append_cancel": ["SCAN CONSTANT ROW"],
         "reader.jobs_by_uids": ["SCAN wanted VIRTUAL TABLE INDEX 1:"],
+        # The states.
+        **{f"reader.{name}": COUNTS for name in ("counts", "counts_of_project")},
         "reader.drained_nodes": ["SCAN drained_nodes"],
         # Those that have the id, one for each project that chose it; and the projects of who asks.
         "reader.find": [

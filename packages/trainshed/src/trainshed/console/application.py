@@ -457,10 +457,14 @@ class ConsoleApplication:
 
 
 async def _form(call: Request, most: int) -> dict[str, str]:
-    """Return the fields of a form. Raises Refused, BodyTooLarge."""
+    """Return the fields of a form; the values of one that comes several times are separated by spaces. Raises
+    Refused, BodyTooLarge."""
     text = (await call.body(most)).decode("utf-8", "replace")
+    form: dict[str, str] = {}
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS))
+        for name, value in parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS):
+            form[name] = f"{form[name]} {value}" if name in form else value
+        return form
     except ValueError:
         raise Refused(
             StatusCode.INVALID_ARGUMENT, f"A form has at most {_FIELDS} fields; this one has more."

@@ -14,18 +14,9 @@ from trainshed.wire.trainshed_v1.record import Record
 
 FIRST_SEGMENTS: Final = frozenset(
     {
-        *("", "assets", "buckets", "datasets", "events", "experiments", "jobs", "login", "logout"),
-        *(
-            "models",
-            "nodes",
-            "queue",
-            "quotas",
-            "settings",
-            "signed-in",
-            "studies",
-            "submit",
-            "team",
-        ),
+        *("", "assets", "buckets", "compare", "datasets", "events", "experiments", "jobs", "login"),
+        *("logout", "logs", "marked", "models", "nodes", "overview", "queue", "quotas", "settings"),
+        *("signed-in", "studies", "submit", "team"),
     }
 )
 """First segments of the paths that belong to the console."""

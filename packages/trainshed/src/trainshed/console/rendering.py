@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -157,6 +157,7 @@ def environment() -> "Environment":
         "number": number_text,
         "id": id_of,
         "q": _quoted,
+        "spark": spark,
         "folder": folder_address,
     }
     names = cast(dict[str, Any], made.globals)
@@ -290,6 +291,18 @@ def number_text(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
+
+
+def spark(values: Sequence[float | str]) -> str:
+    """Return the points of a line through values, 100 wide and 20 high; "" for fewer than two numbers."""
+    numbers = [value for value in values if isinstance(value, float | int)]
+    if len(numbers) < 2:
+        return ""
+    # Halves, because the span of two doubles may be none.
+    low, high = min(numbers) / 2, max(numbers) / 2
+    places = [(value / 2 - low) / (high - low) if high > low else 0.5 for value in numbers]
+    step = 100 / (len(numbers) - 1)
+    return " ".join(f"{at * step:.1f},{19 - 18 * place:.1f}" for at, place in enumerate(places))
 
 
 def curve_data(lines: Mapping[str, Mapping[float, float | str]], label: str) -> str:

@@ -52,6 +52,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
 ACTIONS: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/jobs/{job}/cancel"): job.cancel,
     ("POST", "/jobs/{job}/retry"): job.retry,
+    ("POST", "/marked/{does}"): job.marked,
     ("POST", "/jobs/{job}/drills"): drills.order,
     ("POST", "/submit"): submit.create,
     ("POST", "/submit/check"): submit.check,

@@ -35,8 +35,8 @@ _PAIR: Final = re.compile(
 )
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
 _MOST_SERIES: Final = 16
-_MOST_POINTS: Final = 400
-"""Of one series; with more, every other one is forgotten."""
+_ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "samples per second")
+"""What is no result of the training."""
 
 
 class Point(Struct, frozen=True):
@@ -62,10 +62,11 @@ class Series(Struct):
 
 
 class Measures:
-    """Takes the lines of a program in their order. Its memory is bounded: 16 series of 400 points each.
-    `was_restarted`: the program was started again on the way."""
+    """Takes the lines of a program in their order. Its memory is bounded: 16 series of `most` points each;
+    with more, every other point is forgotten. `was_restarted`: the program was started again on the way."""
 
-    def __init__(self, *, was_restarted: bool = False) -> None:
+    def __init__(self, *, most: int = 400, was_restarted: bool = False) -> None:
+        self._most = most
         self._was_restarted = was_restarted
         self._series: dict[tuple[str, str], Series] = {}
         self._epoch: float | None = None
@@ -126,8 +127,13 @@ class Measures:
                 points[:] = [replace(known, step=number) for number, known in enumerate(points)]
             point = replace(point, step=points[-1].step + 1 if points else 0)
         points.append(point)
-        if len(points) > _MOST_POINTS:
+        if len(points) > self._most:
             del points[1:-1:2]
+
+
+def rank(measure: str) -> tuple[bool, bool, str]:
+    """Return what measures are ordered by: loss comes first, what is no result of the training last."""
+    return measure in _ASIDE, "loss" not in measure, measure
 
 
 def measured(line: str) -> Iterator[tuple[str, str, float]]:

@@ -4,7 +4,7 @@ Contract suite: tests/contract/store. Every write is durable when its call retur
 transaction open beyond its own statements.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar, cast
@@ -268,6 +268,11 @@ class Reader(Protocol):
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
         """Return the newest job with this job_id in these projects (none are given: in any) and any API, and
         its etag. Raises NotFound."""
+        ...
+
+    async def counts(self, project_id: str, states: Sequence[str], most: int) -> Mapping[str, int]:
+        """Return how many works that clients made are in these states, of each at most `most`; `project_id`
+        "": in all projects."""
         ...
 
     async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:

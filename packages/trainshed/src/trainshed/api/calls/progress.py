@@ -24,6 +24,10 @@ _MOST_TRACKED: Final = 4096
 """Most jobs whose progress is remembered: some 20 kB each."""
 _MOST_MEASURED: Final = 100
 """Most jobs whose measures are remembered: some 800 kB each at most."""
+TREND: Final = 32
+"""Most points of a measure in a list of jobs."""
+_MOST_TRENDS: Final = 1000
+"""Most jobs of which these are remembered: some 60 kB each at most."""
 _WHOLE: Final = 1 << 20
 """Bytes of a log of which all is read for its measures: an epoch may be named only once, long before them."""
 _AT_ONCE: Final = 8_000
@@ -51,6 +55,8 @@ class Followed(Struct, Generic[T]):
     place: Place = field(default_factory=Place)
     #: The last line that was read; "" = none yet.
     last_line: str = ""
+    #: The job was over before its log was read: nothing more comes.
+    is_whole: bool = False
     #: Held during a look.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -70,6 +76,8 @@ class LogBook(Generic[T]):
         replica = _primary(job)
         followed = self._of(job, replica)
         async with followed.lock:
+            if followed.is_whole:
+                return followed
             source = StreamSource(job.uid, followed.attempt, replica.id)
             sample = await logs.sampled(source, followed.place, self._whole)
             followed.place = sample.place
@@ -78,6 +86,7 @@ class LogBook(Generic[T]):
                 await asyncio.to_thread(_feed, followed.taker, sample)
             else:
                 _feed(followed.taker, sample)
+            followed.is_whole = job.state.is_final
         return followed
 
     def _of(self, job: Job, replica: Replica) -> Followed[T]:
@@ -111,6 +120,13 @@ def measures_book() -> LogBook[Measures]:
     """Return the book of what programs print of what they measure."""
     return LogBook(
         lambda _, replica: Measures(was_restarted=replica.incarnation > 1), _MOST_MEASURED, _WHOLE
+    )
+
+
+def trends_book() -> LogBook[Measures]:
+    """Return the book of the same in so few points that many jobs are remembered, for lists."""
+    return LogBook(
+        lambda _, replica: Measures(most=TREND, was_restarted=replica.incarnation > 1), _MOST_TRENDS
     )
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from trainshed.access.book import AccessBook
 from trainshed.access.principals import Bearer, Principal
 from trainshed.access.sealing import Sealer
-from trainshed.api.calls.progress import LogBook, measures_book, progress_book
+from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
 from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.api.calls.view_links import ViewLinks
@@ -417,6 +417,8 @@ class Services(Struct, frozen=True):
     progress: LogBook[Tracker] = field(default_factory=progress_book)
     #: What their programs have printed of their measures.
     measures: LogBook[Measures] = field(default_factory=measures_book)
+    #: The same for lists, in few points.
+    trends: LogBook[Measures] = field(default_factory=trends_book)
     #: Log lines that were read a moment ago, for others who follow the same log.
     recent_texts: RecentTexts = field(default_factory=RecentTexts)
     #: The operations that callers of `v1beta1` were given, for all transports.

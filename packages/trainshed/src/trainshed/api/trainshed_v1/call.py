@@ -6,17 +6,22 @@ of the JSON: `drills[0].atLine`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from msgspec import Struct, field
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
+from trainshed.api.filters.matching import moment
+from trainshed.api.filters.syntax import FilterError
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
 _LARGEST = 10.0**15
 """Up to here all whole numbers are exact as doubles."""
+LAST_MOMENT: Final = 2**63 - 1
+"""The last one that the store can compare with."""
 _NAMED = 3
 """Most suggestions for a misspelled name."""
 
@@ -211,6 +216,14 @@ class JsonCall(Struct, frozen=True):
         if not text.isdecimal() or len(text) > 9:
             raise InvalidRequest((Violation(name, f"{text!r} is not a whole number."),))
         return int(text)
+
+    def moment(self, name: str) -> Nanos:
+        """Return a parameter's time in ns since the epoch; 0 if it was not given. Raises InvalidRequest."""
+        text = self.parameter(name)
+        try:
+            return Nanos(max(0, min(moment(text), LAST_MOMENT)) if text else 0)
+        except FilterError as wrong:
+            raise InvalidRequest((Violation(name, str(wrong)),)) from None
 
     def flag(self, name: str) -> bool:
         """Whether the parameter was given as `true`, `1`, or without a value. Raises InvalidRequest."""

@@ -98,10 +98,11 @@ def _view(job: Job, series: CurveSeries, points: Sequence[Point]) -> records.Job
 
 
 def _point(step: float, at: Nanos, value: float | bytes) -> records.CurvePoint:
-    return records.CurvePoint(step=step, at=text_micros(at), value=_number(value))
+    return records.CurvePoint(step=step, at=text_micros(at), value=number(value))
 
 
-def _number(value: float | bytes) -> float | str:
+def number(value: float | bytes) -> float | str:
+    """Return a value as records have it: numbers that JSON does not know as text."""
     assert isinstance(value, float)
     if math.isnan(value):
         return "NaN"

@@ -1,7 +1,7 @@
 """What clients create in both APIs: list, describe, timeline, cancel, delete; and the status of the
 service."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
@@ -22,9 +22,9 @@ from trainshed.api.resources.jobs import (
     with_links,
 )
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
-from trainshed.api.trainshed_v1.progress import glance, progress_of
+from trainshed.api.trainshed_v1.progress import glance, progress_of, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
@@ -37,9 +37,19 @@ from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
+from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.lag import Lag
-from trainshed.store.conditions import PERSON, Column, Condition, Either, Equal, Every, Labelled
+from trainshed.store.conditions import (
+    PERSON,
+    Column,
+    Condition,
+    Created,
+    Either,
+    Equal,
+    Every,
+    Labelled,
+)
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
@@ -50,6 +60,8 @@ _ALL_PROJECTS: Final = "-"
 _ME: Final = "me"
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 500
+_MOST_COUNTED: Final = 1000
+_MOST_LABELS: Final = 8
 
 
 async def status(call: JsonCall) -> records.Status:
@@ -116,14 +128,20 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
-    /trainshed/v1/jobs?project=P[&state=S][&user=U][&search=TEXT][&displayName=N][&glance=true][&limit=N][&pageToken=T]`:
+    /trainshed/v1/jobs?project=P[&state=S][&user=U][&label=K=V][&machine=TEXT][&since=TIME][&search=TEXT][&displayName=N][&limit=N][&pageToken=T]`:
     list what clients made, newest first; `project=-`: of all projects.
 
-    `state`: one or several. `user`: whose, by the address; `me`: the caller's. `search`: words in the display
-    name, the id or a label. `displayName`: exactly this name, of any age at the same cost. `glance`: tell
-    what each does at the moment. `?parent=NAME` in place of the project lists what a tuning job or pipeline
-    made: the jobs of its trials, or its job.
+    `state`: one or several. `user`: whose, by the address; `me`: the caller's. `label`: with this label, `K`
+    with any value of it; may be repeated. `machine`: a text in the type of a machine or accelerator. `since`:
+    created at this time or later. `search`: words in the display name, the id or a label. `displayName`:
+    exactly this name, of any age at the same cost. `&glance=true`: tell what each does at the moment;
+    `&trend=true`: what it measures; `&counts=true`: how many there are in each state, whatever else is asked
+    for. `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its
+    trials, or its job.
     """
+    since = call.moment("since")
+    labels = [key.partition("=") for key in call.query.get("label", ())][:_MOST_LABELS]
+    machine = call.parameter("machine").lower()
     states = frozenset(map(_state, call.texts("state")))
     words = call.parameter("search").lower().split()
     display_name = call.parameter("displayName")
@@ -138,21 +156,25 @@ async def list_(call: JsonCall) -> records.JobList:
             (not states or views.state(work) in states)
             and (not display_name or work.display_name == display_name)
             and (not user or person_of(work.creator) == user)
+            and work.created >= since
+            and all(_is_labelled(work, label) for label in labels)
+            and (not machine or _runs_on(work, machine))
             and all(_mentions(work, word) for word in words)
         )
 
     # What the token of a page is bound to, besides whose jobs are listed.
-    bound = (",".join(sorted(states)), call.parameter("search"), display_name, user)
+    bound = (
+        *(",".join(sorted(states)), call.parameter("search"), display_name, user, machine),
+        *(str(since), *map("".join, labels)),
+    )
     if parent := call.parameter("parent"):
         return await _list_below(call, parent, passes, size, bound)
     project = _project(call.parameter("project"))
+    where = _stored_as(states, display_name, user, labels, since)
     page = await list_jobs(
         call.services.reader,
         JobQuery(project, None, None, limit=size),
-        JobFilter(
-            passes if states or words or display_name or user else everything,
-            _stored_as(states, display_name, user),
-        ),
+        JobFilter(passes if where or words or machine else everything, where),
         token=call.parameter("pageToken"),
         question=(project, *bound),
     )
@@ -162,10 +184,15 @@ async def list_(call: JsonCall) -> records.JobList:
             structs.replace(view, glance=await glance(call.services, job, etag))
             for view, (job, etag) in zip(shown, page.jobs, strict=True)
         ]
-    return records.JobList(
-        jobs=tuple(shown),
-        next_page_token=page.next_token,
-    )
+    if call.flag("trend"):
+        shown = [
+            structs.replace(view, trend=await trend(call.services, job))
+            for view, (job, _) in zip(shown, page.jobs, strict=True)
+        ]
+    counts = UNSET
+    if call.flag("counts"):
+        counts = await call.services.reader.counts(project, tuple(JobState), _MOST_COUNTED)
+    return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
 async def _list_below(
@@ -249,9 +276,15 @@ def _project(text: str) -> str:
     return ProjectName.parse(f"projects/{text}", field="project").project_id
 
 
-def _stored_as(states: Collection[JobState], display_name: str, user: str) -> Condition | None:
-    """Return the store's condition for works in one of these states, with this display name, of this person;
-    no states, or "": any."""
+def _stored_as(
+    states: Collection[JobState],
+    display_name: str,
+    user: str,
+    labels: Iterable[tuple[str, str, str]],
+    since: Nanos,
+) -> Condition | None:
+    """Return the store's condition for works in one of these states, with this display name, of this person,
+    with these labels (key, "=", value; without "=": any value), created since then; no states, or "": any."""
     conditions: list[Condition] = []
     if states:
         conditions.append(Either(tuple(views.stored_as(state) for state in sorted(states))))
@@ -259,6 +292,9 @@ def _stored_as(states: Collection[JobState], display_name: str, user: str) -> Co
         conditions.append(Equal(Column.DISPLAY_NAME, display_name))
     if user:
         conditions.append(Labelled(PERSON, user))
+    conditions += [Labelled(key, value if equals else None) for key, equals, value in labels]
+    if since:
+        conditions.append(Created(since, LAST_MOMENT))
     return Every(tuple(conditions)) if conditions else None
 
 
@@ -269,6 +305,15 @@ def _mentions(work: Work, word: str) -> bool:
         or word in work.name.job_id.lower()
         or any(word in f"{key}={value}".lower() for key, value in work.labels)
     )
+
+
+def _is_labelled(work: Work, label: tuple[str, str, str]) -> bool:
+    key, equals, value = label
+    return any(key == own and (not equals or value == of) for own, of in work.labels)
+
+
+def _runs_on(work: Work, machine: str) -> bool:
+    return any(machine in kind.lower() for kinds in views.machines(work) for kind in kinds)
 
 
 def _state(text: str) -> JobState:

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import FilterError
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
@@ -46,7 +44,7 @@ async def page(call: JsonCall) -> records.LogPage:
     passes = _filter(call)
     replicas = chosen_replicas(job, job.spec, call.texts("replica"))
     before, after = _place(call, "before"), _place(call, "after")
-    start = _start(call)
+    start = call.moment("from")
     forwards = after is not None or bool(start)
     # The log of a running job is read up to a moment ago, because later lines may still be on their way.
     end = None if job.state.is_final else call.services.now() - _SETTLED
@@ -139,13 +137,3 @@ def _place(call: JsonCall, name: str) -> LogCursor | None:
         return LogCursor.parse(text)
     except ValueError as wrong:
         raise InvalidRequest((Violation(name, str(wrong)),)) from None
-
-
-def _start(call: JsonCall) -> int:
-    text = call.parameter("from")
-    if not text:
-        return 0
-    try:
-        return moment(text)
-    except FilterError as wrong:
-        raise InvalidRequest((Violation("from", str(wrong)),)) from None

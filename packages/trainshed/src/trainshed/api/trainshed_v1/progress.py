@@ -1,14 +1,19 @@
 """Tells how far a job is, for how long it will still run, and in one line what it does at the moment."""
 
+import math
 from typing import Final, assert_never
+
+from msgspec import UNSET, UnsetType
 
 from trainshed.api.calls.services import Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.curves import number
 from trainshed.api.trainshed_v1.describing import seen, waits_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.progress import Estimate
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -83,6 +88,22 @@ async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
         progress=estimate.text,
         remaining_seconds=seconds(estimate.remaining),
     )
+
+
+async def trend(services: Services, work: Work) -> records.Trend | UnsetType:
+    """Return what a work measures: what its program prints, else what it logs in event files."""
+    if not isinstance(work, Job) or not work.started:
+        return UNSET
+    known = await services.trends.look(services.logs, work)
+    if printed := known.taker.series:
+        shown = min(printed, key=lambda series: (rank(series.measure), series.part))
+        values = tuple([number(point.value) for point in shown.points])
+        return records.Trend(measure=shown.measure, values=values)
+    if logged := await services.curves.series(work.uid):
+        curve = min(logged, key=lambda curve: (rank(split_name(curve.tag)[0]), curve.run))
+        last = math.nan if curve.value is None else curve.value
+        return records.Trend(measure=curve.tag[:_LONGEST], values=(number(last),))
+    return UNSET
 
 
 def _of_trials(work: TuningJob, waits: str) -> records.Glance:

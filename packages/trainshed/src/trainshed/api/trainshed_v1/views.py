@@ -1,5 +1,6 @@
 """Converts jobs, tuning jobs, pipelines, timelines and log lines to the records of `/trainshed/v1`."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
@@ -48,7 +49,8 @@ _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
 
 
 def summary(job: Work) -> records.JobSummary:
-    parent = None if isinstance(job, Pipeline) else job.parent
+    parent, outcome = (None, None) if isinstance(job, Pipeline) else (job.parent, job.outcome)
+    of_types, accelerators = machines(job)
     return records.JobSummary(
         name=str(job.name),
         api=job.name.api.value,
@@ -66,10 +68,25 @@ def summary(job: Work) -> records.JobSummary:
         end_time=text_micros(job.ended),
         update_time=text_micros(job.updated),
         labels=dict(job.labels),
+        rule=outcome.rule if outcome else "",
+        machines=of_types,
+        accelerators=accelerators,
         error=records.JobError(code=job.error.code, message=job.error.message)
         if job.error is not None
         else UNSET,
     )
+
+
+def machines(work: Work) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return how many machines and accelerators of each type a work asked for; of a tuning job, each trial;
+    of a pipeline none, since its job has them."""
+    types, devices = Counter[str](), Counter[str]()
+    if not isinstance(work, Pipeline):
+        for pool in (work.spec if isinstance(work, Job) else work.spec.trial).pools:
+            types[pool.machine.type] += pool.replica_count
+            if accelerators := pool.machine.accelerators:
+                devices[accelerators.type] += accelerators.count * pool.replica_count
+    return types, devices
 
 
 def state(work: Work) -> JobState:
@@ -97,7 +114,6 @@ def description(
     outcome = None if isinstance(work, Pipeline) else work.outcome
     return records.JobDescription(
         **structs.asdict(summary(work)),
-        rule=outcome.rule if outcome else "",
         waiting=waiting_view(waiting, position) if waiting else None,
         waits=tuple(waits),
         failure=_failure(work, outcome),

@@ -2,8 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 from msgspec import UNSET, Struct
 
@@ -13,7 +14,7 @@ from trainshed.console.rendering import curve_data, epoch, id_of
 from trainshed.console.visits import Part, View, Visit, job_path, of_job, redirect
 from trainshed.core.copies import api_of, collection_of, copy_of
 from trainshed.core.names import Api, JobUid
-from trainshed.core.printed_measures import split_name
+from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Requested, requested
 from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
@@ -49,8 +50,6 @@ _POINTS: Final = 400
 _CHARTS: Final = 8
 _LINES: Final = 8
 """Most lines of a chart."""
-_ASIDE: Final = ("lr", "learning rate", "grad norm", "epoch", "runtime", "samples per second")
-"""What is drawn last."""
 
 
 async def describe(visit: Visit, job: str = "") -> JobDescription:
@@ -183,8 +182,8 @@ def _curve_charts(curves: JobCurves) -> tuple[Chart, ...]:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             by_measure.setdefault(measure or curve.tag, {})[where] = curve
-    names = sorted(by_measure, key=lambda name: (name in _ASIDE, "loss" not in name, name))
-    return tuple([_curve_chart(name, by_measure[name]) for name in names[:_CHARTS]])
+    names = sorted(by_measure, key=rank)[:_CHARTS]
+    return tuple([_curve_chart(name, by_measure[name]) for name in names])
 
 
 def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
@@ -286,7 +285,12 @@ def _cluster(ran: Launch) -> str:
 
 async def retry(visit: Visit) -> Response:
     """`POST /jobs/J/retry`: submit a copy of a job that failed, expired or was cancelled. Raises Refused."""
-    job = await describe(visit)
+    return redirect(await _again(visit, visit.variables["job"]))
+
+
+async def _again(visit: Visit, target: str) -> str:
+    """Submit a copy of a job that did not succeed, and return the path of its page. Raises Refused."""
+    job = await describe(visit, target)
     if job.state not in FINAL or job.state == "SUCCEEDED":
         raise Refused(
             StatusCode.FAILED_PRECONDITION,
@@ -299,15 +303,16 @@ async def retry(visit: Visit) -> Response:
     return await create_job(visit, body, job.project, region)
 
 
-async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Response:
-    """Create a job of the JSON that its API's create method takes, and go to its page. Raises Refused."""
+async def create_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> str:
+    """Create a job of the JSON that its API's create method takes, and return the path of its page. Raises
+    Refused."""
     api = api_of(body)
     path = collection_of(api, body, project, region)
     made = await visit.backend.call(visit.principal, "POST", path, json.dumps(body).encode())
     if api is Api.ML:
         described = await describe(visit, f"projects/{project}/jobs/{made['jobId']}")
-        return redirect(job_path(described.uid))
-    return redirect(job_path(id_of(str(made["name"]))))
+        return job_path(described.uid)
+    return job_path(id_of(str(made["name"])))
 
 
 async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: str) -> Explanation:
@@ -321,5 +326,39 @@ async def explain_job(visit: Visit, body: dict[str, Any], project: str, region: 
 async def cancel(visit: Visit) -> Response:
     """`POST /jobs/J/cancel`: cancel the job, and show its page. Raises Refused."""
     target = visit.variables["job"]
-    await visit.do("POST", of_job(target, ":cancel"))
+    await _cancelled(visit, target)
     return redirect(job_path(target))
+
+
+async def _cancelled(visit: Visit, target: str) -> object:
+    return await visit.do("POST", of_job(target, ":cancel"))
+
+
+async def _deleted(visit: Visit, target: str) -> object:
+    return await visit.do("DELETE", of_job(target))
+
+
+_MARKED: Final[Mapping[str, Callable[[Visit, str], Awaitable[object]]]] = {
+    "cancel": _cancelled,
+    "delete": _deleted,
+    "retry": _again,
+}
+
+
+async def marked(visit: Visit) -> Response:
+    """`POST /marked/D`: cancel, delete or retry (D) the jobs that the form names, and go back to the list.
+    Raises Refused, which says of which jobs it was not done, and why."""
+    does = _MARKED.get(visit.variables["does"])
+    if does is None:
+        raise Refused(StatusCode.NOT_FOUND, "Marked jobs are cancelled, deleted or retried.")
+    targets = visit.form.get("job", "").split()
+    faults: list[str] = []
+    for target in targets:
+        try:
+            await does(visit, target)
+        except Refused as refused:
+            faults.append(str(refused))
+    if faults:
+        done = f"It was done with {len(targets) - len(faults)} of {len(targets)} jobs."
+        raise Refused(StatusCode.FAILED_PRECONDITION, "\n".join((done, *faults)))
+    return redirect(f"/?{urlencode(parse_qsl(visit.form.get('query', '')))}")

@@ -1,13 +1,17 @@
 """The list of jobs of both APIs, newest first, and the texts that show a job in a row."""
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from msgspec import UNSET
 
 from trainshed.console.backend import Facts
-from trainshed.console.rendering import epoch
+from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 
-_PAGE: Final = 50
+_PAGE: Final = 30
 """Rows that are loaded at a time."""
 _MOST: Final = 300
 """Maximum rows that are kept up to date, however far the list was scrolled."""
@@ -15,6 +19,14 @@ _BEFORE: Final = 3
 """Lines before a traceback that are shown with it."""
 _LAST: Final = 20
 """Last lines that are shown of a program without a traceback."""
+_SORTED: Final = 200
+"""Newest jobs that are sorted by another column than their age."""
+_COUNTED: Final = 1000
+"""Up to this number the API counts jobs in a state."""
+AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
+"""The spans of time by which jobs are chosen, with their names."""
+NARROWING: Final = ("user", "project", "label", "machine", "since", "search")
+"""Parameters of the address that narrow the list, besides the state."""
 FILTERS: Final = (
     ("", "All"),
     ("RUNNING", "Running"),
@@ -26,37 +38,44 @@ FILTERS: Final = (
 
 
 async def page(visit: Visit) -> View:
-    """`/` and `/jobs`: the jobs, filtered by state and a search. Further rows load on scrolling."""
-    token = visit.query("page")
+    """`/` and `/jobs`: the jobs, narrowed and sorted as the address says. Further rows load on scrolling."""
+    token, order = visit.query("page"), visit.query("sort")
+    column = order.removeprefix("-") if order.removeprefix("-") in _COLUMNS else ""
+    narrowing = {name: visit.query(name) for name in NARROWING if visit.query(name)}
+    rows_shown = str(_SORTED if column else _PAGE if token else _shown(visit.query("rows")))
     listed = await visit.get(
         JobList,
         "jobs",
-        project=visit.project,
+        **narrowing
+        | {"project": visit.project, "search": visit.query("search")[:200], "since": since(visit)},
         state=visit.query("state"),
-        user=visit.query("user"),
-        search=visit.query("search")[:200],
         glance="true",
-        limit=str(_PAGE if token else _shown(visit.query("rows"))),
+        trend="true",
+        counts="" if token or narrowing.keys() - {"project"} else "true",
+        limit=rows_shown,
         pageToken=token,
     )
+    jobs: Sequence[JobSummary] = listed.jobs
+    if column:
+        jobs = ordered(jobs, _COLUMNS[column], descends=order.startswith("-"))
     own = visit.principal.email
     rows = {
-        f"job-{job.uid}": Part(
-            "_job_row.html", {"job": job, "by": job.user if job.user != own else "", **row(job)}
-        )
-        for job in listed.jobs
+        f"job-{job.uid}": Part("_job_row.html", {"job": job, "own": own, **row(job)})
+        for job in jobs
     }
-    further = visit.next_page(listed.next_page_token)
-    is_filtered = any(visit.query(name) for name in ("state", "user", "search"))
+    further = "" if column else visit.next_page(listed.next_page_token)
+    is_filtered = bool(narrowing.keys() - {"project"} or visit.query("state"))
     return View(
         "Jobs",
         "_job_rows.html" if token else "jobs.html",
         {
             "jobs": listed.jobs,
-            "filters": FILTERS,
+            "filters": [(value, label, _counted(listed, value)) for value, label in FILTERS],
+            "narrowing": narrowing,
+            "ages": AGES,
+            "order": order if column else "",
+            "is_cut": bool(column and listed.next_page_token),
             "is_filtered": is_filtered,
-            "is_shared": bool(visit.query("user"))
-            or any(job.user not in ("", own) for job in listed.jobs),
             # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
             # (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
@@ -65,7 +84,7 @@ async def page(visit: Visit) -> View:
         },
         parts=rows,
         lists={"jobs": tuple(rows)},
-        whole=frozenset({"jobs"}) if not listed.next_page_token else frozenset[str](),
+        whole=frozenset({"jobs"}) if column or not listed.next_page_token else frozenset[str](),
         lives=not token,
         place="jobs",
     )
@@ -77,13 +96,46 @@ def _shown(rows: str) -> int:
     return min(max(int(rows), _PAGE), _MOST) if is_number else _PAGE
 
 
+def since(visit: Visit) -> str:
+    """Return when the span of time that the address names began; "" if it names none."""
+    text = visit.query("since")
+    if text not in AGES:
+        return ""
+    unit = {"h": "hours", "d": "days"}[text[-1]]
+    at = datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(**{unit: int(text[:-1])})
+    return at.isoformat()
+
+
+def _counted(listed: JobList, states: str) -> str:
+    """Return how many jobs are in one of these states, as text; "" = it was not counted."""
+    if listed.counts is UNSET or not states:
+        return ""
+    counts = [listed.counts.get(state, 0) for state in states.split(",")]
+    return f"{sum(counts):,}" + ("+" if max(counts) >= _COUNTED else "")
+
+
+def ordered(
+    jobs: Sequence[JobSummary], key: Callable[[JobSummary], Any], *, descends: bool
+) -> list[JobSummary]:
+    """Return the jobs sorted by a column; those that have nothing there come last."""
+    there = [job for job in jobs if key(job) not in (None, "")]
+    rest = [job for job in jobs if key(job) in (None, "")]
+    return sorted(there, key=key, reverse=descends) + rest
+
+
+def _value(job: JobSummary) -> float | None:
+    """Return the newest value that a job measured; None = none, or no number."""
+    last = job.trend.values[-1] if job.trend else None
+    return last if isinstance(last, float) else None
+
+
 def row(job: JobSummary) -> dict[str, object]:
     """Return what a row shows besides the job's own fields."""
     glance = job.glance if job.glance else None
     error = job.error.message if job.error else ""
     return {
         "glance": glance,
-        "title": job.display_name or job.job_id,
+        "title": clean(job.display_name or job.job_id),
         "said": first_line(error),
         "began": epoch(job.create_time),
         "lasted": lasted(job),
@@ -95,6 +147,17 @@ def lasted(job: JobSummary) -> float | None:
     if not (job.end_time and job.start_time):
         return None
     return epoch(job.end_time) - epoch(job.start_time)
+
+
+_COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
+    "state": lambda job: job.state,
+    "name": lambda job: (job.display_name or job.job_id).lower(),
+    "who": lambda job: job.user,
+    "machine": lambda job: (sum(job.accelerators.values()), sum(job.machines.values())),
+    "value": _value,
+    "age": lambda job: -epoch(job.create_time),
+    "took": lasted,
+}
 
 
 def telling(tail: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, field
 
 from trainshed.console.pages.job import create_job, describe, explain_job
-from trainshed.console.visits import View, Visit
+from trainshed.console.visits import View, Visit, redirect
 from trainshed.core.copies import api_of, copy_of, is_pipeline
 from trainshed.core.names import Api
 from trainshed.core.snippets import SnippetForm, snippet
@@ -110,7 +110,7 @@ async def _create(
     if body is None:
         return await form(visit, visit.form, status=400)
     try:
-        return await create_job(visit, body, *visit.place)
+        return redirect(await create_job(visit, body, *visit.place))
     except Refused as refused:
         return await form(visit, visit.form, status=400, refused=refused)
 

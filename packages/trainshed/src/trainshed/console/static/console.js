@@ -44,6 +44,7 @@ const put = (id, html) => {
   const kept = [...old.querySelectorAll("details")].map((d) => d.open);
   [...fresh.querySelectorAll("details")].forEach((d, i) => { if (i in kept) d.open = kept[i]; });
   const scrolled = [...old.querySelectorAll(SCROLLS)].map((el) => [el.scrollLeft, el.scrollTop]);
+  for (const box of old.querySelectorAll("[name=job]:checked")) for (const same of fresh.querySelectorAll("[name=job]")) same.checked ||= same.value === box.value;
   if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
   const focused = old.contains(document.activeElement) && document.activeElement;
   const way = focused && (focused.getAttribute("href") || focused.name);
@@ -253,6 +254,11 @@ document.addEventListener("input", (e) => {
   if (!form) return;
   clearTimeout(typing);
   typing = setTimeout(() => form.requestSubmit(), 500);
+});
+
+// What was left empty does not stand in the address.
+document.addEventListener("formdata", (e) => {
+  if (e.target.method === "get") for (const [name, value] of [...e.formData]) if (value === "") e.formData.delete(name);
 });
 
 // Rows that were loaded by scrolling are kept up to date as well.

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
@@ -88,6 +88,11 @@ class SqliteReader:
             return Matches(_records(connection, page.uids), page.went_to)
 
         return await self._snapshots.aside(read)
+
+    async def counts(self, project_id: str, states: Sequence[str], most: int) -> Mapping[str, int]:
+        parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
+        name = "counts_of_project" if project_id else "counts"
+        return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
     async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:

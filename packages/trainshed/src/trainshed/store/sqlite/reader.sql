@@ -29,6 +29,18 @@ WHERE jobs.job_id = :job_id
   AND (:projects = '[]' OR jobs.project_id IN (SELECT value FROM json_each(:projects)))
 ORDER BY found.uid DESC LIMIT 1;
 
+-- name: counts
+SELECT value, (SELECT count(*) FROM (
+    SELECT 1 FROM works INDEXED BY works_of_clients_by_state
+    WHERE parent_uid = 0 AND state = value LIMIT :most))
+FROM json_each(:states);
+
+-- name: counts_of_project
+SELECT value, (SELECT count(*) FROM (
+    SELECT 1 FROM works INDEXED BY works_of_clients_by_state
+    WHERE parent_uid = 0 AND state = value AND project_id = :project_id LIMIT :most))
+FROM json_each(:states);
+
 -- name: children
 SELECT jobs.record, jobs.labels, jobs.labels_updated, works.kind, jobs.generation, jobs.labels_version
 FROM works INDEXED BY works_by_parent CROSS JOIN jobs ON jobs.uid = works.uid

@@ -110,6 +110,13 @@ class JobSummary(Record, frozen=True):
     error: JobError | UnsetType | None = UNSET
     #: How it is doing now, if that was asked for.
     glance: "Glance | UnsetType" = UNSET
+    #: What it measures, if that was asked for.
+    trend: "Trend | UnsetType" = UNSET
+    #: The row of the failure table that decided the end; "" before.
+    rule: str = ""
+    #: How many machines and accelerators it asked for, by type; of a tuning job each trial.
+    machines: Mapping[str, int] = {}
+    accelerators: Mapping[str, int] = {}
 
 
 class Glance(Record, frozen=True):
@@ -125,6 +132,14 @@ class Glance(Record, frozen=True):
     progress: str = ""
     #: Seconds that it will still take; null if that is not known.
     remaining_seconds: float | None = None
+
+
+class Trend(Record, frozen=True):
+    """What a job measures, in the measure that tells most of its training: loss, if it has one."""
+
+    measure: str = ""
+    #: Some of the values, oldest first; the last is the newest. See `CurvePoint` for what is no number.
+    values: tuple[float | str, ...] = ()
 
 
 class Progress(Record, frozen=True):
@@ -146,6 +161,8 @@ class JobList(Record, frozen=True):
     jobs: tuple[JobSummary, ...] = ()
     #: "" on the last page.
     next_page_token: str = ""
+    #: If that was asked for, how many jobs of the project are in each state, counted up to 1,000.
+    counts: Mapping[str, int] | UnsetType = UNSET
 
 
 class Failure(Record, frozen=True):
@@ -284,8 +301,6 @@ class Pipeline(Record, frozen=True):
 class JobDescription(JobSummary, frozen=True):
     """Everything that is known of a job, tuning job or pipeline now."""
 
-    #: The row of the failure table that decided the end; "" before.
-    rule: str = ""
     #: Why it has no capacity; null if it has.
     waiting: Waiting | None = None
     #: The same, or what a job that is not running yet waits for, as texts.
