@@ -66,7 +66,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         epilog=f"Cases: {'; '.join(about)}.",
     )
     parser.add_argument("--quick", action="store_true", help="one case, about a minute")
-    parser.add_argument("--only", type=_listed(names), default=[], help="as in 4+4,hybrid")
+    parser.add_argument("--only", type=_listed(names), default=[], help="as in 4+4,2+2")
     parser.add_argument("--rounds", type=int, default=2, help="fresh processes of every side")
     parser.add_argument(
         "--sides",

@@ -56,9 +56,7 @@ class Case:
     @property
     def mode(self) -> str:
         """How the program's reducers are to be used (`variables.MODE`)."""
-        if self.about:
-            return "auto"
-        return "hybrid" if self.rate else "pure"
+        return "auto" if self.about else "pure"
 
     @property
     def warm_up(self) -> int:
@@ -96,7 +94,6 @@ CASES = (
     Case("fast", 4, 4, 500, (_whole(32, 1.38, count=5), _whole(64, 1.38, count=5)), 40, wire=WIRE),
     Case("8+8", 8, 8, 100, (_whole(32, 1.65),), 80, wire=WIRE),
     Case("2+2", 2, 2, 200, (_whole(64, 0.97),), 40, wire=WIRE),
-    Case("hybrid", 4, 2, 200, (_whole(64, 1.12),), 60),
 )  # fmt: skip
 NEVER_SLOWER = 0.97
 """Times gloo's speed that is the least, whatever is against the reducers."""

@@ -99,8 +99,7 @@ def theory(case: Case, nbytes: int) -> Theory | None:
     once = nbytes * 8 / (case.rate * 1e6 * PAYLOAD_SHARE)
     speed = (case.reducer_rate or case.rate) / case.rate
     bounds = layout.bounds(case.workers, case.reducers, speed)
-    best = min(bounds.pure, bounds.hybrid)
-    return Theory(bounds.ring * once, best * once, bounds.limit)
+    return Theory(bounds.ring * once, bounds.reducers * once, bounds.limit)
 
 
 def figures(samples: Sequence[Sample], nbytes: int) -> Figures:

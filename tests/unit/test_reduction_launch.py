@@ -179,8 +179,7 @@ def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
 
 
 def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
-    """spec/reduction#security: workers have what a reducer of their own shows (hybrid); a key is of no
-    evaluator's business; what a job says is not used."""
+    """spec/reduction#security: a key is of no worker's business; what a job says is not used."""
     names = {reduction.CA, reduction.CERT, reduction.KEY}
     env = [{"name": name, "value": "guessed"} for name in names]
     spec = parsed(package(env=env), pool(), reducers(), package())
@@ -194,7 +193,7 @@ def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
 
     made = secrets.Made
     shown = {reduction.CERT: made.CERTIFICATE, reduction.KEY: made.KEY}
-    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY, **shown}
+    assert told(PRIMARY) == told(WORKER) == {reduction.CA: made.AUTHORITY}
     assert told(FIRST) == shown
     assert told(EVALUATOR) == {}
     assert not names & set(environ(spec, WORKER)), "without TLS nothing is said of it"

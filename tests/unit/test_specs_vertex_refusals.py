@@ -283,7 +283,7 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         f"{POOLS}[1].container_spec.env[0].value",
         *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
     ]
-    assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, hybrid, off."
+    assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, off."
     assert "no number of at least 4096" in found[wrong[1]]
     assert found[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
     assert f"{FIRST}.machine_spec.machine_type" not in found

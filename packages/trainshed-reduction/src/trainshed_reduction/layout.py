@@ -1,7 +1,7 @@
-"""The layout of an operation: which chunk goes to which reducer, and how much of the work each gets. Pure.
+"""The layout of an operation: which chunk goes to which reducer, and how fast that can be. Pure.
 
-All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds and shares
-follow BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
+All ranks compute the same from the same numbers; nothing is negotiated for each operation. Bounds follow
+BytePS (OSDI 2020), extended to reducers whose links differ from the workers'.
 """
 
 from typing import List, NamedTuple, Sequence, Tuple
@@ -14,56 +14,22 @@ _PATTERN = 64
 """Entries for each lane in the cycle by which chunks are dealt out, where shares differ."""
 
 
-class Shares(NamedTuple):
-    """The part of every operation that each reducer sums, and that each worker sums itself."""
-
-    reducer: float
-    worker: float
-
-    @property
-    def is_hybrid(self) -> bool:
-        return self.worker > 0
-
-
 class Bounds(NamedTuple):
-    """Least durations of an all-reduce, as multiples of the time in which a worker's link carries the tensor.
-
-    `limit`: the largest possible speed-up over the ring."""
+    """Least durations of an all-reduce, as multiples of the time in which a worker's link carries the
+    tensor."""
 
     ring: float
-    pure: float
-    hybrid: float
+    reducers: float
 
     @property
     def limit(self) -> float:
-        return self.ring / min(self.pure, self.hybrid)
-
-
-def shares(workers: int, reducers: int, speed: float) -> Shares:
-    """Return the shares that keep all links equally busy. `speed`: a reducer's bandwidth over a worker's.
-
-    Workers reduce only where the reducers' bandwidth is smaller than the workers' together. In the formula's
-    degenerate cases, without reducers or with one worker, workers sum all; with two workers, the reducers'
-    part is their bandwidth over the workers'.
-    """
-    power = reducers * speed
-    if reducers and power >= workers:
-        return Shares(1 / reducers, 0.0)
-    worker = (workers - power) / (power * (workers - 2) + workers * workers)
-    return Shares((1 - workers * worker) / reducers if reducers else 0.0, worker)
+        """The largest possible speed-up over the ring."""
+        return self.ring / self.reducers
 
 
 def bounds(workers: int, reducers: int, speed: float) -> Bounds:
-    ring = 2 * (workers - 1) / workers
-    pure = max(1.0, workers / (reducers * speed)) if reducers else float("inf")
-    part = shares(workers, reducers, speed).worker
-    return Bounds(ring, pure, min(pure, 1 + (workers - 2) * part) if part else pure)
-
-
-def break_even(workers: int) -> float:
-    """Return the bandwidth of all reducers, as a multiple of a worker's, above which reducers alone are
-    faster than the ring."""
-    return workers * workers / (2 * (workers - 1)) if workers > 1 else float("inf")
+    """`speed`: a reducer's bandwidth over a worker's."""
+    return Bounds(2 * (workers - 1) / workers, max(1.0, workers / (reducers * speed)))
 
 
 def chunk_elements(total: int, itemsize: int, lanes: int, largest: int) -> int:

@@ -78,15 +78,15 @@ def _mac(token: bytes, text: bytes) -> bytes:
     return hmac.new(token, text, hashlib.sha256).digest()
 
 
-def frame(kind: Kind, payload: bytes = b"", ordinal: int = 0) -> bytes:
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
     """Return a frame that carries no chunk, ready to send."""
-    return wire.pack(Header(kind, nbytes=len(payload), ordinal=ordinal)) + payload
+    return wire.pack(Header(kind, nbytes=len(payload))) + payload
 
 
-def text_frame(kind: Kind, text: str, ordinal: int = 0) -> bytes:
+def text_frame(kind: Kind, text: str) -> bytes:
     """Return a STATUS or ERROR frame; a text that is too long loses its end."""
     payload = text.encode()[: wire.MAX_TEXT]
-    return frame(kind, payload.decode(errors="ignore").encode(), ordinal)
+    return frame(kind, payload.decode(errors="ignore").encode())
 
 
 def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
@@ -104,11 +104,15 @@ def worker_tls(ca_file: str = "", ca: str = "") -> ssl.SSLContext:
     return context
 
 
-def reducer_tls(
-    cert_file: str = "", key_file: str = "", *, cert: str = "", key: str = ""
-) -> ssl.SSLContext:
-    """Return a reducer's TLS context. `cert`, `key`: PEM text, used without a certificate file. Raises
-    OSError (ssl.SSLError is one)."""
+def reducer_tls(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
+    """Return the TLS context of a reducer with this environment; None: plain TCP. Raises OSError
+    (ssl.SSLError is one)."""
+    cert_file, key_file, cert, key = (
+        environ.get(name, "")
+        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
+    )
+    if not cert_file and not cert:
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if cert_file:
@@ -117,33 +121,6 @@ def reducer_tls(
         with _shown(cert + "\n" + key) as path:
             context.load_cert_chain(path)
     return context
-
-
-def tls_of(environ: Mapping[str, str]) -> Optional[ssl.SSLContext]:
-    """Return the TLS context of a reducer with this environment; None: plain TCP. Raises OSError."""
-    cert_file, key_file, cert, key = (
-        environ.get(name, "")
-        for name in (variables.CERT_FILE, variables.KEY_FILE, variables.CERT, variables.KEY)
-    )
-    if not cert_file and not cert:
-        return None
-    return reducer_tls(cert_file, key_file, cert=cert, key=key)
-
-
-def distrust(worker: ssl.SSLContext, reducer: ssl.SSLContext) -> str:
-    """Return why that worker would not trust that reducer, "" = it would. The handshake is in memory."""
-    sent, answered = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = worker.wrap_bio(answered, sent), reducer.wrap_bio(sent, answered, server_side=True)
-    while True:
-        for side in sides:
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except OSError as error:
-                return str(error)
-            if side is sides[0]:
-                return ""
 
 
 @contextlib.contextmanager

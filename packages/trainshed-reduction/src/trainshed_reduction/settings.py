@@ -43,12 +43,6 @@ class Settings(NamedTuple):
     ca_file: str = ""
     #: The same as PEM text; "" = no TLS.
     ca: str = ""
-    #: Certificate and key of this worker's own reducer, as files; "" = `cert` and `key` are used.
-    cert_file: str = ""
-    key_file: str = ""
-    #: The same as PEM text.
-    cert: str = ""
-    key: str = ""
 
     @property
     def speed(self) -> float:

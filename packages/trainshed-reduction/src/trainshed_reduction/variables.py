@@ -16,8 +16,8 @@ WORKER_GBPS = "TRAINSHED_REDUCTION_WORKER_GBPS"
 REDUCER_GBPS = "TRAINSHED_REDUCTION_REDUCER_GBPS"
 """Gbit/s of one replica of that kind in each direction, from the machine table; both are set or neither."""
 MODE = "TRAINSHED_REDUCTION"
-"""auto (default: by bandwidths, and natively where that was measured to be faster), pure (workers never
-reduce), hybrid (they do if it pays), off (native all-reduce)."""
+"""auto (default: natively where that was measured to be faster), pure (by reducers, whatever that takes), off
+(native all-reduce)."""
 MIN_BYTES = "TRAINSHED_REDUCTION_MIN_BYTES"
 """Operations of fewer bytes go to the native backend."""
 REPLICA = "TRAINSHED_REDUCTION_REPLICA"
@@ -47,14 +47,14 @@ CERT = "TRAINSHED_REDUCTION_CERT"
 CERT_FILE = "TRAINSHED_REDUCTION_CERT_FILE"
 KEY = "TRAINSHED_REDUCTION_KEY"
 KEY_FILE = "TRAINSHED_REDUCTION_KEY_FILE"
-"""Reducers, and workers that reduce beside them: use TLS with this certificate and key, likewise. Without a
-key's variable, the certificate's text or file contains the key."""
+"""Reducers: use TLS with this certificate and key, likewise. Without a key's variable, the certificate's text
+or file contains the key."""
 
 NAMES = frozenset(value for name, value in list(vars().items()) if name.isupper())
 """All variables that have a meaning."""
 START = "TRAINSHED_REDUC"
 """The prefix of these names, and of no others."""
-MODES = ("auto", "pure", "hybrid", "off")
+MODES = ("auto", "pure", "off")
 SMALLEST_BYTES = 2 << 20
 """The default of `MIN_BYTES`."""
 MOST_THREADS = 256

@@ -12,8 +12,7 @@ both know the job's token, then carries frames, each a header and its payload:
     worker  → reducer  DATA        a chunk of its own input
     worker  → reducer  FINAL       a chunk whose result it has already, sent again after a reducer was lost
     reducer → worker   RESULT      the sum of a chunk, to each rank that sent DATA for it
-    reducer → worker   STATUS      what it waits for, at least once a second while it does; to the rank that
-                                   it waits for, with the operation's ordinal: what the others have there
+    reducer → worker   STATUS      what it waits for, at least once a second while it does
     either             ERROR       why this worker cannot take part, or the group cannot go on: which rank
                                    did what
     worker  → reducer  BYE         the worker leaves in good order
@@ -122,7 +121,7 @@ class Header(NamedTuple):
     nbytes: int = 0
     #: From a worker: how many results of this lane it has; from a reducer: how many all ranks have.
     acknowledged: int = 0
-    #: Number of the operation among all of the group's all-reduces, native ones too, from 1 on; 0: none.
+    #: Number of the operation as messages name it, from 1 on; 0: none.
     ordinal: int = 0
 
 

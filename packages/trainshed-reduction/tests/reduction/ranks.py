@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.reduction.reducers import TOKEN, Address
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
-from trainshed_reduction.client.port import Board, Native, NativeOperations, Piece
+from trainshed_reduction.client.port import Board, Native, Piece
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Reduction
 
@@ -85,19 +85,6 @@ class Exchange:
         dtype = every[0].dtype
         arrays = [np.frombuffer(each.data, NUMPY[dtype]) for each in every]
         return ordered_sum(arrays, dtype, every[0].reduction).tobytes()
-
-
-class Remembered:
-    """What a rank has given to its native backend, by number; of one that the reducers had before, by minus
-    that number. `asked`: somebody wanted to know."""
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self._texts = texts
-        self.asked = threading.Event()
-
-    def text(self, ordinal: int, *, is_passed: bool) -> str:
-        self.asked.set()
-        return self._texts.get(-ordinal if is_passed else ordinal, "")
 
 
 class Finisher:
@@ -177,7 +164,6 @@ class Ranks:
         world: int,
         board: Board | None = None,
         native: Callable[[int], Native] | None = None,
-        apart: Callable[[int], NativeOperations] | None = None,
         group: str = "test",
     ) -> None:
         self.world = world
@@ -190,7 +176,6 @@ class Ranks:
                 world=world,
                 board=board,
                 native=native(rank) if native else None,
-                apart=apart(rank) if apart else None,
                 log=self.lines.append,
             )
             for rank in range(world)

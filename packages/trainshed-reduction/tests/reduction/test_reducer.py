@@ -118,11 +118,11 @@ def test_certificates_as_text(has_memory_files: bool, monkeypatch: pytest.Monkey
     if not has_memory_files:
         monkeypatch.delattr(os, "memfd_create")
     made = job_certificate(7, bytes(48))
-    proof.reducer_tls(cert=made.certificate, key=made.key)
-    proof.reducer_tls(cert=made.certificate + made.key)
-    for text in ("", "no certificate", made.certificate, "\N{SNOWMAN}"):
+    proof.reducer_tls({variables.CERT: made.certificate, variables.KEY: made.key})
+    proof.reducer_tls({variables.CERT: made.certificate + made.key})
+    for text in ("no certificate", made.certificate, "\N{SNOWMAN}"):
         with pytest.raises(OSError):
-            proof.reducer_tls(cert=text)
+            proof.reducer_tls({variables.CERT: text})
     for text in ("no certificate", "\N{SNOWMAN}"):
         with pytest.raises(OSError):
             proof.worker_tls(ca=text)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.reduction import ranks
 from tests.reduction.certificates import authority
-from tests.reduction.ranks import Ranks, Remembered, expected, inputs, issue, settings
+from tests.reduction.ranks import Ranks, expected, inputs, issue, settings
 from tests.reduction.reducers import Address, Reducers
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
@@ -113,86 +113,6 @@ def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...]
             communicator.issue(data, dtype, reduction)
 
     Ranks(settings(addresses), 2, group=bad).run(act)
-
-
-def test_a_rank_whose_native_backend_has_the_operation_is_told_at_once(
-    addresses: tuple[Address, ...],
-) -> None:
-    """spec/reduction#exactness: below the break-even on one rank and above it on another is an error that
-    names both, long before the limit."""
-
-    def act(rank: int, communicator: Communicator) -> str:
-        array = inputs(1, rank, 4096, DType.FLOAT32)
-        if rank == 1:
-            assert failed.wait(ranks.PATIENCE)
-        with pytest.raises(ReductionFailed) as caught:
-            operation = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, 17)
-            assert operation is not None
-            operation.wait(ranks.PATIENCE)
-        failed.set()
-        return str(caught.value)
-
-    failed = threading.Event()
-    here = Remembered({17: "the SUM of 3 elements of FLOAT32"})
-    group = Ranks(settings(addresses, wait_seconds=300.0), 3, group="apart", apart=lambda _: here)
-    for text in group.run(act):
-        assert (
-            "operation 17: ranks 0, 2 have the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has "
-            "the SUM of 3 "
-            "elements of FLOAT32 in its native backend" in text
-        )
-
-
-def test_a_rank_that_has_a_native_operation_too_many_is_told(
-    addresses: tuple[Address, ...],
-) -> None:
-    """spec/reduction#exactness: its next one for the reducers took the place of what the others have; then
-    they wait, and the error names it."""
-
-    def act(rank: int, communicator: Communicator) -> str:
-        array = inputs(1, rank, 4096, DType.FLOAT32)
-
-        def begin(ordinal: int) -> Operation:
-            begun = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, ordinal)
-            assert begun is not None
-            return begun
-
-        assert begin(17 + rank).wait(ranks.PATIENCE)
-        if rank == 1:
-            assert failed.wait(ranks.PATIENCE)
-        with pytest.raises(ReductionFailed) as caught:
-            begin(18 + rank).wait(ranks.PATIENCE)
-        failed.set()
-        return str(caught.value)
-
-    failed = threading.Event()
-    here = Remembered({-18: "the SUM of 3 elements of FLOAT32 as operation 17"})
-    config = settings(addresses, wait_seconds=300.0)
-    for text in Ranks(config, 2, group="shifted", apart=lambda _: here).run(act):
-        assert (
-            "operation 18: rank 0 has the SUM of 4096 elements of FLOAT32 at the reducers, rank 1 has the "
-            "SUM of 3 elements "
-            "of FLOAT32 as operation 17 in its native backend" in text
-        )
-
-
-def test_a_rank_that_is_late_is_waited_for(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#exactness: whatever it does meanwhile, before or after the operation that the others
-    wait for."""
-
-    def act(rank: int, communicator: Communicator) -> bytes:
-        array = inputs(1, rank, 4096, DType.FLOAT32)
-        if rank == 1:
-            assert here.asked.wait(ranks.PATIENCE)
-        operation = communicator.issue(array.data.cast("B"), DType.FLOAT32, Reduction.SUM, 17)
-        assert operation is not None
-        assert operation.wait(ranks.PATIENCE)
-        return array.tobytes()
-
-    here = Remembered({16: "the one before", 18: "the one after"})
-    wanted = expected(1, 2, 4096, DType.FLOAT32, Reduction.SUM).tobytes()
-    group = Ranks(settings(addresses), 2, group="tardy", apart=lambda _: here)
-    assert group.run(act) == [wanted] * 2
 
 
 def test_a_rank_that_does_not_come_is_named(addresses: tuple[Address, ...]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.reduction.certificates import Authority, authority
 from tests.reduction.workers import SECONDS
-from trainshed_reduction import proof
+from trainshed_reduction import proof, variables
 from trainshed_reduction.tunnel import Tunnel
 
 SOME, MUCH = 300_000, 3_000_000
@@ -23,6 +23,13 @@ Raw = tuple[ssl.SSLSocket, ssl.SSLSocket]
 """The same without tunnels."""
 
 
+def _shown(ours: Authority) -> ssl.SSLContext:
+    files = {variables.CERT_FILE: str(ours.certificate), variables.KEY_FILE: str(ours.key)}
+    context = proof.reducer_tls(files)
+    assert context is not None
+    return context
+
+
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return authority(tmp_path_factory.mktemp("tls") / "ours")
@@ -31,7 +38,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture
 def ends(ours: Authority) -> Iterator[Ends]:
     one, other = socket.socketpair()
-    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    shown = _shown(ours)
     secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
     reducer = Tunnel(secured, secured.do_handshake)
     worker = Tunnel(proof.worker_tls(str(ours.root)).wrap_socket(one))
@@ -45,7 +52,7 @@ def ends(ours: Authority) -> Iterator[Ends]:
 @pytest.fixture
 def raw(ours: Authority) -> Iterator[Raw]:
     one, other = socket.socketpair()
-    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    shown = _shown(ours)
     reducer = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
     shaking = threading.Thread(target=reducer.do_handshake)
     shaking.start()
@@ -134,7 +141,7 @@ def test_a_farewell_is_read_by_who_still_sends(ends: Ends) -> None:
 def test_who_speaks_no_tls_is_gone(ours: Authority) -> None:
     """spec/reduction#security: nothing of what it says comes through."""
     one, other = socket.socketpair()
-    shown = proof.reducer_tls(str(ours.certificate), str(ours.key))
+    shown = _shown(ours)
     secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
     with one, Tunnel(secured, secured.do_handshake) as reducer:
         reducer.settimeout(SECONDS)

@@ -10,8 +10,6 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from trainshed_reduction.pytorch import ReductionState, allreduce_hook
-
 STEPS = 3
 
 
@@ -75,9 +73,8 @@ def main():
     dist.init_process_group("gloo")
     print(type(dist.group.WORLD).__name__, flush=True)
     train_all()
-    train("reduction hook", hook=(ReductionState(), allreduce_hook))
     dist.destroy_process_group()
-    # The same once more without reducers, as if they were not there; the hook alone has them then.
+    # The same once more without reducers, as if they were not there.
     c10d._new_process_group_helper = c10d._new_process_group_helper.__wrapped__
     dist.init_process_group(
         "gloo",
@@ -87,7 +84,6 @@ def main():
     )
     print(type(dist.group.WORLD).__name__, flush=True)
     train_all()
-    train("reduction hook", hook=(ReductionState(), allreduce_hook))
     dist.destroy_process_group()
 
 

@@ -1,5 +1,5 @@
 """A rank's membership of its group, and what the ranks tell each other over the group's board: the
-generation, where workers' own reducers listen, and what to do when reducers are lost.
+generation, and what to do when reducers are lost.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.ledger import Share
 from trainshed_reduction.client.operations import OperationQueue
-from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
+from trainshed_reduction.client.port import Board, Native, ReductionFailed
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello
@@ -19,14 +19,6 @@ from trainshed_reduction.wire import Hello
 _SLICE = 0.5
 """Seconds after which a rank that waits checks whether it still should."""
 _LOG = logging.getLogger(__name__)
-
-
-class OwnReducerAddress(NamedTuple):
-    """Where a worker's own reducer listens, or, with a `lack`, what keeps the worker from having one."""
-
-    host: str = ""
-    port: int = 0
-    lack: str = ""
 
 
 class Agreement:
@@ -51,11 +43,6 @@ class Agreement:
         complaint = f"rank 0 has not begun this group within {seconds:g} s"
         generation, indexes = self._read("generation", time.monotonic() + seconds, complaint)
         return generation, indexes
-
-    def places(self, own: OwnReducerAddress, seconds: float) -> List[OwnReducerAddress]:
-        """Return the addresses of all ranks' own reducers, by rank. Raises ReductionFailed."""
-        complaint = "rank {} has not said within {:g} s where its own reducer listens"
-        return [OwnReducerAddress(*place) for place in self._all("beside", own, seconds, complaint)]
 
     def is_called_for(self, generation: int) -> bool:
         """Whether some rank wants to begin this generation; False if the board cannot be read, which is no
@@ -127,14 +114,11 @@ class Membership(NamedTuple):
     operations: OperationQueue
     #: The rank and its group, without a generation.
     hello: Hello
-    #: None: the group has no board. Then a reducer that is lost for good ends it, and workers do not reduce
-    #: themselves.
+    #: None: the group has no board. Then a reducer that is lost for good ends it.
     agreement: Optional[Agreement]
     #: How to finish when the last reducer is lost; None: the group cannot. `finish` is called in the
     #: communicator's thread, and no `issue` returns until it has.
     native: Optional[Native]
-    #: What the program sums without the communicator, to find ranks that disagree on that; None: nothing.
-    apart: Optional[NativeOperations]
     #: None: the service reads none.
     reports: Optional[Reports]
     #: Logs a line.

@@ -13,7 +13,7 @@ from trainshed_reduction.client.agreement import Agreement, Membership
 from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.operations import Operation, OperationQueue
-from trainshed_reduction.client.port import Board, Native, NativeOperations, ReductionFailed
+from trainshed_reduction.client.port import Board, Native, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
 from trainshed_reduction.reports import Metric, Reports
 from trainshed_reduction.settings import Settings
@@ -40,7 +40,6 @@ class Communicator:
         world: int,
         board: Optional[Board] = None,
         native: Optional[Native] = None,
-        apart: Optional[NativeOperations] = None,
         reports: Optional[Reports] = None,
         log: Callable[[str], None] = _to_nowhere,
     ) -> None:
@@ -52,9 +51,7 @@ class Communicator:
         if board is not None:
             prefix = f"reduction/{hello.group.hex()}/{settings.attempt}"
             agreement = Agreement(board, prefix, rank, world, lambda: operations.closing)
-        self._membership = Membership(
-            settings, operations, hello, agreement, native, apart, reports, log
-        )
+        self._membership = Membership(settings, operations, hello, agreement, native, reports, log)
         self._formation: Optional[Formation] = None
         self._running: Optional[RunningGroup] = None
         self._thread = threading.Thread(target=self._run, name=f"reduction-{group}", daemon=True)

@@ -56,9 +56,8 @@ class Connection:
     def __init__(self, address: Address, dial: Dial, hello: Hello) -> None:
         #: Set once the reducer has let this worker in.
         self.accept: Optional[Accept] = None
-        #: When it did so, and which address this worker has on the connection.
+        #: When it did so.
         self.greeted = 0.0
-        self.own = ""
         #: When the reducer last gave a sign of life.
         self.seen = 0.0
         #: What the reducer last said that it waits for.
@@ -112,7 +111,6 @@ class Connection:
         connection, accept = proof.connect(self._address, dial.token, self._hello, tls=dial.tls)
         self.socket = connection
         sockets.set_options(connection, _VANISHED)
-        self.own = connection.getsockname()[0]
         self.greeted = self.seen = time.monotonic()
         self.accept = accept
         dial.wake()
@@ -128,16 +126,13 @@ class Connection:
 
 
 class Lane:
-    """A lane. `host`: the number of its reducer among those that the group began with, workers' own last."""
+    """A lane. `host`: the number of its reducer among those that the group began with."""
 
-    def __init__(
-        self, host: int, address: Address, thread: int = 0, owner: Optional[int] = None
-    ) -> None:
-        """`address`, `thread`: the reducer's. `owner`: the rank whose own it is; None: one of the pool."""
+    def __init__(self, host: int, address: Address, thread: int = 0) -> None:
+        """`address`, `thread`: the reducer's."""
         self.host = host
         self.address = address
         self.thread = thread
-        self.owner = owner
         self.index = -1
         #: The connection in use, or being made.
         self.connection: Optional[Connection] = None
@@ -153,8 +148,7 @@ class Lane:
         self._due = 0.0
 
     def __str__(self) -> str:
-        whose = "reducer" if self.owner is None else f"rank {self.owner}'s own reducer"
-        return "{} {}:{}".format(whose, *self.address)
+        return "reducer {}:{}".format(*self.address)
 
     @property
     def accept(self) -> Optional[Accept]:

@@ -74,12 +74,7 @@ class Patience:
         """Raise ReductionFailed when a rank has been absent too long. A worker that is gone is missed by all
         reducers alike, unlike one that is slow or cannot reach one of them, and does not come back into its
         group."""
-        # A worker's own reducer is gone with it, and says nothing then.
-        candidates = [
-            lane
-            for lane in lanes
-            if not lane.dropped and (lane.owner is None or lane.accept is not None)
-        ]
+        candidates = [lane for lane in lanes if not lane.dropped]
         if not ledger.open or any(lane.running or lane.accept is None for lane in candidates):
             return
         since = max(
@@ -96,9 +91,7 @@ class Patience:
 
 
 def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[Lane]:
-    """Return the lanes that had no answer for too long, or whose reducer the service has given up. Workers'
-    own reducers alone do not count while no lane runs: a worker may be gone with its own, and then cannot
-    agree on anything (`Patience.look_for_absent`)."""
+    """Return the lanes that had no answer for too long, or whose reducer the service has given up."""
     given_up = lost_reducers(settings.lost_file)
     lost: List[Lane] = []
     for lane in lanes:
@@ -108,14 +101,12 @@ def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[La
             lane.cause = "the service has given it up"
         if lane.address in given_up or now - lane.seen > settings.lost_seconds:
             lost.append(lane)
-    runs = any(lane.running for lane in lanes)
-    return lost if runs or any(lane.owner is None for lane in lost) else []
+    return lost
 
 
 def tell_silence(membership: Membership, lane: Lane) -> None:
-    """Report a silent reducer, since nothing else says why the program stands still. Not workers' own: they
-    are silent with their worker, which may be slow."""
-    if membership.reports is None or lane.owner is not None:
+    """Report a silent reducer, since nothing else says why the program stands still."""
+    if membership.reports is None:
         return
     # The text has nothing that differs between ranks: the service shows equal notes only once.
     reducer = "{}:{}".format(*lane.address)

@@ -33,17 +33,6 @@ class Piece(NamedTuple):
     owner: int
 
 
-class NativeOperations(Protocol):
-    """The operations of the group that a rank's program leaves to its native backend."""
-
-    def text(self, ordinal: int, *, is_passed: bool) -> str:
-        """Describe the operation of this number, for people; "" if it is not native, has ended, or has only
-        begun. Callable from any thread. `is_passed`: this rank has already done an operation of that number
-        by the reducers, another one than the others mean: then describe an earlier native operation that has
-        surely not ended, if there is one, since the others have not issued it."""
-        ...
-
-
 class Native(Protocol):
     """Finishes a group's operations without reducers: called once by every rank, with the same pieces in the
     same order."""

@@ -209,9 +209,7 @@ class RunningGroup:
 
     def _flow(self) -> Flow:
         """Return the flow for the pace, with this rank's own round-trip time, which no other rank needs."""
-        sockets = [
-            lane.connection.socket for lane in self._lanes if lane.connection and lane.owner is None
-        ]
+        sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
             default=0.0,
@@ -247,25 +245,8 @@ class RunningGroup:
             raise ReductionFailed(f"{lane}: {text}")
         if kind is not Kind.STATUS:
             self._lose(lane, f"a {kind.name} frame came, which is not due")
-        elif message.header.ordinal:
-            lane.heard(now, lane.status)
-            self._answer(message.header.ordinal, text)
         else:
             lane.heard(now, text)
-
-    def _answer(self, ordinal: int, others: str) -> None:
-        """React to the others' waiting for this rank at that operation. It may only be slow; but if it has
-        given that operation, or one too many before, to its native backend, it will never come. Raises
-        ReductionFailed then."""
-        apart = self._membership.apart
-        is_passed = not self._ledger.open and self._ledger.ordinal >= ordinal
-        own = "" if apart is None else apart.text(ordinal, is_passed=is_passed)
-        if own:
-            raise ReductionFailed(
-                f"operation {ordinal}: {others} at the reducers, rank {self._hello.rank} has {own} in its "
-                "native backend, where it waits for them: every rank must issue the same all-reduces, of "
-                "the same size and type, in the same order"
-            )
 
     # ---- lanes
 

@@ -62,12 +62,7 @@ class ReducingGroup(dist.ProcessGroup):
         tensors, options = _call(*args, **kwargs)
         operation = getattr(options, "reduceOp", options)
         work = self._reduced(tensors[0], operation, options) if len(tensors) == 1 else None
-        if work is None:
-            # Counted after the call, because one that it refuses does not count.
-            work = self._native.allreduce(*args, **kwargs)
-            if self._sessions is not None and tensors:
-                self._sessions.of(tensors[0].device.type).order.native(tensors[0], operation, work)
-        return work
+        return self._native.allreduce(*args, **kwargs) if work is None else work
 
     def _reduced(
         self, tensor: torch.Tensor, operation: object, options: Any

@@ -95,9 +95,7 @@ def _check(native: Any, group: Any) -> None:
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     fault = ""
     if version < _OLDEST:
-        fault = (
-            "is older than {}.{}; trainshed_reduction.pytorch.allreduce_hook serves DDP there"
-        ).format(*_OLDEST)
+        fault = "is older than {}.{}".format(*_OLDEST)
     elif group is not dist.ProcessGroup or native is None:
         fault = "makes process groups in another way"
     elif tuple(inspect.signature(native).parameters)[: len(_PARAMETERS)] != _PARAMETERS:

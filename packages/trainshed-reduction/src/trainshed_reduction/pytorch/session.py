@@ -6,6 +6,7 @@ that all could. A rank that cannot says why, and the group is native on all rank
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -21,7 +22,6 @@ from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.choosing import Chooser, Natively, may_choose
 from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, node_first, nodes_of, own_place
-from trainshed_reduction.pytorch.order import OperationOrder
 from trainshed_reduction.pytorch.pipeline import Pipeline
 from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
@@ -164,12 +164,11 @@ class Sessions:
 
 
 class Session:
-    """A group's all-reduces for one kind of device, in the order of calls. `order` numbers them, and those
-    that go elsewhere."""
+    """A group's all-reduces for one kind of device, in the order of calls."""
 
     def __init__(self, settings: Settings, group: Group, device: str, is_aloud: bool) -> None:
         """`device`: cpu or cuda. `is_aloud`: rank 0 reports what becomes of it."""
-        self.order = OperationOrder()
+        self._ordinals = itertools.count(1)
         self._settings = settings
         self._group = group
         self._device = device
@@ -198,12 +197,11 @@ class Session:
         self, tensor: torch.Tensor, reduction: Reduction, natively: Natively
     ) -> Optional[dist.Work]:
         """Begin an all-reduce in place. `natively`: called where that was measured to be faster. None: there
-        is no reducer; the caller gives it to the native backend, and records it in `order`. Raises
-        ReductionFailed."""
+        is no reducer; the caller gives it to the native backend. Raises ReductionFailed."""
         if not self.begin():
             return None
         assert self._communicator is not None
-        ordinal = self.order.next()
+        ordinal = next(self._ordinals)
         if self._chooser is not None:
             return self._chooser.allreduce(tensor, reduction, ordinal, natively)
         if self._pipeline is not None:
@@ -320,7 +318,6 @@ class Session:
             world=world,
             board=StoreBoard(apart(store, "board")),
             native=Fallback(dist.PrefixStore("finish", store), rank, world, limit),
-            apart=self.order,
             reports=process.reports(),
             # Not a method: a cycle would keep the group's store, and with it the server that the next group
             # would meet at, until the garbage collector comes.

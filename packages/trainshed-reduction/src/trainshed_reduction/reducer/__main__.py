@@ -69,7 +69,7 @@ def main() -> int:
     """Run a reducer. Returns 0 after SIGTERM, 1 if one of its threads failed, 2 if it could not begin."""
     try:
         settings = options(os.environ)
-        tls = proof.tls_of(os.environ)
+        tls = proof.reducer_tls(os.environ)
     except (Unusable, OSError) as error:
         return _fail(str(error))
     reports = Reports(os.environ.get(variables.REPORT_FILE, ""))

@@ -237,7 +237,7 @@ class Group:
 
     def status(self, now: float) -> List[Effect]:
         """Tell waiting members for whom they wait; nothing if they have not waited long."""
-        since, row = self._since, None
+        since = self._since
         if self._rows is not None:
             head = self.progress.head
             row = self._rows.seen(head)
@@ -257,14 +257,7 @@ class Group:
         for rank in sorted(rank for rank in missing if rank in self._lost)[:4]:
             text += f"; rank {rank} lost its connection {now - self._lost[rank]:.0f} s ago"
         frame = proof.text_frame(Kind.STATUS, text)
-        effects: List[Effect] = [Tell(member, frame, True) for member in waiting]
-        if row is not None and row.shape.ordinal:
-            # Missing ranks are told which operation it is: they may have given it to their native backend.
-            text = f"{rows.have(row.arrived)} {rows.text(row.shape)}"
-            frame = proof.text_frame(Kind.STATUS, text, row.shape.ordinal)
-            missing_members = [self.members[rank] for rank in missing if rank in self.members]
-            effects += [Tell(member, frame, True) for member in missing_members]
-        return effects
+        return [Tell(member, frame, True) for member in waiting]
 
 
 def _has_left(rank: int, state: MemberState) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed_reduction import layout, wire
+from trainshed_reduction import wire
 from trainshed_reduction.client.formation import describe
 from trainshed_reduction.client.running_group import flow_for
 from trainshed_reduction.settings import Settings
@@ -40,19 +40,14 @@ def test_what_is_set_or_what_reducers_allow_goes_first() -> None:
     assert flow_for(largest, 4).chunk == wire.MAX_CHUNK
 
 
-def test_the_mode_is_told_with_what_it_can_gain() -> None:
-    """spec/reduction#exactness: one line: reducers, threads, mode, limit, break-even."""
+def test_it_is_told_what_reducers_can_gain() -> None:
+    """spec/reduction#exactness: one line: reducers, threads, limit."""
     known = _SETTINGS._replace(worker_gbps=10.0, reducer_gbps=10.0)
-    pure = describe(known, 8, 8, 16, layout.Shares(1 / 8, 0.0))
-    assert pure.startswith("8 reducers (16 threads), pure; at most 1.75 times the ring's speed")
-    assert "4.57 times a worker's bandwidth" in pure
-    assert "these have 8.00" in pure
-    hybrid = describe(known, 4, 2, 2, layout.shares(4, 2, 1.0))
-    assert "hybrid: 30% of every tensor to each reducer, 10% to each worker" in hybrid
-    assert "at most 1.25 times" in hybrid
-    for secured in (known._replace(ca="PEM"), known._replace(ca_file="/ca.pem")):
-        description = describe(secured, 8, 8, 16, layout.Shares(1 / 8, 0.0))
-        assert description.startswith("8 reducers (16 threads), pure over TLS; at most 1.75 times")
-    assert describe(_SETTINGS, 2, 1, 1, layout.Shares(1.0, 0.0)) == (
-        "1 reducer (1 thread), pure; at most 1.00 times the ring's speed"
+    text = "8 reducers (16 threads); at most 1.75 times the ring's speed"
+    assert describe(known, 8, 8, 16) == text
+    secured = known._replace(ca_file="/ca.pem")
+    assert describe(secured, 8, 8, 16) == text.replace(";", " over TLS;")
+    assert "at most 0.88 times" in describe(known, 8, 4, 4)
+    assert describe(_SETTINGS, 2, 1, 1) == (
+        "1 reducer (1 thread); at most 1.00 times the ring's speed"
     )

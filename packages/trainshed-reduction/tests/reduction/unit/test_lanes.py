@@ -12,14 +12,6 @@ from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import GROUP, Accept, Hello
 
 
-def test_a_worker_s_own_reducer_is_called_so() -> None:
-    """spec/reduction#hybrid: in hybrid mode a reducer of worker pool 2 and one that runs beside a worker are
-    looked for in different places."""
-    address = ("10.0.0.2", 2222)
-    assert str(Lane(1, address)) == "reducer 10.0.0.2:2222"
-    assert str(Lane(4, address, owner=2)) == "rank 2's own reducer 10.0.0.2:2222"
-
-
 def test_a_complaint_says_what_is_known_of_a_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """spec/reduction#reports: a reducer that has let the worker in has a connection, whether or not it has
     said for whom it waits."""

