@@ -1,11 +1,40 @@
 """What needs rights over the program's processes, once more as a user without any (spec/program#isolation:
 root or not)."""
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.contract.ordinary_user import NOBODY, as_root_only, run_as_nobody
+
+_FRESH = f"""
+import ctypes, os, sys
+from trainshed.replica.sandbox import levels
+from trainshed.replica.system import kernel
+kernel.unshare(kernel.CLONE_NEWNS)
+kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+fresh = sys.argv[1] + "/root"
+os.mkdir(fresh)
+kernel.mount("tmpfs", fresh, "tmpfs", 0, "mode=755")
+for entry in os.scandir("/"):
+    if entry.is_symlink():
+        os.symlink(os.readlink(entry.path), fresh + entry.path)
+    elif entry.is_dir() and entry.name != "gcs":
+        os.mkdir(fresh + entry.path)
+        kernel.bind(entry.path, fresh + entry.path)
+kernel.pivot_root(fresh)
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+# Else its /proc is root's.
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+os.mkdir(sys.argv[1] + "/probed")
+print(levels.probe(sys.argv[1] + "/probed", ["user"]))
+"""
+"""Asks for the level of an ordinary user where the root directory has only what every machine has."""
 
 CHOSEN = (
     "test_expel.py",
@@ -22,3 +51,11 @@ CHOSEN = (
 def test_the_suite_as_an_ordinary_user() -> None:
     here = Path(__file__).parent
     run_as_nobody("-k", "not session", *(str(here / name) for name in CHOSEN), timeout=300)
+
+
+@as_root_only
+def test_a_machine_that_never_had_buckets_gives_an_ordinary_user_his_level() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        probing = [sys.executable, "-c", _FRESH, place]
+        assert subprocess.check_output(probing, text=True) == "('user', {})\n"

@@ -82,6 +82,11 @@ class View:
         if self._own_root:
             # First, so that what is opened from here on is opened where it will be seen.
             mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))
+        if not self._isolation.image:
+            # Before anything is opened, too: it may exchange the root.
+            self._add_missing([target for _, target in self._binds])
+            if self._isolation.buckets:
+                self._add_missing([GCS])
         # The directories around the buckets, as there may be more buckets than files can be open.
         around = {
             place: mounts.open_path(place)
@@ -119,9 +124,6 @@ class View:
         ways = [*self._isolation.hidden, *self._closed_ways(), *of_slurms_steps()]
         places = [path for path in ways if mounts.is_directory(path)]
         hidden = mounts.outermost(places)
-        self._add_missing([target for _, target in self._binds])
-        if self._isolation.buckets:
-            self._add_missing([GCS])
         for path in hidden:
             _cover(path)
         for path in self._isolation.covered:
