@@ -137,6 +137,7 @@ def make(place: Path) -> Bed:
     for name, text in _files().items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
+        (work / name).chmod(0o755)
     for package in ("pandas", "humanize"):
         _wheel(links, package)
     _executable(commands / "trainshed", f'exec {sys.executable} -m trainshed "$@"')
@@ -170,6 +171,8 @@ def _files() -> dict[str, str]:
         "key.pem": "a private key\n",
         "trainshed.toml": _SETTINGS,
         "model/model.txt": "a model",
+        "plan.json": '[{"job": "nightly-*", "prints": "the model of today"}]',
+        "deploy.sh": "#!/bin/sh\ntrainshed run --image company/train:7 --name nightly-7 --watch\n",
     }
 
 

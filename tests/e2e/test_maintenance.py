@@ -109,7 +109,7 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     # It takes no more work until it is given back.
     elsewhere = story(service, run(service, "pass", (WAITS, 3)))
     assert {replica["node"] for replica in elsewhere.view["replicas"]} == {FIRST}
-    assert "takes work again" in trainshed(service, "nodes", "undrain", SECOND)
+    assert "takes work again" in trainshed(service, "nodes", "drain", SECOND, "--undo")
     again = story(service, run(service, "pass", WAITS))
     assert {replica["node"] for replica in again.view["replicas"]} == {FIRST, SECOND}
 

@@ -149,7 +149,7 @@ def test_no_node_could_ever_do_or_none_can_now() -> None:
     assert said(world, 2) == Waiting(
         WaitReason.NO_NODE,
         "needs 16 CPUs on a node, and b is drained",
-        "b is given back with: trainshed nodes undrain b",
+        "b is given back with: trainshed nodes drain b --undo",
     )
     assert said(world, 3).message == (
         "needs 9 replicas at once, 4 CPUs each, and there is room for 5 of them"
@@ -196,7 +196,7 @@ def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
         WaitReason.NO_NODE,
         "2 replicas wait for another place: workerpool0-0 lost its place on a;"
         " needs 4 CPUs on a node, and a is drained, b is drained",
-        "a drained node is given back with: trainshed nodes undrain NAME",
+        "a drained node is given back with: trainshed nodes drain NAME --undo",
     )
 
 

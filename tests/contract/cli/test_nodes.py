@@ -60,7 +60,7 @@ def test_drain_waits_until_nothing_runs_there(trainshed: Invoke, service: FakeSe
 def test_undrain(trainshed: Invoke, service: FakeService) -> None:
     gone = node(condition="GONE", cause="node-1 does not answer")
     service.on("POST", f"{NODES}/node-1:undrain", node(), gone, {"name": "node-1"})
-    output = [trainshed("nodes", "undrain", "node-1").stdout for _ in range(3)]
+    output = [trainshed("nodes", "drain", "node-1", "--undo").stdout for _ in range(3)]
     assert output[0] == "node-1  takes work again\n"
     assert output[1].endswith("takes no work yet: node-1 does not answer\n")
     assert output[2].endswith("it is not there now\n")

@@ -1,4 +1,4 @@
-"""`trainshed nodes` drains and undrains nodes; `trainshed quotas` sets and clears what a project may use.
+"""`trainshed nodes` drains nodes, and undoes that; `trainshed quotas` sets and clears what a project may use.
 `trainshed list` lists both."""
 
 import time
@@ -29,13 +29,17 @@ def nodes() -> None:
 @click.argument("node")
 @click.option("--reason", metavar="TEXT", default="", help="Reason shown to the jobs on the node.")
 @click.option("--wait", is_flag=True, help="Wait until nothing runs on the node.")
+@click.option("--undo", is_flag=True, help="Let the node take work again.")
 @takes_endpoint
-def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool) -> None:
+def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool, undo: bool) -> None:
     """Drain NODE for maintenance: it takes no more work, and what runs there is asked to leave.
 
     Its replicas get SIGTERM and their grace time, and are started again on other nodes.
     """
     client = endpoint.client()
+    if undo:
+        _undrain(client, node)
+        return
     drained = read(client.post(_path(node, ":drain"), {"reason": reason}), Node)
     click.echo(f"{node}  takes no more work; {_running(drained)}")
     if not wait:
@@ -44,18 +48,15 @@ def drain(endpoint: Endpoint, *, node: str, reason: str, wait: bool) -> None:
         _wait_until_free(client, node)
     except KeyboardInterrupt:
         click.echo(
-            f"{node} stays drained. It is given back with: trainshed nodes undrain {node}", err=True
+            f"{node} stays drained. It is given back with: trainshed nodes drain {node} --undo",
+            err=True,
         )
         raise SystemExit(130) from None
     click.echo(f"{node}  is free")
 
 
-@nodes.command()
-@click.argument("node")
-@takes_endpoint
-def undrain(endpoint: Endpoint, *, node: str) -> None:
-    """Let NODE take work again."""
-    undrained = read(endpoint.client().post(_path(node, ":undrain"), {}), Node)
+def _undrain(client: Client, node: str) -> None:
+    undrained = read(client.post(_path(node, ":undrain"), {}), Node)
     if undrained.condition == NodeCondition.READY:
         click.echo(f"{node}  takes work again")
         return

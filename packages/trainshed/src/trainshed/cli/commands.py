@@ -40,6 +40,11 @@ _COMMANDS = (
         "Inject a fault into a running job and report its recovery.",
     ),
     (
+        "emulate",
+        "trainshed.cli.emulate",
+        "Serve tests of other programs, with jobs that end as planned.",
+    ),
+    (
         "env",
         "trainshed.cli.environment",
         "Print variables that point gcloud and SDKs at the service.",

@@ -56,14 +56,14 @@ class Process:
         except ProcessLookupError:
             return
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most so many seconds for the process to end; whether it has ended."""
+    def wait(self, seconds: float | None) -> bool:
+        """Wait at most so many seconds, None = for ever, for the process to end; whether it has ended."""
         if sys.platform == "linux":
             readable, _, _ = select.select([self._descriptor], [], [], seconds)
             return bool(readable)
         return self._wait_kqueue(seconds)
 
-    def _wait_kqueue(self, seconds: float) -> bool:
+    def _wait_kqueue(self, seconds: float | None) -> bool:
         if sys.platform == "linux" or sys.platform == "win32":
             raise AssertionError("only BSDs and macOS have kqueue")
         events = select.kqueue()
@@ -163,6 +163,7 @@ def _tail(file: Path) -> str:
     return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
 
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ARGUMENTS = (
     *("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-tls-port", "0", "--engine", "local"),
     *("--stop-jobs-on-exit", "--stop-with-parent"),
@@ -170,30 +171,32 @@ _ARGUMENTS = (
 
 
 @contextlib.contextmanager
-def own_service(data: Path | None) -> Generator[Endpoint]:
+def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
     """Start a service on a free port of this machine; in the end it cancels its jobs, and stops. `data`: its
-    data directory, which stays; None = one in a temporary directory, which is removed.
+    data directory, which stays; None = one in a temporary directory, which is removed. `arguments`: more
+    arguments of `trainshed up`.
 
-    Ctrl-C, SIGTERM and SIGHUP end it as well; so does SIGKILL of this process, on Linux, which leaves the
-    directory. Raises click.ClickException if it does not start, SystemExit with status 130 after Ctrl-C.
+    Meanwhile SIGTERM and SIGHUP are KeyboardInterrupt as Ctrl-C is, so that they end it as well; so does
+    SIGKILL of this process, on Linux, which leaves the directory. Raises click.ClickException if it does not
+    start.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    before = {number: signal.getsignal(number) for number in _ENDS}
+    for number in _ENDS:
         signal.signal(number, signal.default_int_handler)
     temporary = None if data else Path(tempfile.mkdtemp(prefix="trainshed-run-"))
     directory = data or temporary
     assert directory is not None
     try:
-        service = start(directory.absolute(), _ARGUMENTS)
+        service = start(directory.absolute(), (*_ARGUMENTS, *arguments))
         try:
             yield answering(service.endpoint)
-        except KeyboardInterrupt:
-            click.echo("Cancelling the job: its program has the service's grace to end.", err=True)
-            raise SystemExit(130) from None
         finally:
             # Until the service has ended, its programs run and its directory is in use.
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)
             service.stop()
     finally:
         if temporary is not None:
-            shutil.rmtree(temporary)
+            shutil.rmtree(temporary, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -165,9 +165,11 @@ def _undrain(snapshot: Snapshot, kinds: Kinds) -> str:
     """Say how drained and quarantined nodes are given back; "" if no node that could hold it is one."""
     drained = [name for name in _away(snapshot, kinds) if _kept_out(snapshot, name)]
     if len(drained) > 1:
-        return "a drained node is given back with: trainshed nodes undrain NAME"
+        return "a drained node is given back with: trainshed nodes drain NAME --undo"
     return (
-        f"{drained[0]} is given back with: trainshed nodes undrain {drained[0]}" if drained else ""
+        f"{drained[0]} is given back with: trainshed nodes drain {drained[0]} --undo"
+        if drained
+        else ""
     )
 
 

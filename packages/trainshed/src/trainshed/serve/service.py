@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
@@ -54,6 +56,8 @@ from trainshed.wire import pool
 if TYPE_CHECKING:
     from uvicorn.config import Config
 
+    from trainshed.serve.emulation import Emulation
+
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +80,7 @@ class Service:
         self,
         bootstrap: Bootstrap,
         announce: Callable[[dict[str, Any]], None],
+        emulation: "Emulation | None" = None,
         *,
         last_sign: Nanos = 0,
         stop_jobs: bool,
@@ -89,6 +94,9 @@ class Service:
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
         self._app = wire(bootstrap, self._stopping)
+        if emulation is not None:
+            bootstrap.tokens.is_open = True
+            self._app = replace(self._app, services=emulation.around(self._app.services))
         self._console: ConsoleApplication | None = None
         self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)

@@ -1,11 +1,13 @@
 """`trainshed up`: starts a service with its options, and runs it."""
 
 import asyncio
+import atexit
 import contextlib
 import errno
 import gc
 import importlib
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -22,6 +24,7 @@ from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
     from trainshed.serve.bootstrap import Bootstrap
+    from trainshed.serve.emulation import Emulation
     from trainshed.serve.settings import Origin, Settings
 
 _NAMED = 10
@@ -91,12 +94,18 @@ _NAMED = 10
 @click.option("--detach", is_flag=True, help="Return when it serves; its output goes into up.log.")
 @click.option("--stop-jobs-on-exit", is_flag=True, help="Cancel all jobs when the service stops.")
 @click.option("--stop-with-parent", is_flag=True, hidden=True)
+@click.option("--emulate", is_flag=True, hidden=True)
+@click.option("--plan", type=click.Path(path_type=Path), hidden=True)
+@click.option("--capture", type=click.Path(path_type=Path), hidden=True)
 def command(
     *,
     ready_file: Path | None,
     ready_fd: int | None,
     stop_jobs_on_exit: bool,
     stop_with_parent: bool,
+    emulate: bool,
+    plan: Path | None,
+    capture: Path | None,
     verbose: bool,
     detach: bool,
     config: Path | None,
@@ -129,11 +138,15 @@ def command(
     configure(settings.log_format, settings.log_level, plain)
 
     def announce(document: dict[str, Any]) -> None:
+        if emulate:
+            # Whoever has started it does so too, if it is not killed before.
+            atexit.register(shutil.rmtree, settings.data, ignore_errors=True)
         _say_addresses(settings, document)
         _write_addresses(settings, document, ready_file, ready_fd)
 
     try:
-        _serve(settings, origins, announce, stop_jobs=stop_jobs_on_exit)
+        emulation = _emulation(plan, capture) if emulate else None
+        _serve(settings, origins, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
         # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
         if _is_disk_full(failure):
@@ -141,6 +154,12 @@ def command(
         if isinstance(failure, _refusals()):
             raise click.ClickException(str(failure)) from None
         raise
+
+
+def _emulation(plan: Path | None, capture: Path | None) -> "Emulation":
+    from trainshed.serve.emulation import Emulation
+
+    return Emulation(plan, capture)
 
 
 def _make_data_directory(data: Path) -> None:
@@ -165,6 +184,7 @@ def _serve(
     settings: "Settings",
     origins: "Mapping[str, Origin]",
     announce: Callable[[dict[str, Any]], None],
+    emulation: "Emulation | None",
     *,
     stop_jobs: bool,
 ) -> None:
@@ -179,16 +199,23 @@ def _serve(
         click.echo(f"NOTE: {mended}", err=True)
 
     with assembled(settings, origins, _load_the_rest) as bootstrap:
-        _run(bootstrap, announce, last_sign, stop_jobs=stop_jobs)
+        _run(bootstrap, announce, emulation, last_sign, stop_jobs=stop_jobs)
 
 
 def _refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message alone tells how to start the service."""
-    from trainshed.core.errors import Unavailable
+    from trainshed.core.errors import FailedPrecondition, Unavailable
     from trainshed.engines.port import LevelUnavailable
     from trainshed.serve.bootstrap import Exposed, StartFailed
 
-    return StartFailed, Exposed, LevelUnavailable, Unavailable, SettingsError
+    return (
+        StartFailed,
+        Exposed,
+        LevelUnavailable,
+        FailedPrecondition,
+        Unavailable,
+        SettingsError,
+    )
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:
@@ -244,6 +271,7 @@ def _load_the_rest() -> None:
 def _run(
     bootstrap: "Bootstrap",
     announce: Callable[[dict[str, Any]], None],
+    emulation: "Emulation | None",
     last_sign: Nanos,
     *,
     stop_jobs: bool,
@@ -251,7 +279,9 @@ def _run(
     from trainshed.serve.service import Service
 
     async def serve() -> None:
-        await Service(bootstrap, announce, last_sign=last_sign, stop_jobs=stop_jobs).run()
+        await Service(
+            bootstrap, announce, emulation, last_sign=last_sign, stop_jobs=stop_jobs
+        ).run()
 
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
         loop.run(serve())

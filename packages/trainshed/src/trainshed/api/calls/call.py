@@ -111,6 +111,7 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
         if method in _CREATING:
             refuse_more(principal, request)
         project = next(projects_of(request), "")
+        call.services.sent(method, request)
         async with audited(call.services, principal, method, project, _subject(request)):
             return await handler(call, request)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from google.protobuf.message import Message
 from msgspec import Struct, field
 
 from trainshed.access.book import AccessBook
@@ -14,6 +15,7 @@ from trainshed.api.calls.tickets import Links, Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.api.calls.view_links import ViewLinks
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures
@@ -411,6 +413,11 @@ class Services(Struct, frozen=True):
     outbox: Notifications | None = None
     #: The retention's report; None = nothing is ever deleted.
     retention: Callable[[], RetentionReport | None] = no_retention
+    #: Returns what is run in place of a new job's specification, given its display name (`trainshed
+    #: emulate`). Raises what refuses the job.
+    instead: Callable[[str, JobSpec], JobSpec] = lambda _, spec: spec
+    #: Is shown each request of the public APIs, after the full name of its method.
+    sent: Callable[[str, Message], None] = lambda method, request: None
     #: What is counted of requests and jobs.
     meters: Meters = field(default_factory=Meters)
     #: Progress of the programs that somebody has asked about.

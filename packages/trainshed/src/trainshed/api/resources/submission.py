@@ -92,7 +92,7 @@ def new_job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=_settled(services, spec, labels),
+        spec=_settled(services, services.instead(display_name, spec), labels),
         public_json=kept_json(public),
         created=now,
         updated=now,
@@ -118,7 +118,9 @@ def new_tuning_job(
         uid=uid,
         name=name,
         display_name=display_name,
-        spec=replace(spec, trial=_settled(services, spec.trial, labels)),
+        spec=replace(
+            spec, trial=_settled(services, services.instead(display_name, spec.trial), labels)
+        ),
         public_json=kept_json(public),
         created=now,
         updated=now,

@@ -188,7 +188,11 @@ def command(
     _require_own_service(options, {"--url": url, "--token": token, "--ca": ca})
     with own_service(data) as endpoint:
         own = {"watch": True, "is_temporary": data is None}
-        _run(context, session, endpoint, options | own, is_own=True)
+        try:
+            _run(context, session, endpoint, options | own, is_own=True)
+        except KeyboardInterrupt:
+            click.echo("Cancelling the job: its program has the service's grace to end.", err=True)
+            raise SystemExit(130) from None
 
 
 def _require_own_service(options: dict[str, Any], address: dict[str, str | None]) -> None:

@@ -1,0 +1,61 @@
+"""`trainshed emulate`: a service for the tests of other programs, which leaves nothing behind."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import click
+
+from trainshed.cli.environment import Shell, setting, variables
+from trainshed.cli.processes import Process, own_service
+
+
+@contextlib.contextmanager
+def emulator(port: int, plan: Path | None, capture: Path | None) -> Generator[dict[str, str]]:
+    """Run an emulator, and yield the variables by which clients find it, and `TRAINSHED_PID`. `port`: 0 = any
+    free one; `plan`, `capture`: as `serve.emulation` has them. Raises click.ClickException."""
+    files = {"--plan": plan, "--capture": capture}
+    words = [word for name, path in files.items() if path for word in (name, str(path.absolute()))]
+    with own_service(None, "--emulate", "--port", str(port), *words) as endpoint:
+        known = {name: value for name, value in variables(endpoint).items() if value}
+        yield {**known, "TRAINSHED_PID": str(endpoint.pid)}
+
+
+@click.command()
+@click.option("--port", type=int, default=8080, show_default=True, help="Port; 0 = any free one.")
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="JSON file with rules of how jobs end.",
+)
+@click.option(
+    "--capture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write each request into, as a line of JSON.",
+)
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def command(
+    *, port: int, plan: Path | None, capture: Path | None, program: tuple[str, ...]
+) -> None:
+    """Serve tests on this machine, without a password, until Ctrl-C or the end of PROGRAM.
+
+    Prints the variables that clients need, or gives them to PROGRAM, whose exit status is then its own. All
+    data lies in a temporary directory, which is removed in the end.
+
+    \b
+    In a test's command line:   trainshed emulate -- pytest tests
+    """
+    with emulator(port, plan, capture) as values:
+        if program:
+            ended = subprocess.run(program, env={**os.environ, **values}, check=False)
+            raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
+        click.echo("\n".join(setting(values, Shell.SH)))
+        # So that `$(trainshed emulate &)` is complete.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        with (
+            Process(int(values["TRAINSHED_PID"])) as service,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            service.wait(None)

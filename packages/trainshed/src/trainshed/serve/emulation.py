@@ -1,0 +1,145 @@
+"""What makes a service an emulator for tests of other programs (`trainshed emulate`): whoever calls is its
+owner, jobs end as a plan says, the buckets of requests are there, and what clients send is written down."""
+
+import contextlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.message import Message
+from msgspec.structs import replace
+
+from trainshed.api.calls.services import Services
+from trainshed.buckets.errors import BucketsError
+from trainshed.core.emulation import Rule, emulated, rule_for
+from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation
+from trainshed.core.job.spec import JobSpec
+from trainshed.core.runtime import CONTAINER, RuntimeCatalog, RuntimeChoice, RuntimeRefusal
+from trainshed.wire import json as wire_json
+from trainshed.wire import pool, routes
+from trainshed.wire.routes import Route
+
+_SMALL: Final = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+"""An image whose environment is built in seconds."""
+_BUCKET: Final = re.compile(r"gs://([^/\"\\]+)")
+_PROJECT: Final = 3
+"""Where a path names the project: `/v1/projects/P`."""
+_VARIABLE: Final = re.compile(r"\{([^=}]+)[^}]*\}")
+
+
+class _AnyImage:
+    """A catalog that takes every image: what a plan has replaced need not be there."""
+
+    def __init__(self, catalog: RuntimeCatalog) -> None:
+        self._catalog = catalog
+
+    def for_image(self, image_uri: str) -> RuntimeChoice:
+        choice = self._catalog.for_image(image_uri)
+        is_refused = isinstance(choice, RuntimeRefusal)
+        return RuntimeChoice(CONTAINER, "", "", image=image_uri) if is_refused else choice
+
+    def for_runtime_version(
+        self, runtime_version: str, python_version: str
+    ) -> RuntimeChoice | RuntimeRefusal:
+        return self._catalog.for_runtime_version(runtime_version, python_version)
+
+
+class Emulation:
+    """The plan and the capture of one emulator."""
+
+    def __init__(self, plan: Path | None, capture: Path | None) -> None:
+        """`plan`: a JSON list of rules, read anew for each job, so that a test can change it; `capture`: a
+        file to which each request is added as a line of JSON. Raises FailedPrecondition, OSError."""
+        self._plan = plan
+        self._file = capture.open("a", buffering=1) if capture else None
+        self._rules()
+
+    def around(self, services: Services) -> Services:
+        """Return services that do so."""
+        self._services = services
+        return replace(
+            services,
+            runtimes=_AnyImage(services.runtimes),
+            instead=self._instead,
+            sent=self._receive,
+        )
+
+    def _rules(self) -> tuple[Rule, ...]:
+        try:
+            return msgspec.json.decode(
+                self._plan.read_bytes() if self._plan else b"[]", type=tuple[Rule, ...]
+            )
+        except (OSError, ValueError) as failure:
+            raise FailedPrecondition(
+                f"The emulator's plan {self._plan} cannot be read: {failure}. It is a list of rules, such as "
+                '[{"job": "train-*", "exit_code": 1}].'
+            ) from None
+
+    def _instead(self, name: str, spec: JobSpec) -> JobSpec:
+        """Return what is run in place of a job's specification."""
+        catalog = self._services.runtimes
+        if rule := rule_for(self._rules(), name):
+            small = catalog.for_image(_SMALL)
+            assert isinstance(small, RuntimeChoice), "it runs on every Python of the service"
+            return emulated(rule, spec, small)
+        refused = [
+            Violation("", f"{answer.reason} Or give the job a rule in the emulator's plan.")
+            for pool in spec.pools
+            if pool.program.runtime.family == CONTAINER
+            and isinstance(answer := catalog.for_image(pool.program.runtime.image), RuntimeRefusal)
+        ]
+        if refused:
+            raise InvalidRequest(tuple(refused))
+        return spec
+
+    def _receive(self, method: str, request: Message) -> None:
+        """Write a request down, and make the buckets that it names."""
+        form = http_form(method, request)
+        line = json.dumps(form)
+        if self._file is not None:
+            self._file.write(f"{line}\n")
+        if form["method"] == "POST":
+            services, project = self._services, form["path"].split("/")[_PROJECT]
+            for bucket in _BUCKET.findall(line):
+                # What is no name of a bucket is told by the handler.
+                with contextlib.suppress(BucketsError):
+                    services.buckets.ensure(bucket, services.settings.region, project)
+
+
+def http_form(method: str, request: Message) -> dict[str, Any]:
+    """Return a request, over whatever transport it came, as REST has it: `method`, `path`, `query`, `body`.
+    `method`: the full name of its RPC."""
+    route = _routes()[method]
+    fields = wire_json.to_public(request)
+    names: list[str] = _VARIABLE.findall(route.template.text)
+    path = _VARIABLE.sub(lambda variable: _value(request, variable[1]), route.template.text)
+    for name in names:
+        fields.pop(_json_name(request, name), None)
+    body: Any = {}
+    if route.body == "*":
+        body, fields = fields, {}
+    elif route.body:
+        body = fields.pop(_json_name(request, route.body), {})
+    return {"method": route.verb, "path": path, "query": fields, "body": body}
+
+
+def _value(request: Any, name: str) -> str:
+    for part in name.split("."):
+        request = getattr(request, part)
+    return str(request)
+
+
+def _json_name(request: Message, name: str) -> str:
+    """Return a field's name in JSON; "" for a field of a part, which stays in it."""
+    known = request.DESCRIPTOR.fields_by_name.get(name)
+    return known.json_name if known is not None else ""
+
+
+@cache
+def _routes() -> dict[str, Route]:
+    """Return the first REST binding of each RPC, by its full name."""
+    listed = [route for api in pool.APIS for route in routes.routes(api)]
+    return {f"{route.service}.{route.method}": route for route in reversed(listed)}

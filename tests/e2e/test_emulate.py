@@ -1,0 +1,236 @@
+"""`trainshed emulate` and the fixture of pytest: other people's tests against a service that does as planned
+(docs/emulator.md)."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.processes import marked, new_mark, wait_until_gone
+from tests.e2e.running import ROOT, SKLEARN, command, environment
+
+pytestmark = pytest.mark.e2e
+
+JOBS = "/v1/projects/p/locations/us-central1/customJobs"
+TESTS = """
+import os
+import pytest
+import yaml
+from google.api_core import exceptions
+from google.cloud import aiplatform
+from google.cloud.aiplatform import hyperparameter_tuning as hpt
+
+aiplatform.base.logging.disable()
+POOL = {
+    "machine_spec": {
+        "machine_type": "n1-standard-4",
+        "accelerator_type": "NVIDIA_TESLA_T4",
+        "accelerator_count": 1,
+    },
+    "replica_count": 1,
+    "container_spec": {"image_uri": "europe-docker.pkg.dev/company/train/image:7"},
+}
+
+@pytest.fixture(autouse=True)
+def sdk(trainshed_vertex):
+    aiplatform.init(
+        api_endpoint=os.environ["TRAINSHED_GRPC_ENDPOINT"],
+        api_transport="grpc",
+        staging_bucket="gs://company-staging",
+    )
+
+def custom_job(name):
+    return aiplatform.CustomJob(display_name=name, worker_pool_specs=[POOL])
+
+def test_every_job_succeeds_at_first(trainshed_vertex):
+    job = custom_job("train-7")
+    job.run()
+    assert job.state.name == "JOB_STATE_SUCCEEDED"
+    requests = trainshed_vertex.requests()
+    sent = [request["body"] for request in requests if request["path"].endswith("/customJobs")]
+    [pool] = sent[0]["jobSpec"]["workerPoolSpecs"]
+    assert pool["containerSpec"] == {"imageUri": "europe-docker.pkg.dev/company/train/image:7"}
+
+def test_a_job_fails_as_planned(trainshed_vertex):
+    trainshed_vertex.plan({"job": "train-*", "exit_code": 3, "prints": "ValueError: no data"}, {"job": "*"})
+    job = custom_job("train-8")
+    with pytest.raises(RuntimeError, match="non-zero status of 3[^|]*ValueError: no data"):
+        job.run()
+    assert job.state.name == "JOB_STATE_FAILED"
+
+def test_a_job_is_refused_by_quota(trainshed_vertex):
+    trainshed_vertex.plan({"job": "*", "over_quota": True})
+    with pytest.raises(exceptions.ResourceExhausted, match="custom_model_training_nvidia_tesla_t4_gpus"):
+        custom_job("train-9").submit()
+
+def test_a_pipeline_leaves_its_model(trainshed_vertex):
+    trainshed_vertex.plan({"job": "*"})
+    job = aiplatform.CustomContainerTrainingJob(
+        display_name="churn",
+        container_uri="company/train:7",
+        model_serving_container_image_uri="company/serve:7",
+    )
+    model = job.run(model_display_name="churn", machine_type="n1-standard-4")
+    assert model.display_name == "churn"
+
+def test_trials_measure_as_planned(trainshed_vertex):
+    trainshed_vertex.plan({"job": "*", "metrics": {"accuracy": 0.5}})
+    tuning = aiplatform.HyperparameterTuningJob(
+        display_name="sweep",
+        custom_job=custom_job("trial"),
+        metric_spec={"accuracy": "maximize"},
+        parameter_spec={"lr": hpt.DoubleParameterSpec(min=0.1, max=1, scale="linear")},
+        max_trial_count=2,
+        parallel_trial_count=2,
+    )
+    tuning.run()
+    assert [trial.final_measurement.metrics[0].value for trial in tuning.trials] == [0.5, 0.5]
+"""
+
+
+def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_training.py").write_text(TESTS)
+    run = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "trainshed.cli.pytest_plugin",
+            "--basetemp=files",
+            "test_training.py",
+        ],
+        cwd=tmp_path,
+        env=environment(tmp_path / "unused") | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "5 passed" in run.stdout
+
+
+@contextlib.contextmanager
+def emulating(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
+    """An emulator whose temporary directory lies in `place`."""
+    (place / "tmp").mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        command("emulate", "--port", "0", *words),
+        cwd=place,
+        env=environment(place / "unused") | {"TMPDIR": str(place / "tmp")} | env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def address_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return next(
+        line.strip().removeprefix("export TRAINSHED_ENDPOINT=")
+        for line in process.stdout
+        if line.startswith("export TRAINSHED_ENDPOINT=")
+    )
+
+
+def create(address: str, body: Any, **headers: str) -> tuple[int, Any]:
+    """Create a job without credentials; the answer's status and JSON."""
+    request = urllib.request.Request(address + JOBS, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.load(refusal)
+
+
+def job(*program: str, name: str = "j") -> dict[str, Any]:
+    image = {"imageUri": SKLEARN, "command": list(program)}
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": 1,
+        "containerSpec": image,
+    }
+    return {"displayName": name, "jobSpec": {"workerPoolSpecs": [pool]}}
+
+
+def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:
+    """Beside another emulator; without a password; the job without a rule really runs."""
+    (tmp_path / "plan.json").write_text('[{"job": "never"}]')
+    script = f"curl -s $TRAINSHED_ENDPOINT{JOBS}?page_size=9; exit 7"
+    words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", "sh", "-c", script)
+    with emulating(tmp_path) as other, emulating(tmp_path, *words) as process:
+        address_of(other)
+        printed, errors = process.communicate(timeout=60)
+        assert (process.returncode, json.loads(printed)) == (7, {}), errors
+    sent = json.loads((tmp_path / "sent.jsonl").read_text())
+    assert sent == {"method": "GET", "path": JOBS, "query": {"pageSize": 9}, "body": {}}
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_a_plan_cannot_say_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('[{"job": "a", "exit_code": 1000}]')
+    with emulating(tmp_path, "--plan", "plan.json") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "`int` <= 255 - at `$[0].exit_code`" in errors
+    assert 'such as [{"job": "train-*", "exit_code": 1}]' in errors
+
+
+def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path) -> None:
+    mark = new_mark()
+    with emulating(tmp_path, MARK=mark) as process:
+        address = address_of(process)
+        page = {"Origin": "https://example.org"}
+        assert create(address, job("true"), **page)[0] == 403, "from a stranger's page"
+        status, made = create(address, job("sleep", "300", mark))
+        assert status == 200 and made["state"] == "JOB_STATE_QUEUED"
+        others = [pid for pid in marked(mark) if pid != process.pid]
+        assert others
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until_gone(others, seconds=60)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_the_action_gives_its_variables_to_later_steps(tmp_path: Path) -> None:
+    """As GitHub's runner does; the installation is that of `test_install.py`."""
+    [step] = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    script = "\n".join(line for line in step["run"].splitlines() if "pip install" not in line)
+    (tmp_path / "trainshed").write_text(f'#!/bin/sh\nexec {sys.executable} -m trainshed "$@"\n')
+    (tmp_path / "trainshed").chmod(0o755)
+    given = {"PLAN": "", "CAPTURE": str(tmp_path / "sent.jsonl")}
+    files = {
+        "GITHUB_ENV": str(tmp_path / "env"),
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_ACTION_PATH": ".",
+    }
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = script.replace("trainshed emulate", "trainshed emulate --port 0")
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        env=environment(tmp_path / "unused") | given | files | path,
+        check=True,
+        timeout=60,
+    )
+    lines = (tmp_path / "env").read_text().splitlines()
+    variables = dict(line.split("=", 1) for line in lines)
+    assert create(variables["TRAINSHED_ENDPOINT"], job("true"))[0] == 200
+    assert (tmp_path / "sent.jsonl").read_text().count("customJobs") == 1
+    os.kill(int(variables["TRAINSHED_PID"]), signal.SIGTERM)
+    wait_until_gone([int(variables["TRAINSHED_PID"])], seconds=60)
