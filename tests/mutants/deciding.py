@@ -195,8 +195,8 @@ DECIDING: Final = (
     Mutant(
         "grown memory not counted",
         _CONTROLLER + "capacity.py",
-        "job.memory_factor == 1.0 and before.gang.choice == job.choice",
-        "before.gang.choice == job.choice",
+        "before.gang if before and job.memory_factor == 1.0 else",
+        "before.gang if before else",
         "A node is given more than it has when a job is tried again with more memory.",
         tests("tests/sim/test_worlds.py::test_memory_that_grows_is_counted_before_it_is_given"),
     ),

@@ -14,7 +14,6 @@ from trainshed.core.lifecycle.events import (
     CancelRequested,
     CapacityRefused,
     Event,
-    FellBack,
     NodeLeft,
     Preempted,
     PreparationFailed,
@@ -127,9 +126,6 @@ class Judge:
                 waits = before.phase is AttemptState.WAITING or homeless
                 asks = before.phase is not AttemptState.STOPPING and now >= before.not_before
                 return [spec.NoRoom(ran=running)] if waits and asks else []
-            case FellBack(choice):
-                waits = before.phase is AttemptState.WAITING
-                return [spec.TookAnother(choice)] if waits else []
             case Preempted():
                 is_placed = before.is_placed and before.phase is not AttemptState.STOPPING
                 return [spec.Evicted()] if is_placed else []
@@ -196,10 +192,6 @@ class Judge:
             self._differ(f"the job is {job.state}, its outcome {outcome}")
         if job.state is JobState.CANCELLED and verdict is not None and verdict.state != "CANCELLED":
             self._differ("cancelled, though nobody asked for it")
-        if job.choice != said.choice:
-            self._differ(f"it stands at choice {job.choice}; the reference says {said.choice}")
-        if job.spec.choices and job.spec != job.spec.chosen(said.choice):
-            self._differ(f"its specification is not that of choice {said.choice}")
         retries = {CAUSES.get(rule, rule): count for rule, count in job.retries}
         if retries != dict(said.retries):
             self._differ(f"retries {retries}; the reference counts {said.retries}")

@@ -30,9 +30,7 @@ Where the text leaves a choice, it reads:
     knows that.
 12. What the engine will never start fails the job at once, with a code of its own (9); a service that could
     not start it tries again.
-13. Another choice is taken by a job that waits, at once: the pause of a retry was for the one before. It
-    costs neither an attempt nor a retry.
-14. What had not begun when it was asked to leave its node goes elsewhere, and is not counted, whoever it is.
+13. What had not begun when it was asked to leave its node goes elsewhere, and is not counted, whoever it is.
 """
 
 from collections import Counter
@@ -98,13 +96,6 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
-class TookAnother:
-    """The job waits, and goes on by another of its choices, counted from 0."""
-
-    choice: int
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
     """The service itself failed the whole attempt."""
 
@@ -116,7 +107,7 @@ class Cancelled:
     at: int
 
 
-Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | TookAnother | Failed | Cancelled
+Fact = Ended | Vanished | Unprepared | NoRoom | Evicted | Failed | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,6 @@ class Reference:
     rows: Rows = field(default_factory=Rows)
     most_attempts: int = ATTEMPTS
     attempts: int = 0
-    choice: int = 0
     giving_up: bool = False
     verdict: Verdict | None = None
     memory: float = 1.0
@@ -175,10 +165,6 @@ class Reference:
         """One more thing happened; reports that `concerns` refuses must not come here."""
         if isinstance(fact, Cancelled):
             return self._cancelled(fact.at)
-        if isinstance(fact, TookAnother):
-            if fact.choice != self.choice:
-                self.choice, self.not_before = fact.choice, 0
-            return None
         if isinstance(fact, Ended | Vanished):
             self.over.add(fact.member)
         if isinstance(fact, Ended) and fact.member == PRIMARY:
@@ -304,5 +290,5 @@ def _end(fact: Fact) -> End:
             return End("preempted")
         case Failed():
             return End("service")
-        case TookAnother() | Cancelled():
+        case Cancelled():
             raise AssertionError("it passes no row")

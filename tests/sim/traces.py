@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.sim.house import House
 from tests.sim.judging import Judge
-from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job, with_choices
+from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.job.spec import JobSpec, Program, Scheduling
@@ -26,7 +26,6 @@ from trainshed.core.lifecycle.events import (
     DrillOrdered,
     DrillTriggered,
     Event,
-    FellBack,
     JobAdmitted,
     NodeLeft,
     Preempted,
@@ -117,10 +116,7 @@ class Life:
         self.policy = policy or rules.policy
         self.dice = random.Random(seed)
         self.job = random_job(self.dice)
-        self._choices = random.Random(f"choices {seed}")
         self._refusals = random.Random(f"refusals {seed}")
-        if self._choices.random() < 0.3:
-            self.job = with_choices(self.job)
         self.judge = Judge.of(self.job, rules)
         self._stalls = random.Random(f"stalls {seed}")
         self._takers = random.Random(f"takers {seed}")
@@ -171,8 +167,6 @@ class Life:
         return Drill(0, self.dice.choice(tuple(DrillKind)), replica, self.now, line)
 
     def _waiting(self) -> Event:
-        if self.job.spec.choices and self._choices.random() < 0.3:
-            return FellBack(self._choices.randrange(len(self.job.spec.choices)), "it is full")
         self.now = max(self.now, self.job.not_before)
         if self.dice.random() < 0.15:
             return CapacityRefused("no such node")

@@ -9,7 +9,6 @@ from trainshed.core.routes import ANYBODY, Acceptance
 from trainshed.scheduler.model import (
     Admit,
     Demand,
-    FallBack,
     Gang,
     GangState,
     NodeCapacity,
@@ -153,8 +152,6 @@ class World:
                     self.put(GangState(item, state.places, leaving=True, until=state.until))
                 case StockOut():
                     self.end(item.uid)
-                case FallBack():
-                    raise AssertionError("nothing here has a choice")
 
     def step(self, now: int) -> Plan:
         made = self.plan(now)

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import Choice, JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
@@ -74,18 +72,6 @@ def job(
     )
     name = JobName(api, "demo", "us-central1" if api is Api.VERTEX else "", "7")
     return Job(JobUid(7), name, "a job", spec, "{}", CREATED, CREATED)
-
-
-def with_choices(subject: Job) -> Job:
-    """A job that would also take larger machines, and those of another region."""
-    machines = tuple(pool.machine for pool in subject.spec.pools)
-    larger = tuple(replace(each, type="n1-standard-8", vcpus=8) for each in machines)
-    choices = (
-        Choice(subject.spec.region, machines),
-        Choice(subject.spec.region, larger),
-        Choice("us-east1", machines),
-    )
-    return replace(subject, spec=replace(subject.spec, choices=choices))
 
 
 def exited(

@@ -12,7 +12,7 @@ from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
 from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
 from trainshed.core.errors import Unavailable
-from trainshed.core.job.spec import Choice, Scheduling, Strategy
+from trainshed.core.job.spec import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -215,15 +215,7 @@ def drawn(draw: random.Random, uid: int) -> Job:
     name = replace(made.name, project_id=project, job_id=str(uid))
     # Clocks are set back now and then.
     created = CREATED + (uid - draw.choice((0, 0, 0, 5))) * SECOND
-    made = replace(made, uid=JobUid(uid), name=name, created=created, updated=created)
-    return with_a_smaller_choice(made) if draw.random() < 0.3 else made
-
-
-def with_a_smaller_choice(subject: Job) -> Job:
-    spec, machines = subject.spec, tuple(pool.machine for pool in subject.spec.pools)
-    smaller = tuple(replace(each, type="n1-standard-1", vcpus=1) for each in machines)
-    choices = (Choice(spec.region, machines), Choice(spec.region, smaller))
-    return replace(subject, spec=replace(spec, choices=choices, patience=7 * SECOND))
+    return replace(made, uid=JobUid(uid), name=name, created=created, updated=created)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.soaks import SOAKS
-from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job, with_choices
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
@@ -26,7 +26,6 @@ from trainshed.core.lifecycle.events import (
     DrillLanded,
     DrillTriggered,
     Event,
-    FellBack,
     JobAdmitted,
     NodeLeft,
     Preempted,
@@ -60,7 +59,7 @@ POLICY = FailurePolicy(
 MOST_STATES = 50_000
 PLACES = JobAdmitted(((PRIMARY, "a"), (WORKER, "b")))
 HAS_PROCESSES = (AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
-DECISIONS = (JobAdmitted, CapacityRefused, FellBack)
+DECISIONS = (JobAdmitted, CapacityRefused)
 """What the scheduler says in the turn in which it decides, once; everything else is a report, and may come
 twice."""
 
@@ -82,9 +81,6 @@ def anything(subject: Job) -> Iterator[Event]:
     """All that can happen to the job as it is."""
     attempt, phase = subject.attempt, subject.phase
     yield CancelRequested(CancelCause.USER, NOW)
-    if subject.spec.choices:
-        # Decided while it waited: afterwards it changes nothing (spec/queue#fall-backs).
-        yield FellBack(1 - subject.choice, "the other one is free")
     if phase is AttemptState.WAITING:
         yield PLACES
         yield CapacityRefused("no node")
@@ -248,11 +244,6 @@ def check_way(subject: Job, event: Event, following: Job) -> None:
             again = after.incarnation - before.incarnation
             assert again in (0, 1)
             assert not again or after.state is ReplicaState.WAITING
-    if isinstance(event, FellBack):
-        taken = subject.phase is AttemptState.WAITING and event.choice != subject.choice
-        spec = subject.spec.chosen(event.choice)
-        other = replace(subject, choice=event.choice, spec=spec, not_before=0, updated=NOW)
-        assert following == (other if taken else subject)
     if isinstance(event, CancelRequested):
         assert following.outcome is not None, "an accepted cancel is lost"
         assert following.outcome.state is JobState.CANCELLED or any(
@@ -268,7 +259,7 @@ def check_way(subject: Job, event: Event, following: Job) -> None:
 
 @cache
 def whole_life() -> Walk:
-    return walk(with_choices(job(1, 1)), anything)
+    return walk(job(1, 1), anything)
 
 
 @cache

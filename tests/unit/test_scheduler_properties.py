@@ -13,11 +13,10 @@ from tests.unit.clusters import NOW, REGION, SECOND, T4, V100, World, gang, node
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import explaining
-from trainshed.scheduler.deciding import decide, state_after, still_holds
+from trainshed.scheduler.deciding import state_after, still_holds
 from trainshed.scheduler.model import (
     Admit,
     Demand,
-    FallBack,
     Gang,
     GangState,
     NodeCapacity,
@@ -182,7 +181,7 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
                 assert state.gang.spot
                 assert state.places or state.unplaced
                 chosen = []
-            case StockOut() | FallBack():
+            case StockOut():
                 chosen = []
         assert all(world.nodes[name].condition is NodeCondition.READY for name in chosen)
     world.carry_out(made, NOW)
@@ -208,7 +207,7 @@ def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
 def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: World) -> None:
     """ADR 12: no decision gets in the way of another one of its plan."""
     planned = world.snapshot.copy()
-    for decision in decide(planned, NOW).decisions:
+    for decision in plan(planned, NOW).decisions:
         assert still_holds(world.snapshot, planned, decision)
         world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
 
@@ -218,7 +217,7 @@ def test_what_is_decided_about_a_copy_holds_as_long_as_nothing_changes(world: Wo
 def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: World) -> None:
     """ADR 12: while a decision is made, nodes change, jobs end and others take their places."""
     planned = world.snapshot.copy()
-    made = decide(planned, NOW)
+    made = plan(planned, NOW)
     world.set_nodes(other.nodes.values())
     for state in list(world.states.values())[::2]:
         world.end(state.gang.uid)

@@ -1,5 +1,5 @@
-"""Where jobs of a whole service go: by machine type to partitions, by region to clusters, and elsewhere when
-there is nothing for them (docs/slurm.md). Two partitions of one Slurm stand for two clusters."""
+"""Where jobs of a whole service go: by machine type to partitions, by region to clusters
+(docs/slurm.md). Two partitions of one Slurm stand for two clusters."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.running import CUSTOM_JOBS, Service, container_job, submit
-from tests.e2e.stories import story
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import configure, service_on
 
@@ -35,12 +34,9 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
         yield started
 
 
-def a_job(machine: str = "n4-highcpu-2", script: str = "pass", **labels: str) -> dict[str, Any]:
-    body = container_job(script)
-    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = machine
-    if labels:
-        named = {name.replace("_", "-"): text for name, text in labels.items()}
-        body["labels"] = {f"trainshed-fallback-{name}": text for name, text in named.items()}
+def a_job() -> dict[str, Any]:
+    body = container_job("pass")
+    body["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["machineType"] = "n4-highcpu-2"
     return body
 
 
@@ -58,31 +54,3 @@ def test_a_job_goes_to_the_cluster_of_its_region(service: Service) -> None:
     for job_id, cluster in ((west, "west"), (east, "east")):
         assert service.finish(job_id)["state"] == "SUCCEEDED"
         assert node_of(service, job_id).startswith(f"{cluster}.")
-
-
-def test_a_job_that_fits_in_no_partition_of_its_cluster_goes_on_to_the_next_region(
-    service: Service,
-) -> None:
-    told = story(
-        service,
-        submit(service, a_job("n1-highmem-32", regions="us-east1", machine_types="n4-highcpu-2")),
-    )
-    assert told.state == "SUCCEEDED"
-    (fell,) = told.of_kind("fallback")
-    assert fell["message"].startswith(
-        "The job takes n4-highcpu-2 in us-central1 now, choice 2 of 4: "
-    )
-    assert "the largest node of partition hi with features new has 16" in fell["message"]
-    drained = service.call("GET", "/trainshed/v1/nodes")["nodes"][1:]
-    for node in drained:
-        service.call("POST", f"/trainshed/v1/nodes/{node['name']}:drain", {})
-    try:
-        job_id = submit(service, a_job(regions="us-east1", after="0"))
-        moved = story(service, job_id)
-    finally:
-        for node in drained:
-            service.call("POST", f"/trainshed/v1/nodes/{node['name']}:undrain", {})
-    assert moved.state == "SUCCEEDED" and node_of(service, job_id) == "east.node1"
-    (fell,) = moved.of_kind("fallback")
-    assert "in us-east1 now, choice 2 of 2: has waited" in fell["message"]
-    assert "west.node2 is drained" in fell["message"]

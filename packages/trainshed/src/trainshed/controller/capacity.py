@@ -34,7 +34,6 @@ from trainshed.core.catalog.quotas import BUDGETS
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
-    FellBack,
     JobAdmitted,
     Preempted,
     ReplicaPlaced,
@@ -48,13 +47,12 @@ from trainshed.core.usage import MachineTime, Prices, Use
 from trainshed.engines.port import Node, NodeState
 from trainshed.eventloop.background import begin
 from trainshed.scheduler import explaining
-from trainshed.scheduler.deciding import NEVER, decide, state_after, still_holds
+from trainshed.scheduler.deciding import NEVER, state_after, still_holds
 from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     PLAIN,
     Admit,
     Decision,
-    FallBack,
     GangState,
     NodeCapacity,
     Place,
@@ -64,6 +62,7 @@ from trainshed.scheduler.model import (
     StockOut,
     gang,
 )
+from trainshed.scheduler.planning import plan
 from trainshed.scheduler.snapshot import Snapshot
 from trainshed.store.port import NodeDrain
 
@@ -227,13 +226,13 @@ class CapacityTracker:
         self._snapshot.set_exhausted(self.budgets.exhausted(now))
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:
-            return self._taken(decide(planned, now))
+            return self._taken(plan(planned, now))
         self._deciding = begin(self._decide_apart(planned, now), "deciding who starts")
         return ()
 
     async def _decide_apart(self, planned: Snapshot, now: Nanos) -> None:
         try:
-            made = await self._apart(partial(decide, planned, now))
+            made = await self._apart(partial(plan, planned, now))
         finally:
             self._deciding = None
             came, self._came = self._came, []
@@ -280,8 +279,6 @@ class CapacityTracker:
                 return state.leaving
             case CapacityRefused():
                 return state.not_before == NEVER
-            case FellBack(choice):
-                return state.gang.choice == choice
             case _:
                 return True
 
@@ -405,8 +402,7 @@ def _is_starting(job: Job, attempt: int) -> bool:
 
 def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> GangState:
     """Return a job as the scheduler sees it. `before`: how it saw the job last."""
-    is_same = before is not None and job.memory_factor == 1.0 and before.gang.choice == job.choice
-    demand = before.gang if before and is_same else gang(job, policy)
+    demand = before.gang if before and job.memory_factor == 1.0 else gang(job, policy)
     if not job.is_placed:
         return GangState(
             demand,
@@ -443,7 +439,5 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             return Preempted(by)
         case StockOut(_, reason):
             return CapacityRefused(reason)
-        case FallBack(_, choice, reason):
-            return FellBack(choice, reason)
         case _:
             assert_never(decision)

@@ -3,11 +3,10 @@
 import functools
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.capacity import NOBODY_ELSE, NodeCondition, OthersUse, QuotaKey
 from trainshed.core.catalog import quotas
-from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
+from trainshed.core.job.spec import Disk, Machine, Strategy
 from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid, ReplicaId
@@ -58,12 +57,6 @@ class Gang(Struct, frozen=True, gc=False):
     spot: bool = False
     #: Nanoseconds that it runs at most from its admission on; 0 = its limits do not say.
     longest: int = 0
-    #: Which of its job's choices it is.
-    choice: int = 0
-    #: The gangs of its job's other choices, in their order; those have no alternatives themselves.
-    alternatives: tuple["Gang", ...] = ()
-    #: Nanoseconds that it waits before one of them is taken.
-    patience: int = 0
 
 
 class GangState(Struct, frozen=True, gc=False):
@@ -155,15 +148,7 @@ class StockOut(Struct, frozen=True):
     reason: str
 
 
-class FallBack(Struct, frozen=True):
-    """A gang that waits takes another of its job's choices."""
-
-    uid: JobUid
-    choice: int
-    reason: str
-
-
-Decision = Admit | Place | Preempt | StockOut | FallBack
+Decision = Admit | Place | Preempt | StockOut
 
 
 class Reservation(Struct, frozen=True):
@@ -186,50 +171,13 @@ class Plan(Struct, frozen=True):
 
 def gang(job: Job, policy: Policy = PLAIN) -> Gang:
     """Return the job's gang, which is the same for the whole life of the job except for the memory that the
-    out-of-memory escalation gives it, and for its choice.
+    out-of-memory escalation gives it.
 
     Only SPOT work is preemptible: FLEX_START waits longer for its place, and keeps it
     (facts/lifecycle#scheduling). `longest` is the limit that counts from the first RUNNING, in steps, so that
     jobs with slightly different limits have one shape; what comes before that is not in it.
     """
-    wanted = _gang(job, job.spec, job.choice, policy)
-    if not job.spec.choices:
-        return wanted
-    others = tuple(
-        _gang(job, job.spec.chosen(choice), choice, policy)
-        for choice in range(len(job.spec.choices))
-        if choice != job.choice
-    )
-    return replace(wanted, alternatives=others, patience=job.spec.patience)
-
-
-def with_choice(gang: Gang, choice: int) -> Gang:
-    """Return the gang that another of its job's choices makes."""
-    all_of_them = (replace(gang, alternatives=(), patience=0), *gang.alternatives)
-    others = tuple(
-        sorted(
-            (other for other in all_of_them if other.choice != choice),
-            key=lambda other: other.choice,
-        )
-    )
-    taken = next(other for other in all_of_them if other.choice == choice)
-    return replace(taken, alternatives=others, patience=gang.patience)
-
-
-class _Form(Struct, frozen=True, gc=False):
-    """What gangs that take the same have in common."""
-
-    api: Api
-    region: str
-    strategy: Strategy
-    #: Position, machine, disk and number of replicas of each pool.
-    pools: tuple[tuple[int, Machine, Disk, int], ...]
-    memory_factor: float
-    policy: Policy
-
-
-def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
-    strategy = spec.scheduling.strategy
+    spec, strategy = job.spec, job.spec.scheduling.strategy
     pools = tuple([(p.position, p.machine, p.disk, p.replica_count) for p in spec.pools])
     form = _Form(spec.api, spec.region, strategy, pools, job.memory_factor, policy)
     region, replicas, quota = _contents(form)
@@ -245,8 +193,19 @@ def _gang(job: Job, spec: JobSpec, choice: int, policy: Policy) -> Gang:
         quota=quota,
         spot=strategy is Strategy.SPOT,
         longest=_in_steps(spec.scheduling.timeout),
-        choice=choice,
     )
+
+
+class _Form(Struct, frozen=True, gc=False):
+    """What gangs that take the same have in common."""
+
+    api: Api
+    region: str
+    strategy: Strategy
+    #: Position, machine, disk and number of replicas of each pool.
+    pools: tuple[tuple[int, Machine, Disk, int], ...]
+    memory_factor: float
+    policy: Policy
 
 
 @functools.lru_cache(maxsize=1024)

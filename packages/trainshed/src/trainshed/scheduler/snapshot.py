@@ -234,7 +234,6 @@ _COPIED = (
     "loads",
     "releases",
     "leaving",
-    "flexible",
     "spot",
     "unplaced",
     "_all",
@@ -268,8 +267,6 @@ class Snapshot:
         #: (when what it holds is free again, uid) of running gangs, soonest first.
         self.releases: list[tuple[int, JobUid]] = []
         self.leaving: dict[JobUid, Entry] = {}
-        #: Waiting gangs that have a choice, oldest first.
-        self.flexible: list[Entry] = []
         #: `cheapness` of the gangs that may be preempted, cheapest first.
         self.spot: list[tuple[int, int, int]] = []
         #: (minus priority, age) of gangs with a replica that lost its place.
@@ -387,7 +384,7 @@ class Snapshot:
         """Whether a gang waits behind one of its project, level and shape, so that a plan looks at it only if
         it has provided for that one."""
         entry = self.entries[uid]
-        if not entry.waits or entry.state.not_before or entry.gang.alternatives:
+        if not entry.waits or entry.state.not_before:
             return False
         return self.queue.group(entry).buckets[entry.shape][0] is not entry
 
@@ -449,8 +446,6 @@ class Snapshot:
         if not (state.places or state.unplaced):
             if not state.leaving:
                 self.queue.add(entry)
-                if entry.gang.alternatives:
-                    insort(self.flexible, entry)
                 for key, value in entry.meters:
                     self.meters.own(key).waiting += value
             return
@@ -477,8 +472,6 @@ class Snapshot:
         if not entry.is_placed:
             if not entry.state.leaving:
                 self.queue.drop(entry)
-                if entry.gang.alternatives:
-                    _remove(self.flexible, entry)
                 for key, value in entry.meters:
                     self.meters.own(key).waiting -= value
             return

@@ -27,7 +27,6 @@ from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.reduction import TLS_LABEL
-from trainshed.core.specs.fallbacks import with_fallbacks
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (
     bucket_elsewhere,
@@ -220,10 +219,7 @@ def _check_notify_label(work: Work, known: Collection[str]) -> None:
 
 
 def _settled(services: Services, spec: JobSpec, labels: Iterable[tuple[str, str]]) -> JobSpec:
-    """Return the specification with what its labels and this installation add to it. Raises InvalidRequest
-    for impossible fallbacks."""
-    labels = tuple(labels)
-    spec = with_fallbacks(spec, labels)
+    """Return the specification with what its labels and this installation add to it."""
     if dict(labels).get(TLS_LABEL) == _ON and has_reducers(spec):
         spec = replace(spec, reduction_tls=True)
     return _with_warnings(services, spec)

@@ -31,11 +31,10 @@ from trainshed.wire.trainshed_v1 import capacity, timeline
 from trainshed.wire.trainshed_v1 import jobs as records
 
 _WAITING: Final[Mapping[JobState, frozenset[str]]] = {
-    JobState.QUEUED: frozenset({"waiting", "fallback"}),
+    JobState.QUEUED: frozenset({"waiting"}),
     JobState.PREPARING: frozenset(
         {
             "waiting",
-            "fallback",
             "admitted",
             "attempt",
             "preparing",

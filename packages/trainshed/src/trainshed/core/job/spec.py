@@ -112,18 +112,6 @@ class Scheduling(Struct, frozen=True):
     strategy: Strategy = Strategy.STANDARD
 
 
-class Choice(Struct, frozen=True):
-    """One combination of a region and machines in which a job may run."""
-
-    region: str
-    #: The machine of each pool, in the pools' order.
-    machines: tuple[Machine, ...]
-
-    def __str__(self) -> str:
-        types = dict.fromkeys(machine.type for machine in self.machines)
-        return f"{' and '.join(types)} in {self.region}"
-
-
 _SLASHES_OF_A_BUCKET: Final = 2
 """The number of slashes in `gs://BUCKET`."""
 
@@ -156,20 +144,6 @@ class JobSpec(Struct, frozen=True):
     reduction_tls: bool = False
     #: The part of a dataset that is written to files before the programs start; None = none.
     data: SplitPlan | None = None
-    #: The choices of where it may run, in the order in which they are tried; the first is what was asked for.
-    #: () = there is only that.
-    choices: tuple["Choice", ...] = ()
-    #: Nanoseconds that it waits before it takes another choice that has free capacity.
-    patience: int = 0
-
-    def chosen(self, choice: int) -> "JobSpec":
-        """Return the spec as one of its choices runs it; `choice` counts from 0."""
-        taken = self.choices[choice]
-        pools = tuple(
-            replace(pool, machine=machine)
-            for pool, machine in zip(self.pools, taken.machines, strict=True)
-        )
-        return replace(self, region=taken.region, pools=pools)
 
     def replicas(self) -> tuple[ReplicaId, ...]:
         return tuple(replica for pool in self.pools for replica in pool.replicas())

@@ -35,15 +35,6 @@ class CapacityRefused(Struct, frozen=True):
     reason: str
 
 
-class FellBack(Struct, frozen=True):
-    """The scheduler has switched the job to another of its choices."""
-
-    #: Position in `JobSpec.choices`.
-    choice: int
-    #: Why the previous choice was given up.
-    reason: str
-
-
 class Preempted(Struct, frozen=True):
     """The job has to give its capacity to another one."""
 
@@ -170,7 +161,6 @@ class DrillLanded(Struct, frozen=True):
 Event = (
     JobAdmitted
     | CapacityRefused
-    | FellBack
     | Preempted
     | ReplicaPlaced
     | NodeLeft

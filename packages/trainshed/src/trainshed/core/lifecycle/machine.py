@@ -32,7 +32,6 @@ from trainshed.core.lifecycle.events import (
     DrillOrdered,
     DrillTriggered,
     Event,
-    FellBack,
     JobAdmitted,
     NodeLeft,
     NodesGiven,
@@ -100,8 +99,8 @@ def _take(transition: Transition, event: Event) -> None:
             _take_preparation(transition, event)
         case PreparationFailed():
             _preparation_failed(transition, event)
-        case CapacityRefused() | FellBack():
-            _take_without_capacity(transition, event)
+        case CapacityRefused():
+            _capacity_refused(transition, event)
         case Preempted():
             _preempted(transition, event)
         case NodeLeft():
@@ -207,28 +206,11 @@ def _preparation_failed(transition: Transition, event: PreparationFailed) -> Non
     judge_end(transition, evidence(transition, event.cause, text=event.message))
 
 
-def _take_without_capacity(transition: Transition, event: CapacityRefused | FellBack) -> None:
-    match event:
-        case CapacityRefused():
-            _capacity_refused(transition, event)
-        case FellBack():
-            _fell_back(transition, event)
-
-
 def _capacity_refused(transition: Transition, event: CapacityRefused) -> None:
     job = transition.job
     waits = job.phase is AttemptState.WAITING or any(not r.node for r in job.replicas)
     if waits and job.phase is not AttemptState.STOPPING and transition.now >= job.not_before:
         judge_end(transition, evidence(transition, Cause.STOCK_OUT, text=event.reason))
-
-
-def _fell_back(transition: Transition, event: FellBack) -> None:
-    job = transition.job
-    if job.phase is not AttemptState.WAITING or event.choice == job.choice:
-        return
-    spec = job.spec.chosen(event.choice)
-    transition.change(spec=spec, choice=event.choice, not_before=0)
-    transition.record(timeline.fell_back(transition.job, event.reason, transition.now))
 
 
 def _preempted(transition: Transition, event: Preempted) -> None:

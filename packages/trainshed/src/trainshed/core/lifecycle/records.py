@@ -123,8 +123,6 @@ class Job(Struct, frozen=True):
     retries: Counters = ()
     #: It is not admitted before this moment (ns).
     not_before: Nanos = 0
-    #: Which of its spec's choices it runs by; `spec` has that choice applied.
-    choice: int = 0
     #: The factor by which out-of-memory retries have raised each replica's memory limit.
     memory_factor: float = 1.0
     drills: tuple[Drill, ...] = ()

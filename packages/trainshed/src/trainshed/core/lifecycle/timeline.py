@@ -105,17 +105,6 @@ def _in_its_queue(delay: Delay) -> str:
     return place + (f"; {expected_start(delay.expected)}" if delay.expected else "")
 
 
-def fell_back(job: Job, reason: str, now: Nanos) -> TimelineEntry:
-    choices = job.spec.choices
-    taken = choices[job.choice]
-    return TimelineEntry(
-        now,
-        "fallback",
-        f"The job takes {taken} now, choice {job.choice + 1} of {len(choices)}: {reason}.",
-        {"choice": job.choice, "region": taken.region, "reason": reason},
-    )
-
-
 def placed(job: Job, replica: Replica, now: Nanos) -> TimelineEntry:
     name = public_replica_name(job.name.api, replica.id)
     return TimelineEntry(
