@@ -3,7 +3,7 @@ one of these words in their names are run by `./dev test`, all others by `./dev 
 
 import pytest
 
-from trainshed.engines.conformance.suite import Conformance
+from tests.engines.conformance.suite import Conformance
 
 
 @pytest.hookimpl(tryfirst=True)

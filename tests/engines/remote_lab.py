@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.engines.conformance.lab import LabWithNodes
 from tests.engines.process_cluster import NODES, ProcessCluster, end
 from tests.soaks import KILLS
-from trainshed.engines.conformance.lab import LabWithNodes
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
 from trainshed.engines.port import Engine

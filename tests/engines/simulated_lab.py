@@ -4,13 +4,13 @@ import asyncio
 import signal
 from collections.abc import Sequence
 
+from tests.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from tests.sim.engine import programs
 from tests.sim.engine.clock import Clock
 from tests.sim.engine.engine import SimEngine
 from tests.sim.engine.programs import Life, Script
 from tests.sim.engine.world import SECOND, Times, World
 from trainshed.core.launch import LaunchPlan
-from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
 from trainshed.engines.port import Engine, Node
 
 _MOMENT = SECOND // 20

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.contract.ordinary_user import as_root_only, run_as_nobody
+from tests.engines.conformance.lab import Lab, LabWithNodes
+from tests.engines.conformance.suite import Conformance
 from tests.engines.cut_nodes import cut_off, rejoin
 from tests.engines.simulated_lab import SimLab
 from tests.soaks import KILLS, KILLS_OF_LOCAL
-from trainshed.engines.conformance.lab import Lab, LabWithNodes
-from trainshed.engines.conformance.suite import Conformance
 from trainshed.engines.local.autopsies import Keeping
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options

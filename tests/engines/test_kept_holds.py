@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.remote_lab import RemoteLab
-from tests.ports import free_port
-from trainshed.core.names import JobUid
-from trainshed.engines.conformance.lab import Program
-from trainshed.engines.conformance.stage import (
+from tests.engines.conformance.lab import Program
+from tests.engines.conformance.stage import (
     PRIMARY,
     SECOND_REPLICA,
     Stage,
     staged,
 )
+from tests.engines.remote_lab import RemoteLab
+from tests.ports import free_port
+from trainshed.core.names import JobUid
 
 
 def _lab(directory: Path, keep: float = 0.0) -> RemoteLab:

@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.remote_lab import LEASE, RemoteLab
-from tests.ports import free_port
-from tests.slurm.lab import why_not
-from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
-from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.conformance.lab import Lab, OnTerm, Program
-from trainshed.engines.conformance.stage import (
+from tests.engines.conformance.lab import Lab, OnTerm, Program
+from tests.engines.conformance.stage import (
     PRIMARY,
     SECOND,
     SECOND_REPLICA,
@@ -22,7 +17,12 @@ from trainshed.engines.conformance.stage import (
     hostname,
     staged,
 )
-from trainshed.engines.conformance.suite import FOREVER, Conformance, moved_to
+from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
+from tests.engines.remote_lab import LEASE, RemoteLab
+from tests.ports import free_port
+from tests.slurm.lab import why_not
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaLost, ReplicaStarted
+from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import (
     NodeChanged,
     NodesChosen,

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 import trainshed
 from tests.caches import remove_cache
+from tests.engines.conformance.lab import Lab, Program
+from tests.engines.conformance.stage import Stage, staged
 from tests.engines.process_cluster import ProcessCluster
 from trainshed.core.capacity import WaitReason
 from trainshed.core.launch import LaunchPlan, Software
-from trainshed.engines.conformance.lab import Lab, Program
-from trainshed.engines.conformance.stage import Stage, staged
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import Engine, EngineUnavailable, StartWaits
 from trainshed.engines.streams import FileStreams

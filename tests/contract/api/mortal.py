@@ -24,8 +24,8 @@ from typing import Any, Self
 import uvicorn
 
 from tests.contract.api.house import House
+from tests.engines.conformance.holder import OUTSIDE, module_of
 from tests.people import TOKEN
-from trainshed.engines.conformance.holder import OUTSIDE, module_of
 
 _DIE_AT, _STEPS = "x-die-at", "x-steps"
 _UIDS = 1_000_000

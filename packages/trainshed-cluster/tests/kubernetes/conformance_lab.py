@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.engines.conformance.lab import LabWithNodes, Program
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.secrets import SecretRef
-from trainshed.engines.conformance.lab import LabWithNodes, Program
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext
 from trainshed_cluster.kubernetes.build import new_engine

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 import yaml
 
+from tests.engines.conformance.lab import OnTerm, Program
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
@@ -19,8 +21,6 @@ from tests.sources import ROOT
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.conformance.lab import OnTerm, Program
-from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from trainshed.engines.registry import Verdict
 from trainshed_cluster.kubernetes.doctor import examine_kubernetes
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.conformance.lab import Lab
+from tests.engines.conformance.suite import Conformance
 from tests.kubernetes.conformance_lab import KubernetesEngineLab
 from tests.kubernetes.lab import KubernetesLab
 from tests.soaks import SOAKS
-from trainshed.engines.conformance.lab import Lab
-from trainshed.engines.conformance.suite import Conformance
 
 pytestmark = pytest.mark.kubernetes
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.engines.conformance.lab import Lab, LabWithNodes
 from tests.slurm.lab import SlurmLab
 from trainshed.core.secrets import SecretRef
-from trainshed.engines.conformance.lab import Lab, LabWithNodes
 from trainshed.engines.port import Engine, ServiceAccess
 from trainshed.engines.registry import EngineContext, ProgramRules
 from trainshed_cluster.slurm import cluster

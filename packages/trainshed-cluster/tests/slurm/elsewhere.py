@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.conformance.lab import Lab
+from tests.engines.conformance.suite import Conformance
 from tests.slurm.conformance_lab import new_lab, settle_at_once
-from trainshed.engines.conformance.lab import Lab
-from trainshed.engines.conformance.suite import Conformance
 
 
 class TestElsewhere(Conformance):

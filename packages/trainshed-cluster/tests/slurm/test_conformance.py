@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.engines.conformance.lab import Lab, Program
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.engines.conformance.suite import Conformance
 from tests.slurm.conformance_lab import SlurmEngineLab, settle_at_once
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.soaks import SOAKS
-from trainshed.engines.conformance.lab import Lab, Program
-from trainshed.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
-from trainshed.engines.conformance.suite import Conformance
 from trainshed.engines.port import NodesChosen
 
 

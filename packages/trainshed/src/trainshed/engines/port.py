@@ -2,7 +2,7 @@
 happens in them.
 
 One slot is one replica's "VM": a node, resources, an address. The verdict on a replica comes from its
-shim's record, never from an engine. Conformance suite: `trainshed.engines.conformance`.
+shim's record, never from an engine. Conformance suite: tests/engines/conformance.
 """
 
 import enum

@@ -31,7 +31,7 @@ PACKAGES = (
 """Of ours: all that engines and replicas import."""
 LIBRARIES = ("msgspec", "trainshed_cluster", "trainshed_reduction")
 """Other packages: all that those import where an agent runs, and this one."""
-_LEFT_OUT = ("__pycache__", "conformance")
+_LEFT_OUT = "__pycache__"
 _KINDS = (".pyi",)
 READ = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.read(8),16)))"
 """What a Python is told to run that is given a parcel."""
@@ -122,7 +122,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def _below(root: Path, name: str) -> Iterator[tuple[str, Path]]:
     for directory, names, files in os.walk(root):
-        names[:] = [file_name for file_name in names if file_name not in _LEFT_OUT]
+        names[:] = [file_name for file_name in names if file_name != _LEFT_OUT]
         for file_name in files:
             if not file_name.endswith(_KINDS):
                 path = Path(directory, file_name)

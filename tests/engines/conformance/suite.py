@@ -18,13 +18,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.names import ReplicaId
-from trainshed.core.streams import StreamKind, StreamSource
-from trainshed.core.terminals import TerminalRequest
-from trainshed.engines.conformance.holder import Holder
-from trainshed.engines.conformance.lab import LabWithNodes, OnTerm, Program
-from trainshed.engines.conformance.stage import (
+from tests.engines.conformance.holder import Holder
+from tests.engines.conformance.lab import LabWithNodes, OnTerm, Program
+from tests.engines.conformance.stage import (
     PRIMARY,
     SECOND,
     SECOND_REPLICA,
@@ -33,6 +29,10 @@ from trainshed.engines.conformance.stage import (
     requests_for,
     staged,
 )
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.names import ReplicaId
+from trainshed.core.streams import StreamKind, StreamSource
+from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.port import (
     EngineUnavailable,
     Fault,

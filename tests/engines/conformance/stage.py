@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from tests.engines.conformance.holder import Call, Holder
+from tests.engines.conformance.lab import Lab, Program
 from trainshed.core.launch import LOST_REDUCERS, LaunchPlan, Limits, ReductionPart
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
@@ -16,8 +18,6 @@ from trainshed.core.lifecycle.replica_events import (
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reduction import LOST_FILE
 from trainshed.core.streams import StreamKind, StreamSource
-from trainshed.engines.conformance.holder import Call, Holder
-from trainshed.engines.conformance.lab import Lab, Program
 from trainshed.engines.port import (
     Engine,
     EngineEvent,
