@@ -1,8 +1,6 @@
 """`trainshed doctor` of a service whose replicas are to run on a Slurm cluster (docs/slurm.md)."""
 
 import socket
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,40 +34,6 @@ def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> Non
         slurm_lab.resume("node2")
     unknown = findings(slurm_lab, partition="mian")["Slurm partition"]
     assert unknown.verdict == "bad" and "hi, main, short, spot, tiny" in unknown.remedy
-
-
-def test_nodes_are_looked_at_from_inside_if_that_is_asked_for(slurm_lab: SlurmLab) -> None:
-    """One on which the directory is everybody's, one that has no room, and a cache that nodes do not see."""
-    table = {"commands": str(slurm_lab.commands), "address": slurm_lab.outside, "shared": True}
-
-    def inside(cache: Path | None = None, **more: Any) -> Finding:
-        found = examine_slurm(table | more, cache, nodes=True)
-        return next(finding for finding in found if finding.about == "nodes from inside")
-
-    slurm_lab.await_states(dict.fromkeys(slurm_lab.nodes, ("idle",)))
-    found = inside(directory="/tmp/doctor/agents")
-    assert found.verdict == "good" and found.text.startswith("3 of 3 "), found
-    assert not slurm_lab.on_disk("node1", "/tmp/doctor/agents").exists()
-    refused = slurm_lab.on_disk("node2", "/tmp/doctor/agents")
-    refused.mkdir()
-    refused.chmod(0o777)
-    found = inside(directory="/tmp/doctor/agents")
-    assert found.verdict == "bad" and found.text.startswith("node2: /tmp/doctor/agents "), found
-    assert "can be written to by others; remove it" in found.text and "node1" not in found.text
-    # Of /tmp each node has its own, wherever TMPDIR is.
-    unseen = Path(tempfile.mkdtemp(dir="/tmp"))
-    try:
-        found = inside(unseen, partition="tiny")
-    finally:
-        unseen.rmdir()
-    assert found.text == f"node1: {unseen} is not seen there (shared = true)."
-    assert "no-such-python" in inside(python="/no-such-python").text
-    slurm_lab.run("hub", ["salloc", "--no-shell", "-p", "main", "-w", "node3", f"-c{CPUS}"])
-    try:
-        found = inside()
-    finally:
-        slurm_lab.clear()
-    assert found.verdict == "less" and "No room on node3." in found.text, found
 
 
 def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:

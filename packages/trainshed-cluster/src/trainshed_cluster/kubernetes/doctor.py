@@ -71,11 +71,9 @@ _OF_KUEUE = tuple(
 )
 
 
-def examine_kubernetes(
-    table: Mapping[str, Any], cache: Path | None = None, nodes: bool = False
-) -> Iterator[Finding]:
+def examine_kubernetes(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
     """Yield the findings. `table`: `[engines.kubernetes]` of the configuration. Pods bring what they need:
-    neither a cache nor a node is looked at. Blocks until the cluster has answered or failed to."""
+    no cache is looked at. Blocks until the cluster has answered or failed to."""
     try:
         settings = parse(table)
     except ValueError as failure:

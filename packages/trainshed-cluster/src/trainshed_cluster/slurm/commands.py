@@ -95,7 +95,6 @@ exec "$@" 2>"$errors"
 srun is not needed any more. The agent's standard error goes to a file on the node. No
 other command is run, since each would take as long as the whole script, and Slurm a second longer to end the
 step."""
-_NODES_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def run_agent(
@@ -180,30 +179,6 @@ def try_job(partition: str, account: str, qos: str) -> list[str]:
     """Arguments of srun that ask whether Slurm would accept such a job, and start none."""
     options = _given({"partition": partition, "account": account, "qos": qos})
     return ["srun", "--test-only", "--nodes=1", "--ntasks=1", "--chdir=/", *options, "/bin/true"]
-
-
-def look_at_node(
-    node: str,
-    argv: Sequence[str],
-    *,
-    partition: str,
-    account: str,
-    qos: str,
-    extra: Sequence[str],
-) -> list[str]:
-    """Arguments of srun that run a short command on a node, if Slurm finds room for it within five
-    seconds."""
-    options = _given({"nodelist": node, "partition": partition, "account": account, "qos": qos})
-    own = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64M", "--chdir=/"]
-    # Nothing of this process's environment, which may hold secrets.
-    own += ["--job-name=trainshed-doctor", "--immediate=5", "--export=NONE", "--quiet"]
-    return ["srun", *own, *options, *extra, "/usr/bin/env", f"PATH={_NODES_PATH}", *argv]
-
-
-def has_no_room(complaint: str) -> bool:
-    """Whether srun complains that the resources were not free at once."""
-    lowered = complaint.lower()
-    return any(words in lowered for words in ("nodes are busy", "immediate execution", "timed out"))
 
 
 def environment(ambient: Mapping[str, str], conf: str = "") -> dict[str, str]:

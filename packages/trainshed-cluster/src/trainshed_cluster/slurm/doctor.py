@@ -1,5 +1,5 @@
 """The checks of `trainshed doctor` for a Slurm cluster: whether it answers, what it has, and whether nodes
-can call this machine. Starts nothing there unless it is asked to (`slurm_node_doctor`)."""
+can call this machine. Starts nothing there."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,6 @@ from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable,
 from trainshed_cluster.remote.listening_doctor import examine_address, examine_port
 from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import SlurmClient
-from trainshed_cluster.slurm.node_doctor import examine_nodes
 from trainshed_cluster.slurm.queries import (
     SHOW_CONFIG,
     list_groups,
@@ -49,12 +48,9 @@ _LET = (
 )
 
 
-def examine_slurm(
-    table: Mapping[str, Any], cache: Path | None = None, nodes: bool = False
-) -> Iterator[Finding]:
+def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterator[Finding]:
     """Yield the findings. `table`: `[engines.slurm]` of the configuration. `cache`: the runtimes' directory;
-    None = it is not checked. `nodes`: run a short command on each node. Blocks until Slurm has answered, or
-    failed to."""
+    None = it is not checked. Blocks until Slurm has answered, or failed to."""
     try:
         settings = parse(table)
     except ValueError as failure:
@@ -62,14 +58,14 @@ def examine_slurm(
         yield bad("Slurm settings", reason, cause=_IN_FILE, remedy=_SETTINGS)
         return
     if not settings.clusters:
-        yield from _examine(settings, cache, nodes=nodes)
+        yield from _examine(settings, cache)
     for name in settings.clusters:
-        for finding in _examine(settings.of_cluster(name), cache, nodes=nodes):
+        for finding in _examine(settings.of_cluster(name), cache):
             yield replace(finding, about=f"{finding.about} ({name})")
     yield examine_port("slurm", "nodes", settings.address, settings.port)
 
 
-def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Iterator[Finding]:
+def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
     """Check one cluster, and the address that its nodes call."""
     missing = _missing_command(settings)
     if missing:
@@ -80,8 +76,6 @@ def _examine(settings: SlurmSettings, cache: Path | None, *, nodes: bool) -> Ite
         yield from asyncio.run(_cluster(settings))
         if settings.users:
             yield from asyncio.run(_users(settings, cache))
-        if nodes:
-            yield examine_nodes(settings, cache)
     yield examine_address("slurm", "nodes", settings.address)
 
 

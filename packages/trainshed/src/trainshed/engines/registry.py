@@ -118,9 +118,9 @@ def bad(about: str, text: str, *, cause: str, remedy: str) -> Finding:
     return Finding(about, Verdict.BAD, text, cause, remedy)
 
 
-Doctor = Callable[[Mapping[str, Any], Path, bool], Iterable[Finding]]
-"""Tries out what an engine needs. Is called with the engine's table, the cache's directory, and whether nodes
-are to be looked at from inside. May block for seconds."""
+Doctor = Callable[[Mapping[str, Any], Path], Iterable[Finding]]
+"""Tries out what an engine needs. Is called with the engine's table and the cache's directory. May block for
+seconds."""
 
 
 def names() -> tuple[str, ...]:

@@ -37,13 +37,8 @@ _MARKS = {
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."
 )
-@click.option(
-    "--on-nodes",
-    is_flag=True,
-    help="With the engine slurm: run a short command on each node that has room for it now.",
-)
 @output_format("text", "Output as text, or as JSON or YAML for programs.")
-def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -> None:
+def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
     engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
     something is so that no service can work."""
@@ -51,12 +46,7 @@ def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -
         settings = load(config, {"data": data})
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
-    if on_nodes and settings.engine != "slurm":
-        raise click.ClickException(
-            f"--on-nodes is for the engine slurm, and this configuration has engine {settings.engine!r}: "
-            "leave it out, or name the other file by --config."
-        )
-    findings = list(examine(settings, on_nodes=on_nodes))
+    findings = list(examine(settings))
     if form == "json":
         print_data([asdict(finding) for finding in findings])
     else:
@@ -65,13 +55,12 @@ def command(data: Path | None, config: Path | None, on_nodes: bool, form: str) -
         raise SystemExit(1)
 
 
-def examine(settings: Settings, *, on_nodes: bool = False) -> Iterator[Finding]:
-    """Yield every finding, the most important first. `on_nodes`: look at a cluster's nodes from inside.
-    Blocks for seconds, because each thing is tried out."""
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield every finding, the most important first. Blocks for seconds, because each thing is tried out."""
     yield from _disks(settings)
     yield from _database(settings)
     if settings.engine != "local" and (examine_cluster := doctor(settings.engine)):
-        yield from examine_cluster(engine_settings(settings), settings.cache, on_nodes)
+        yield from examine_cluster(engine_settings(settings), settings.cache)
         # No job runs here, but packages are built, curves shown, and failed replicas looked at here.
         yield from map(_of_builds, _isolation_alone(asyncio.run(_engine(settings))))
     else:
