@@ -174,6 +174,7 @@ def pages(service: Service) -> dict[str, str]:
     return {
         "jobs": "/",
         "none": "/?search=nothing",
+        "compare": f"/compare?job={whole}&job={broken}",
         "job": f"/jobs/{whole}",
         "failed": f"/jobs/{broken}",
         "logs": f"/jobs/{whole}/logs",

@@ -7,6 +7,7 @@ from trainshed.console.pages import (
     buckets,
     capacity,
     collections,
+    compare,
     drills,
     job,
     jobs,
@@ -29,6 +30,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/jobs/{job}/drills"): drills.page,
     ("GET", "/jobs/{job}/spec"): job.spec,
     ("GET", "/jobs/{job}/trials"): searches.trials,
+    ("GET", "/compare"): compare.page,
     ("GET", "/submit"): submit.page,
     ("GET", "/submit/json"): submit.json_page,
     ("GET", "/queue"): capacity.queue,
@@ -70,6 +72,7 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/lines"): logs.lines,
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
+    ("GET", "/compare/table.csv"): compare.table,
 }
 """Answers that are not pages: data for scripts, and downloads."""
 ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}

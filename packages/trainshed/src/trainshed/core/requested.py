@@ -1,6 +1,7 @@
 """Reads from a job's public resource, in short, what it asked for: machines, images, programs, output.
 Pure."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from msgspec import Struct
 
 _ROLES: Final = (("worker", "worker"), ("parameterServer", "ps"), ("evaluator", "evaluator"))
 _LONGEST: Final = 300
+_NUMBER: Final = re.compile(r"-[0-9.][0-9.eE+-]*")
 _NONE: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
 
@@ -21,6 +23,25 @@ class Pool(Struct, frozen=True):
     accelerator: str = ""
     image: str = ""
     program: str = ""
+    args: tuple[str, ...] = ()
+    #: Variables that the job itself sets.
+    env: Mapping[str, str] = {}
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters among the arguments: `--rate=0.1`, `--rate 0.1`, `--fast`, `model.rate=0.1`; and the
+        variables."""
+        parameters: dict[str, str] = {}
+        for place, word in enumerate(self.args):
+            name, equals, value = word.partition("=")
+            if not equals and word.startswith("-"):
+                following = self.args[place + 1] if place + 1 < len(self.args) else "-"
+                value = "on" if re.match("-(?![0-9.])", following) else following
+            elif not equals or not re.fullmatch(r"[\w.+-]+", name):
+                continue
+            if not _NUMBER.fullmatch(word):
+                parameters[name.lstrip("-+")] = value
+        return parameters | {f"${name}": value for name, value in self.env.items()}
 
 
 class Requested(Struct, frozen=True):
@@ -64,6 +85,11 @@ def _pool(number: int, pool: Any) -> Pool:
         "" if accelerator == _NONE else f"{machine.get('acceleratorCount', 1)} × {accelerator}",
         container.get("imageUri") or package.get("executorImageUri", ""),
         package.get("pythonModule") or " ".join(words)[:_LONGEST],
+        tuple(map(str, container.get("args", ()) or package.get("args", ()))),
+        {
+            str(variable.get("name", "")): str(variable.get("value", ""))
+            for variable in (*container.get("env", ()), *package.get("env", ()))
+        },
     )
 
 
@@ -76,6 +102,7 @@ def _roles(training: Any) -> list[Pool]:
             training.get("masterType", "") or training.get("scaleTier", ""),
             image=f"runtime {runtime}" if runtime else "",
             program=training.get("pythonModule", ""),
+            args=tuple(map(str, training.get("args", ()))),
         )
     ]
     for role, name in _ROLES:

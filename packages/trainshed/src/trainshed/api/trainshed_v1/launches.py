@@ -1,6 +1,7 @@
 """How a replica was started: what the job determines, and what its shim recorded when it started
 (spec/program#launches)."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -12,7 +13,7 @@ from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.api.trainshed_v1.usage import read_attempt
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.environment import service_account
-from trainshed.core.job.spec import WorkerPool
+from trainshed.core.job.spec import Program, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.runtime import CONTAINER
@@ -60,6 +61,7 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         ),
         machine=_machine(pool, started),
         packages=program.package_uris,
+        code=_digest(program),
         command=started.argv,
         directory=started.directory,
         variables=started.names,
@@ -72,6 +74,17 @@ def _view(job: Job, attempt: int, replica: ReplicaId, started: Launch) -> record
         timeout_seconds=job.spec.scheduling.timeout / 1e9,
         service_account=service_account(job.name.project_id, job.spec),
     )
+
+
+def _digest(program: Program) -> str:
+    contents = [
+        digest or uri
+        for uri, digest in zip(
+            program.package_uris, program.package_digests or program.package_uris, strict=True
+        )
+    ]
+    what = (program.image_uri, program.module, *program.command, *contents)
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def _machine(pool: WorkerPool, started: Launch) -> records.LaunchMachine:

@@ -4,6 +4,7 @@
 from typing import Final
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
@@ -17,6 +18,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.usage import uses
 from trainshed.store.logs.reduction import ReplicaReduction
 from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import usage as records
@@ -41,7 +43,13 @@ async def usage(call: JsonCall) -> records.Usage:
     states = (
         {entry.id: entry.state.value for entry in job.replicas} if attempt == job.attempt else {}
     )
+    until = job.ended or call.services.now()
+    held = [use.within(0, until) for use in uses(replace(job, placed=job.started), until)]
     return records.Usage(
+        machine_hours=sum(use.machine_hours for use in held),
+        cpu_hours=sum(use.cpu_hours for use in held),
+        gpu_hours=sum(use.gpu_hours for use in held),
+        cost=sum(map(call.services.settings.prices.cost, held)),
         name=str(job.name),
         state=job.state.value,
         attempt=attempt,

@@ -21,8 +21,8 @@ _TOP: Final = 10.0
 _WIDTH: Final = 1000.0
 _MOST: Final = 400
 """Maximum trials that are drawn and listed: the newest."""
-_FAR: Final = 50
-"""An axis of positive numbers is logarithmic if their ratio is at least this."""
+_FAR: Final = math.log(50)
+"""An axis of positive numbers is logarithmic if the logarithm of their ratio is at least this."""
 
 
 class Metric(Struct, frozen=True):
@@ -211,14 +211,15 @@ def _scaled(values: Sequence[Any]) -> tuple[str, str, list[float | None]]:
     if not numbers:
         return "", "", [None for _ in values]
     low, high = min(numbers), max(numbers)
-    is_wide = low > 0 and high / low >= _FAR
+    is_log = low > 0 and math.log(high) - math.log(low) >= _FAR
 
     def place(value: float) -> float:
-        if high == low:
+        if high / 2 == low / 2:
             return 0.5
-        if is_wide:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / (high - low)
+        if is_log:
+            return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+        # Halves, because the span of two doubles may be none.
+        return (value / 2 - low / 2) / (high / 2 - low / 2)
 
     return (
         _end_text(low),

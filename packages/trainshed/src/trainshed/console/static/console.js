@@ -228,6 +228,8 @@ document.addEventListener("click", async (e) => {
     copy.textContent = (await copied(copy.parentElement.querySelector("code").textContent)) ? "Copied" : "Not allowed";
     setTimeout(() => { copy.textContent = "Copy"; }, 1600);
   }
+  const address = e.target.closest("[data-copy-address]");
+  if (address) address.textContent = (await copied(location.href)) ? "Copied" : "Not allowed";
   for (const menu of document.querySelectorAll("details.menu[open]"))
     if (!menu.contains(e.target)) menu.open = false;
 });

@@ -64,6 +64,9 @@ class Launch(Record, frozen=True):
     machine: LaunchMachine = LaunchMachine()
     #: gs:// names of the packages, in the order in which they were installed.
     packages: tuple[str, ...] = ()
+    #: Digest of the image, the module or command and the content of the packages: the same for jobs that run
+    #: the same code, whatever their arguments.
+    code: str = ""
     #: The program and its arguments; longer ones are cut at 16 KiB.
     command: tuple[str, ...] = ()
     #: Directory in which it started; "" = its own working directory.

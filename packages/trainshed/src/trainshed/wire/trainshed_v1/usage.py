@@ -99,3 +99,9 @@ class Usage(Record, frozen=True):
     state: str = ""
     attempt: int = 0
     replicas: tuple[ReplicaUsage, ...] = ()
+    #: What its machines amount to for the time that it has run, without what earlier attempts held.
+    machine_hours: float = 0.0
+    cpu_hours: float = 0.0
+    gpu_hours: float = 0.0
+    #: By the setting `prices`.
+    cost: float = 0.0
