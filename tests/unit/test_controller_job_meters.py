@@ -38,13 +38,6 @@ def test_waiting_and_starting_are_timed() -> None:
     assert count(meters.starts, "vertex") == (1, 5.0)
 
 
-def test_a_wait_counts_from_when_the_job_asked_again() -> None:
-    meters = Meters()
-    waiting = replace(job(), attempt=1, not_before=job().created + 60 * SECOND)
-    count_step(meters, waiting, placed(waiting), job().created + 61 * SECOND)
-    assert count(meters.waits, "vertex") == (1, 1.0)
-
-
 def test_ends_restarts_and_lines_are_counted_once() -> None:
     meters = Meters()
     running = replace(placed(job()), state=JobState.RUNNING, phase=AttemptState.RUNNING)
@@ -68,10 +61,3 @@ def test_ends_restarts_and_lines_are_counted_once() -> None:
     assert meters.retries == {("internal_error",): 1}
     assert meters.ends == {("vertex", "FAILED", "user_code_failed"): 1}
     assert meters.lines == 7
-
-
-def test_an_observation_lies_in_the_bucket_of_its_bound() -> None:
-    histogram = Histogram((1.0, 2.0))
-    for seconds in (0.5, 1.0, 1.5, 9.0):
-        histogram.observe(seconds, "a")
-    assert histogram.series[("a",)].counts == [2, 1, 1]

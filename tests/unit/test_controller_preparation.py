@@ -92,16 +92,6 @@ async def test_a_log_begins_with_its_notices_once(tmp_path: Path) -> None:
     assert published == [UID, UID]
 
 
-async def test_many_lines_are_few_writes_and_no_entry_of_the_timeline() -> None:
-    written, told = Written(), list[Event]()
-    async with BuildOutput(UID, 1, written, lambda uid, event: told.append(event)) as hearing:
-        for n in range(1000):
-            hearing.hear(f"line {n}")
-    assert sum(map(len, written.batches)) == 1000
-    assert len(written.batches) <= 2
-    assert told == []
-
-
 async def test_a_long_build_tells_its_last_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,12 +116,6 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
     assert [event.took // 10**9 for event in told] == [5, 10, 30, 60, 120, 240, 480]
     assert told[-1].message == "after 480"
     assert {event.attempt for event in told} == {3}
-
-
-async def test_nothing_was_built_if_nothing_was_heard() -> None:
-    async with BuildOutput(UID, 1, Written(), _ignore) as hearing:
-        pass
-    assert hearing.took == 0
 
 
 async def test_who_has_left_hears_nothing_more() -> None:

@@ -151,19 +151,6 @@ def at(step: int, value: float, elapsed: int) -> Measurement:
     return Measurement(((METRIC, value),), step, elapsed * SECOND)
 
 
-def test_a_step_that_is_reported_again_is_one_measurement() -> None:
-    """spec/tuning#measurements: a program that went back to its checkpoint reports its steps again, and the
-    newest value counts."""
-    house = House(tuning(trials=1, parallel=1))
-    house.look()
-    house.is_seen(1, JobState.RUNNING)
-    house.reports(1, at(1, 0.5, 10), at(2, 0.6, 20))
-    house.look()
-    house.reports(1, at(1, 0.5, 10), at(2, 0.7, 95))
-    house.look()
-    assert house.measured(1) == (at(1, 0.5, 10), at(2, 0.7, 20))
-
-
 @pytest.mark.parametrize(("selection", "step"), [(Selection.LAST, 9_998), (Selection.BEST, 4_321)])
 def test_a_trial_that_reports_all_the_time_is_thinned(selection: Selection, step: int) -> None:
     """spec/tuning#measurements: last or best measurement, of all that there were; what is stored stays within
@@ -361,19 +348,6 @@ def stopping(trials: int, parallel: int) -> tuple[House, Counted]:
     counted = Counted(house.store.studies)
     house.reconciler._curves = Curves(cast(Studies, counted))  # pyright: ignore[reportPrivateUsage] # nothing else shows what is read
     return house, counted
-
-
-def test_one_look_sends_every_curve_once() -> None:
-    """spec/tuning#early-stopping: three trials with news are one question."""
-    house, _ = stopping(6, 3)
-    house.look()
-    for number in (1, 2, 3):
-        house.is_seen(number, JobState.RUNNING)
-        house.reports(number, at(1, number / 10, 5))
-    house.look()
-    ((curves, asked),) = house.advisor.shown
-    assert asked == [1, 2, 3]
-    assert [curve.measurements for curve in curves] == [(at(1, n / 10, 5),) for n in asked]
 
 
 def test_the_curve_of_a_trial_that_is_over_is_read_once() -> None:

@@ -37,16 +37,6 @@ def violations(text: str) -> tuple[str, ...]:
     return raised.value.violations
 
 
-def test_no_entries_leave_the_table_as_it_is() -> None:
-    assert table_with([]) == RULES
-
-
-@pytest.mark.parametrize("name", [rule.name for rule in RULES if rule.name != "cancelled"])
-def test_a_built_in_row_written_out_is_that_row(name: str) -> None:
-    """spec/failures#overrides: an entry is a whole row, which replaces that of its name."""
-    assert table(toml(name)) == RULES
-
-
 def test_an_entry_of_a_built_in_name_replaces_the_row_in_its_place() -> None:
     """spec/failures#overrides: overridable by an operator."""
     changed = table(
@@ -170,13 +160,6 @@ def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
         9,
         "workerpool0-0 has no licence (status 77).",
     )
-
-
-def test_new_rows_of_one_place_keep_their_order() -> None:
-    crash = {"causes": ["exited"], "action": "fail", "code": 3, "message": "user_code"}
-    rules = table_with([whole("first", **crash), whole("second", **crash)])
-    names = [rule.name for rule in rules]
-    assert names.index("first") + 1 == names.index("second")
 
 
 def test_a_code_of_a_worker_may_be_no_failure_and_one_of_the_primary_a_success() -> None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, SECOND, exited
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.messages import Message, logs_link
+from trainshed.core.failure.messages import Message
 from trainshed.core.failure.rules import Action, Effect, Rule, Spent, judge
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
@@ -199,63 +199,6 @@ def _tries(rule: Rule) -> bool:
     return bool(rule.restarts or rule.retries)
 
 
-def test_budgets_are_counted_by_rule() -> None:
-    """spec/failures#budgets: counters are separate per cause."""
-    crash = ended(exited(139))
-    retried = judge(crash, Spent(CREATED, retries=(("replica_lost", 3),)), RULES)
-    assert (retried.effect, retried.count, retried.budget) == (Effect.JOB_RETRIES, 1, 3)
-    failed = judge(crash, Spent(CREATED, retries=(("transient_exit", 3),)), RULES)
-    assert failed.effect is Effect.JOB_FAILS
-    assert failed.spent == "3 of 3 retries used"
-
-
-def test_what_was_used_up_is_told_in_its_order() -> None:
-    spent = Spent(CREATED, restarts=(("replica_lost", 5),), retries=(("replica_lost", 3),))
-    verdict = judge(met(Cause.LOST, WORKER), spent, RULES)
-    assert verdict.spent == "5 of 5 restarts used, 3 of 3 retries used"
-    forbidden = Spent(CREATED, restarts=(("replica_lost", 5),), may_retry=False)
-    verdict = judge(met(Cause.LOST, WORKER), forbidden, RULES)
-    assert verdict.spent == "5 of 5 restarts used, the job forbids retries"
-    assert verdict.effect is Effect.JOB_FAILS
-
-
-def test_the_pause_before_a_retry_grows_and_the_last_one_repeats() -> None:
-    """spec/failures#no-capacity: with back-off."""
-    stock_out = next(rule for rule in RULES if rule.name == "stock_out")
-    pauses = [
-        judge(met(Cause.STOCK_OUT), Spent(CREATED, retries=(("stock_out", n),)), RULES).back_off
-        for n in range(stock_out.retries)
-    ]
-    assert pauses == list(stock_out.back_off)
-
-
-def test_a_failure_of_the_service_is_published_as_an_internal_error() -> None:
-    """spec/failures#service-failures: the service itself failed; the message goes on with why."""
-    spent = Spent(CREATED, retries=(("internal_error", 2),))
-    error = judge(met(Cause.SERVICE), spent, RULES).error
-    assert error is not None
-    assert (error.code, error.message) == (
-        13,
-        "Internal error occurred for the current attempt: because",
-    )
-    assert (error.cause, error.reason) == ("service", "because")
-
-
-def test_a_stock_out_names_the_region() -> None:
-    """spec/failures#preemption; the older wording is not used. Spot preemption ends with the same message."""
-    for cause, rule, many in (
-        (Cause.STOCK_OUT, "stock_out", 3),
-        (Cause.PREEMPTED, "spot_preempted", 6),
-    ):
-        error = judge(met(cause), Spent(CREATED, retries=((rule, many),)), RULES).error
-        assert error is not None
-        assert (error.code, error.message) == (
-            8,
-            "Resources are insufficient in region: us-central1. "
-            "Try a different region or use a different accelerator.",
-        )
-
-
 @pytest.mark.parametrize(
     ("record", "is_package", "status"),
     [
@@ -289,17 +232,6 @@ def test_an_image_that_cannot_be_had_is_told_by_its_cause_first() -> None:
     assert error is not None and "status of 1. Termination reason" in error.message
 
 
-def test_the_out_of_memory_message_is_the_public_one() -> None:
-    """spec/failures#out-of-memory."""
-    record = exited(signal=9, oom=True)
-    error = judge(ended(record, name=ML, replica=WORKER), FRESH, RULES).error
-    assert error is not None
-    assert (error.code, error.message) == (
-        3,
-        "The replica worker 2 ran out of memory and exited with a non-zero status of 137.",
-    )
-
-
 def test_the_out_of_disk_message_says_what_to_do() -> None:
     verdict = judge(ended(replace(exited(signal=9), out_of_disk=True)), FRESH, RULES)
     assert verdict.error is not None
@@ -317,14 +249,3 @@ def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
     assert error.tail == told
-
-
-def test_the_user_code_message_carries_the_last_lines_and_a_link() -> None:
-    """spec/failures#messages: followed by the last lines of its log and a link to them."""
-    record = exited(1, tail="Traceback (most recent call last):\nValueError: bad batch size\n")
-    error = judge(ended(record), FRESH, RULES).error
-    assert error is not None
-    assert "ValueError: bad batch size" in error.message
-    assert error.message.endswith(logs_link(VERTEX))
-    assert "job_id%2F42" in error.message
-    assert (error.replica, error.status) == ("workerpool0-0", 1)

@@ -34,13 +34,6 @@ def told(life: Life) -> list[str]:
     return [entry.message for entry in life.told if entry.kind == "delayed"]
 
 
-def test_what_a_start_waits_for_is_told_once() -> None:
-    life = starting().see(StartDelayed(1, BUSY), StartDelayed(1, BUSY))
-    assert told(life) == ["Slurm has not given its node yet: it is in use."]
-    entry = life.told[-1]
-    assert entry.details == {"attempt": 1, "cause": "cluster", "word": "Resources"}
-
-
 def test_a_cluster_that_changes_its_mind_is_told_of_once_a_minute() -> None:
     life = starting().see(StartDelayed(1, BUSY), StartDelayed(1, LATER))
     assert len(told(life)) == 1
@@ -65,14 +58,6 @@ def test_an_expected_start_is_told_when_it_is_known_and_when_it_moves_far() -> N
     assert len(told(life)) == 2, "a little later, and another place, are no news"
     life.see(StartDelayed(1, replace(BUSY, expected=expected + HOUR)))
     assert told(life)[-1].endswith("start expected at 1970-01-01 02:16 UTC.")
-
-
-def test_how_much_a_node_was_sent_is_told_each_time() -> None:
-    some = [
-        Delay(WaitReason.CONTENT, f"The environment is being sent: {n} of 9 MB") for n in (2, 7)
-    ]
-    life = starting().see(*(StartDelayed(1, delay) for delay in some))
-    assert told(life) == [f"{delay.message}." for delay in some]
 
 
 def test_nothing_is_told_of_what_is_not_to_be_started() -> None:

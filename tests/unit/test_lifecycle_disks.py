@@ -54,22 +54,6 @@ def test_files_that_are_too_many_are_told_of_their_replica(life: Life) -> None:
     assert life.job.state is JobState.RUNNING
 
 
-def test_a_node_without_room_is_told_once_by_whoever_sees_it_first(life: Life) -> None:
-    life.see(seen(1, NO_ROOM), seen(1, NO_ROOM, replica=WORKER))
-    assert told(life) == ["Node a: it is full."]
-    life.see(seen(2, ROOM_AGAIN, "much", replica=WORKER), seen(2, ROOM_AGAIN, "much"))
-    assert told(life)[1:] == ["Node a: much"]
-    assert life.told[-1].kind == "disk"
-    life.see(seen(3, NO_ROOM))
-    assert len(told(life)) == 3, "it was over in between"
-
-
-def test_each_node_is_told_of() -> None:
-    life = Life(job(1, 1)).up()
-    life.see(seen(1, NO_ROOM), seen(1, NO_ROOM, replica=WORKER))
-    assert told(life) == ["Node a: it is full.", "Node b: it is full."]
-
-
 def test_a_restarted_replica_tells_nothing_that_is_known(life: Life) -> None:
     life.see(seen(1, NO_ROOM)).loses(PRIMARY, "its shim was killed")
     life.see(seen(1, NO_ROOM, incarnation=2), seen(2, disk.FULL, "104 GB", incarnation=2))

@@ -9,7 +9,6 @@ from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
-    Event,
     JobAdmitted,
     NodeLeft,
     PreparationFailed,
@@ -50,78 +49,6 @@ def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> N
     assert (life.job.state, instructions(life.job)) == (JobState.SUCCEEDED, (ReleaseSlots(1),))
     assert life.job.error is None
     assert life.job.ended == life.now
-
-
-@pytest.mark.parametrize("hours", [-2, 2])
-def test_nothing_starts_before_its_creation_or_in_the_future(hours: int) -> None:
-    """Whatever the clock showed by which an engine reports (docs/adr/0165)."""
-    life = Life(job(1)).see(JobAdmitted(((PRIMARY, "a"),)), RuntimePrepared(1))
-    life.see(ReplicaStarted(1, PRIMARY, 1, CREATED + hours * HOUR))
-    assert life.job.started == (life.now if hours > 0 else CREATED)
-
-
-def test_the_primary_may_end_before_all_replicas_are_up() -> None:
-    """spec/lifecycle#end, parallel start: straight to the final state, startTime at that moment."""
-    life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, PRIMARY, 1, CREATED))
-    life.exits(PRIMARY)
-    ended = life.now
-    assert life.job.state is JobState.PREPARING, "the other one may be starting"
-    assert instructions(life.job) == (StopReplicas(1, ((WORKER, 1),)),)
-    life.loses(WORKER, "never started")
-    assert life.job.state is JobState.SUCCEEDED
-    assert life.job.started == ended
-    assert JobState.RUNNING.value not in [entry.kind for entry in life.told]
-
-
-def test_a_worker_that_is_done_does_not_end_the_job() -> None:
-    """spec/failures#rules: non-primary exits 0, the job goes on."""
-    life = Life(job(1, 1)).up().exits(WORKER)
-    assert life.job.state is JobState.RUNNING
-    assert instructions(life.job) == ()
-    assert life.exits(PRIMARY).job.state is JobState.SUCCEEDED
-
-
-def test_a_worker_that_is_done_before_the_primary_is_up_counts_as_up() -> None:
-    """spec/lifecycle#start."""
-    life = Life(job(1, 1)).see(PLACES, RuntimePrepared(1), ReplicaStarted(1, WORKER, 1, CREATED))
-    life.exits(WORKER)
-    assert life.job.state is JobState.PREPARING
-    assert life.see(ReplicaStarted(1, PRIMARY, 1, CREATED)).job.state is JobState.RUNNING
-
-
-def test_exit_codes_of_the_others_do_not_matter_after_the_success() -> None:
-    """spec/lifecycle#success."""
-    life = Life(job(1, 2)).up().exits(PRIMARY)
-    life.exits(WORKER, signal=11)
-    assert life.up().job.state is JobState.SUCCEEDED
-    assert life.job.error is None
-    assert life.rules == ["primary_succeeded"]
-
-
-@pytest.mark.parametrize("before", [(), (PLACES,)], ids=["queued", "preparing"])
-def test_a_cancel_before_the_launch_ends_the_job_at_once(before: tuple[Event, ...]) -> None:
-    """spec/lifecycle#cancel: cancel works in every state before the end."""
-    life = Life(job(1, 1)).see(*before).cancel()
-    assert life.job.state is JobState.CANCELLED
-    assert life.job.error is not None
-    assert life.job.error.code == 1
-
-
-def test_a_cancel_of_a_running_job_waits_until_nothing_lives() -> None:
-    """spec/lifecycle#cancel: it leaves no process behind."""
-    life = Life(job(1, 1)).up().cancel().exits(WORKER, 143, stopped=True)
-    assert life.job.state is JobState.CANCELLING
-    life.exits(PRIMARY, 143, stopped=True)
-    assert life.job.state is JobState.CANCELLED
-
-
-def test_a_cancel_is_idempotent() -> None:
-    """spec/lifecycle#cancel: cancel is idempotent; the first one's moment and reason stay."""
-    life = Life(job(1)).up().cancel()
-    once = life.job
-    assert life.cancel(CancelCause.TIMEOUT).job == once
-    done = life.up().job
-    assert life.cancel().job == done
 
 
 def test_reports_that_come_twice_or_late_change_nothing() -> None:
@@ -178,14 +105,6 @@ def test_a_job_that_is_up_as_its_maximum_wait_ends_runs_on() -> None:
     late = Life(job(1, 1, scheduling=limited)).see(PLACES, RuntimePrepared(1))
     late.see(ReplicaStarted(1, PRIMARY, 1, CREATED)).cancel(CancelCause.MAX_WAIT).up()
     assert late.job.state is JobState.CANCELLED
-
-
-def test_a_clock_that_is_set_back_ends_no_job_before_its_last_change() -> None:
-    life = Life(job(1)).up()
-    life.now -= HOUR
-    life.exits(PRIMARY)
-    assert life.job.state is JobState.SUCCEEDED
-    assert life.job.ended == life.job.updated > life.now
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,6 @@ def test_a_note_is_an_entry_with_who_said_it_and_how_bad_it_is(life: Life) -> No
     assert life.job.state is JobState.RUNNING
 
 
-def test_whoever_tells_twice_is_told_once(life: Life) -> None:
-    """A service that comes back hears every note again, and goes on where it was."""
-    life.see(noted(1, "a"), noted(2, "b"), noted(1, "a"), noted(2, "b"), noted(3, "c")).up()
-    assert told(life) == [f"workerpool2-0: {text}" for text in "abc"]
-
-
 def test_a_restarted_replica_says_its_own(life: Life) -> None:
     life.see(noted(1, "a"))
     life.loses(REDUCER, "its shim was killed")
@@ -84,12 +78,6 @@ def test_what_several_say_alike_at_one_time_is_one_entry() -> None:
     assert entry.details["replicas"] == {str(each): 1 for each in reducers}
     life.see(noted(3, "last"), noted(1, "last", replica=WORKER)).exits(PRIMARY)
     assert told(life)[3:] == ["workerpool2-0 and 1 other: last"]
-
-
-def test_a_job_that_is_over_is_told_nothing_more(life: Life) -> None:
-    life.exits(PRIMARY).exits(WORKER).exits(REDUCER)
-    assert life.job.state.is_final
-    assert told(life.see(noted(1))) == []
 
 
 def test_files_that_went_to_no_bucket_are_told_together(life: Life) -> None:

@@ -6,12 +6,10 @@ import logging
 
 import pytest
 
-from tests.sim import virtual
-from tests.sim.engine.clock import Clock
 from trainshed.controller import mailboxes
 from trainshed.controller.mailboxes import Mailbox, Mailboxes
 from trainshed.core.errors import Unavailable
-from trainshed.core.lifecycle.events import Event, PauseOver
+from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
@@ -40,72 +38,6 @@ class Taken:
         for _ in range(5):
             await asyncio.sleep(0)
         assert self.events == []
-
-
-async def _in_time(taken: Taken) -> list[list[Event]]:
-    async with asyncio.timeout(10):
-        await taken.some.wait()
-    return taken.events
-
-
-def test_what_belongs_together_is_taken_in_as_soon_as_the_last_of_it_is_there() -> None:
-    async def story() -> None:
-        taken = Taken(expected=2)
-        taken.mailboxes.add(UID, FIRST)
-        await taken.nothing_yet()
-        taken.mailboxes.add(UID, SECOND)
-        assert await _in_time(taken) == [[FIRST, SECOND]]
-
-    asyncio.run(story())
-
-
-def test_what_is_told_twice_stands_for_nobody_else() -> None:
-    """Who is stopped and over already says so once more: the end of a second one is still waited for."""
-
-    async def story() -> None:
-        taken = Taken(expected=2)
-        taken.mailboxes.add(UID, FIRST)
-        await taken.nothing_yet()
-        taken.mailboxes.add(UID, FIRST)
-        taken.mailboxes.add(UID, ReplicaStarted(1, ReplicaId(1, 0), 1, 1))
-        await taken.nothing_yet()
-        taken.mailboxes.add(UID, SECOND)
-        (events,) = await _in_time(taken)
-        assert len(events) == 4
-
-    asyncio.run(story())
-
-
-def test_something_else_is_not_kept_waiting() -> None:
-    async def story() -> None:
-        taken = Taken(expected=3)
-        taken.mailboxes.add(UID, FIRST)
-        await taken.nothing_yet()
-        taken.mailboxes.add(UID, PauseOver(1))
-        assert await _in_time(taken) == [[FIRST, PauseOver(1)]]
-
-    asyncio.run(story())
-
-
-def test_what_never_becomes_complete_is_taken_in_after_a_moment() -> None:
-    async def story() -> None:
-        taken = Taken(expected=2)
-        taken.mailboxes.add(UID, FIRST)
-        assert await _in_time(taken) == [[FIRST]]
-
-    asyncio.run(story())
-
-
-def test_what_comes_in_while_a_job_is_stored_waits_for_that() -> None:
-    async def story() -> None:
-        taken = Taken()
-        taken.mailboxes.hold(UID)
-        taken.mailboxes.add(UID, FIRST)
-        await taken.nothing_yet()
-        taken.mailboxes.release(UID)
-        assert await _in_time(taken) == [[FIRST]]
-
-    asyncio.run(story())
 
 
 def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
@@ -162,33 +94,3 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
     await asyncio.wait_for(all_taken.wait(), 10)
     assert [event for part in taken for event in part] == told
     assert max(map(len, taken)) <= 50
-
-
-@pytest.mark.parametrize(
-    ("expected", "taken"),
-    [
-        pytest.param(3, [(0.024, 3)], id="all have come"),
-        pytest.param(4, [(0.05, 3)], id="one is late"),
-    ],
-)
-def test_the_starts_of_a_gang_are_taken_in_together(
-    expected: int, taken: list[tuple[float, int]]
-) -> None:
-    """Each taking in is a commit, and competes with the programs that are starting."""
-    found: list[tuple[float, int]] = []
-
-    async def story() -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-
-        async def apply(uid: JobUid, mailbox: Mailbox) -> None:
-            found.append((round(loop.time() - begin, 3), len(mailbox.events)))
-
-        subject = Mailboxes(apply, lambda uid, mailbox: replicas(expected))
-        for index in range(3):
-            subject.add(JobUid(7), ReplicaLost(1, ReplicaId(0, index), 1, "gone"))
-            await asyncio.sleep(0.012)
-        await asyncio.gather(*subject.close())
-
-    virtual.run(Clock(0), story(), [])
-    assert found == taken

@@ -4,10 +4,9 @@ state, and to its model."""
 import itertools
 import json
 
-import pytest
 from msgspec.structs import replace
 
-from tests.sim.tuning_jobs import OUTPUT, pipeline, tuning
+from tests.sim.tuning_jobs import OUTPUT, pipeline
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
@@ -50,12 +49,6 @@ def left(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
     return machine.model_version(subject, machine.artifacts(subject, 0), before, NOW)
 
 
-def test_it_is_pending_with_its_job_from_the_first_moment() -> None:
-    """docs/adr/0017: both are stored in one step."""
-    subject = stored()
-    assert (subject.state, subject.job) == (P.PENDING, job().uid)
-
-
 def test_it_goes_with_its_job() -> None:
     """facts/resources#pipelines: PENDING until the job runs, and again while it is tried again; its start is
     the first one."""
@@ -70,57 +63,11 @@ def test_it_goes_with_its_job() -> None:
     assert (subject.state, subject.started) == (P.RUNNING, at)
 
 
-@pytest.mark.parametrize("state", [J.QUEUED, J.PREPARING, J.RUNNING, J.CANCELLING])
-def test_a_second_look_changes_nothing(state: JobState) -> None:
-    one = backing(state, started=CREATED + SECOND if state is not J.QUEUED else 0)
-    subject = seen(stored(), one)
-    assert machine.observed(subject, one, NOW + 1) == (subject, ())
-
-
-def test_a_job_that_fails_is_its_own_failure() -> None:
-    subject, told = machine.observed(stored(), backing(J.FAILED, message="exited with 1"), NOW)
-    assert (subject.state, subject.ended) == (P.FAILED, NOW)
-    assert subject.error is not None
-    assert subject.error.message == "exited with 1"
-    assert [(entry.kind, entry.message) for entry in told] == [("failed", "exited with 1")]
-
-
 def test_a_job_that_is_deleted_under_it_ends_it() -> None:
     subject = seen(stored(), None)
     assert subject.state is P.FAILED
     assert subject.error is not None
     assert "was deleted" in subject.error.message
-
-
-def test_a_job_that_is_cancelled_by_hand_cancels_it() -> None:
-    subject = seen(stored(), backing(J.RUNNING, started=CREATED), backing(J.CANCELLED))
-    assert subject.state is P.CANCELLED
-    assert subject.error is not None
-    assert str(job().name) in subject.error.message
-
-
-def test_its_cancel_waits_for_its_job() -> None:
-    """spec/lifecycle#cancel."""
-    subject, told = machine.cancelled(stored(), CANCEL)
-    assert (subject.state, subject.cancelled) == (P.CANCELLING, NOW)
-    assert [entry.kind for entry in told] == ["cancel_requested"]
-    assert machine.cancelled(subject, CANCEL) == (subject, ())
-    subject = seen(subject, backing(J.RUNNING, started=CREATED), backing(J.CANCELLING))
-    assert subject.state is P.CANCELLING
-    subject = seen(subject, backing(J.CANCELLED))
-    assert subject.state is P.CANCELLED
-    assert subject.error is not None
-    assert subject.error.message == "The pipeline was cancelled by the user."
-
-
-def test_a_job_that_succeeds_in_spite_of_the_cancel_leaves_its_model() -> None:
-    """spec/lifecycle#cancel: its program had exited already."""
-    subject, _ = machine.cancelled(stored(), CANCEL)
-    subject, _ = machine.succeeded(subject, left(subject), JobUid(0), NOW)
-    assert (subject.state, subject.model) == (
-        P.SUCCEEDED,
-        "projects/demo/locations/us-central1/models/m@1",
-    )
 
 
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
@@ -150,15 +97,6 @@ def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is
     assert (version.version, version.aliases) == (4, ())
 
 
-def test_a_model_that_is_not_there_fails_the_pipeline_and_says_where_it_should_be() -> None:
-    """facts/resources#pipelines: the artifacts are checked."""
-    subject, _ = machine.model_missing(stored(), f"{OUTPUT}/model", NOW)
-    assert subject.state is P.FAILED
-    assert subject.error is not None
-    assert f"{OUTPUT}/model" in subject.error.message
-    assert "AIP_MODEL_DIR" in subject.error.message
-
-
 def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
     """facts/resources#pipelines: without parentModel a new model is made, and no version of another one."""
     name = ModelName("demo", "us-central1", "m")
@@ -167,22 +105,6 @@ def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
     assert subject.error is not None
     assert str(name) in subject.error.message
     assert "parent_model" in subject.error.message
-
-
-def test_a_pipeline_without_a_model_just_ends() -> None:
-    subject, told = machine.succeeded(stored(model=""), None, JobUid(0), NOW)
-    assert (subject.state, subject.model, subject.ended) == (P.SUCCEEDED, "", NOW)
-    assert [entry.message for entry in told] == ["The pipeline succeeded."]
-
-
-def test_a_tuning_task_names_the_job_of_its_best_trial() -> None:
-    """facts/resources#pipelines, bestTrialBackingCustomJob."""
-    subject = machine.created(pipeline(task=Task.TUNING, model=""), tuning())
-    running = replace(tuning(), state=J.RUNNING, started=NOW)
-    subject, _ = machine.observed(subject, running, NOW)
-    assert subject.state is P.RUNNING
-    subject, _ = machine.succeeded(subject, None, JobUid(42), NOW)
-    assert subject.best_job == 42
 
 
 def test_whatever_its_job_does_the_pipeline_ends_with_it_and_stays_over() -> None:
@@ -218,12 +140,3 @@ def test_the_model_of_another_project_is_another_model() -> None:
     other = stored()
     other = replace(other, name=replace(other.name, project_id="other"))
     assert left(other).name == ModelName("other", "us-central1", "m")
-
-
-def test_a_clock_that_is_set_back_ends_no_pipeline_before_its_last_change() -> None:
-    running = seen(stored(), backing(J.RUNNING, started=NOW))
-    for over in (J.FAILED, J.CANCELLED):
-        ended, _ = machine.observed(running, backing(over, message="It failed."), CREATED)
-        assert ended.ended == ended.updated == running.updated
-    done, _ = machine.succeeded(running, None, JobUid(0), CREATED)
-    assert done.ended == done.updated == running.updated

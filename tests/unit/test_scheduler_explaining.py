@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.clusters import GIB, NOW, REGION, SECOND, STRICT, T4, World, gang, node
 from trainshed.core.capacity import (
@@ -29,13 +27,6 @@ def said(world: World, uid: int, now: int = NOW) -> Waiting:
     found = why(world.snapshot, JobUid(uid), now)
     assert found is not None
     return found
-
-
-def test_who_has_room_or_is_not_known_waits_for_nothing() -> None:
-    world = World([node("a")])
-    world.run(gang(1), "a")
-    assert why(world.snapshot, JobUid(1), NOW) is None
-    assert why(world.snapshot, JobUid(2), NOW) is None
 
 
 def test_the_one_node_is_too_full() -> None:
@@ -200,16 +191,6 @@ def test_of_several_replicas_without_a_place_the_number_is_said() -> None:
     )
 
 
-def test_many_blockers_are_counted_and_five_are_named() -> None:
-    world = World([node("a", 8)])
-    for uid in range(1, 8):
-        world.run(gang(uid, 1), "a")
-    world.wait(gang(9, 8))
-    found = said(world, 9)
-    assert found.message == "needs 8 CPUs, 7 of 8 are used by jobs 1, 2, 3, 4, 5 and 2 more"
-    assert len(found.blockers) == 5
-
-
 def test_jobs_of_other_projects_are_not_named() -> None:
     """Who may see this job need not see those; how much they have is told."""
     world = World([node("a", 8)])
@@ -273,29 +254,7 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     )
 
 
-def test_preflight_tells_of_devices_that_are_not_there() -> None:
-    """spec/queue#capacity: a GPU spec on a host without GPUs runs without them."""
-    world = World([node("a")], Policy())
-    found = preflight(world.snapshot.copy(), gang(1, gpus=2), NOW)
-    assert found.admitted
-    assert found.missing == (T4,)
-
-
 # Positions
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("pqr"), st.sampled_from([0, 0, 7])), min_size=1, max_size=12)
-)
-def test_positions_of_equal_jobs_are_the_order_in_which_they_start(
-    jobs: list[tuple[str, int]],
-) -> None:
-    """spec/queue#order: `ml` shows jobPosition."""
-    world = World([node("a", 64)])
-    for uid, (project, priority) in enumerate(jobs, start=1):
-        world.wait(gang(uid, 2, project=project, priority=priority))
-    places = [position(world.snapshot, JobUid(uid)) for uid in world.admitted()]
-    assert places == list(range(1, len(jobs) + 1))
 
 
 def test_positions_count_what_came_and_went_since_somebody_asked() -> None:
@@ -315,14 +274,6 @@ def test_positions_count_what_came_and_went_since_somebody_asked() -> None:
     anew = crowd(left)
     for uid in left[::100]:
         assert position(world.snapshot, JobUid(uid)) == position(anew.snapshot, JobUid(uid))
-
-
-def test_who_does_not_wait_has_no_position() -> None:
-    world = World([node("a")])
-    world.run(gang(1), "a")
-    world.wait(gang(2), not_before=NOW + 1)
-    found = [position(world.snapshot, JobUid(uid)) for uid in (1, 2, 3)]
-    assert found == [0, 1, 0]
 
 
 # Reports

@@ -61,14 +61,6 @@ def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:
     assert world.admitted()[0] == 4
 
 
-def test_relaxed_shares_are_shares_of_the_replicas() -> None:
-    """spec/queue#capacity: nodes have no capacities, replicas are what is scarce."""
-    world = World([node("a")], Policy(max_replicas=4))
-    world.run(gang(1, replicas=2, project="busy"), "a")
-    world.wait(gang(2, project="busy"), gang(3, project="idle"), gang(4, project="idle"))
-    assert world.admitted() == [3, 4]
-
-
 # Quotas
 
 
@@ -101,16 +93,6 @@ def test_an_impatient_job_gets_its_quota_before_younger_ones_of_its_project() ->
 
 
 # Gangs
-
-
-def test_a_gang_starts_whole_or_not_at_all() -> None:
-    """spec/lifecycle#start."""
-    world = World([node("a", 4), node("b", 4)])
-    world.run(gang(1, 1), "a")
-    world.wait(gang(2, 4, replicas=2))
-    assert world.plan().decisions == ()
-    world.end(1)
-    assert world.admitted() == [2]
 
 
 def test_the_fullest_node_that_holds_it_is_taken() -> None:
@@ -163,23 +145,6 @@ def test_a_job_is_overtaken_until_its_patience_is_over() -> None:
     assert world.admitted(NOW + PATIENT) == [4]  # over before job 1 is: it delays nobody
 
 
-def test_kept_room_is_not_lost_to_a_gang_that_only_tried_to_fit() -> None:
-    """spec/queue#order: job 3 is over in time, and half of it fits; job 4 is not. (Found by the
-    simulation.)"""
-    world = World([node("a", 8)])
-    world.run(gang(1, 6), "a", until=NOW + 3600 * SECOND)
-    world.wait(gang(2, 8), gang(3, 2, replicas=2, longest=60), gang(4, 2, longest=9999))
-    assert world.admitted(NOW + PATIENT) == []
-
-
-def test_room_is_kept_behind_work_that_starts_in_the_same_plan() -> None:
-    """spec/queue#order: job 3 starts by its priority, and is not a way past job 2 for job 4."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a", until=NOW + 900 * SECOND)
-    world.wait(gang(2, 8), gang(3, 1, priority=1, longest=2000), gang(4, 1, longest=9999))
-    assert world.admitted(NOW + PATIENT) == [3]
-
-
 def test_what_an_impatient_job_does_not_need_is_free_for_others() -> None:
     """spec/queue#order."""
     world = World([node("a", 8), node("b", 4)])
@@ -204,25 +169,6 @@ def test_a_higher_priority_does_not_wait_for_an_impatient_job() -> None:
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), gang(3, 1, priority=1))
     assert world.admitted(NOW + PATIENT) == [3]
-
-
-def test_an_impatient_job_does_not_pay_for_the_younger_ones_that_overtook_it() -> None:
-    """spec/queue#order: fair share does not starve a job either."""
-    world = World([node("a", 8), node("b", 8)])
-    world.run(gang(5, 8), "b", until=NOW + 9999 * SECOND)  # younger than job 2, the same project
-    world.run(gang(6, 4, project="q"), "a", until=NOW + 3600 * SECOND)
-    world.wait(gang(2, 8), gang(7, 4, project="q", longest=9999))
-    assert world.admitted() == [7]
-    assert world.admitted(NOW + PATIENT) == []
-
-
-def test_relaxed_places_are_kept_for_an_impatient_gang() -> None:
-    """spec/queue#order."""
-    world = World([node("a")], Policy(max_replicas=4, patience=PATIENT))
-    world.run(gang(1, replicas=2), "a", until=NOW + 3600 * SECOND)
-    world.wait(gang(2, replicas=4), gang(3, longest=9999), gang(4, longest=60))
-    assert world.admitted() == [3, 4]
-    assert world.admitted(NOW + PATIENT) == [4]
 
 
 def test_a_pause_is_kept_and_ends_by_time_alone() -> None:
@@ -261,16 +207,6 @@ def test_what_can_never_fit_is_a_stock_out(wanted: Gang, reason: str) -> None:
     world.run(gang(9, 16), "b")
     world.wait(wanted)
     assert world.plan().decisions == (StockOut(JobUid(1), reason),)
-
-
-@pytest.mark.parametrize("condition", [NodeCondition.DRAINED, NodeCondition.GONE])
-def test_a_node_that_may_come_back_is_waited_for(condition: NodeCondition) -> None:
-    """spec/queue#capacity: a drained node is no stock-out."""
-    world = World([node("a", 4), node("b", 16, condition=condition)])
-    world.wait(gang(1, 16))
-    assert world.plan().decisions == ()
-    world.set_nodes([node("a", 4), node("b", 16)])
-    assert world.admitted() == [1]
 
 
 def test_relaxed_mode_knows_no_stock_out_and_no_nodes_mean_waiting() -> None:
@@ -363,16 +299,6 @@ def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
     assert world.plan().decisions == (Preempt(JobUid(2), gang(3).name),)
 
 
-def test_the_fewest_spot_jobs_are_asked() -> None:
-    """spec/failures#preemption."""
-    world = World([node("a", 4), node("b", 4)])
-    world.run(gang(1, 4, spot=True), "a")
-    for uid in (2, 3, 4, 5):
-        world.run(gang(uid, 1, spot=True), "b")
-    world.wait(gang(6, 4))
-    assert world.preempted() == [1]
-
-
 def test_who_is_of_no_use_is_not_asked() -> None:
     """spec/failures#preemption: job 5 is the youngest and the largest, and its room would not do."""
     world = World([node("a", 16), node("b", 8)])
@@ -382,28 +308,6 @@ def test_who_is_of_no_use_is_not_asked() -> None:
     world.run(gang(2, 4, spot=True), "b")
     world.wait(gang(6, 8))
     assert sorted(world.preempted()) == [1, 2]
-
-
-def test_nobody_is_asked_in_vain() -> None:
-    """spec/failures#preemption: not if it would not fit anyway; spot work asks nobody."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4, spot=True), "a")
-    world.run(gang(2, 2), "a")
-    world.wait(gang(3, 8))
-    assert world.preempted() == []
-    world.wait(gang(4, 4, spot=True))
-    assert world.preempted() == []
-
-
-def test_room_to_come_counts_once() -> None:
-    """spec/failures#preemption: no second victim for the same need, no room counted for two."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4, spot=True), "a")
-    world.run(gang(2, 4, spot=True), "a", leaving=True)
-    world.wait(gang(3, 4))
-    assert world.plan().decisions == ()
-    world.wait(gang(4, 4))
-    assert world.plan().decisions == (Preempt(JobUid(1), gang(4).name),)
 
 
 def test_room_that_was_made_is_not_given_to_others() -> None:
@@ -428,25 +332,8 @@ def test_spot_work_yields_its_quota_within_its_project() -> None:
     assert world.preempted() == [1]
 
 
-def test_spot_work_yields_places_in_relaxed_mode() -> None:
-    """spec/failures#preemption; spec/queue#capacity."""
-    world = World([node("a")], Policy(max_replicas=2))
-    world.run(gang(1, replicas=2, spot=True), "a")
-    world.wait(gang(2))
-    assert world.preempted() == [1]
-
-
 def test_spot_work_is_not_started_where_on_demand_work_would_take_its_room_again() -> None:
     """spec/queue#order."""
     world = World([node("a", 8)])
     world.wait(gang(1, 8, spot=True), gang(2, 8))
     assert world.admitted() == [2]
-
-
-def test_a_moment_is_named_at_which_patience_alone_may_change_the_plan() -> None:
-    """spec/queue#order: job 3 is held back by room kept for job 2 until it is impatient itself."""
-    world = World([node("a", 8)])
-    world.run(gang(1, 4), "a")
-    world.wait(gang(2, 8), since=NOW - PATIENT)
-    world.wait(gang(3, 1))
-    assert world.plan().look_again == NOW + PATIENT

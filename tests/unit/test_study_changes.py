@@ -48,19 +48,6 @@ def test_a_trial_goes_from_request_to_success() -> None:
     assert (done.state, done.final, done.ended) == (TrialState.SUCCEEDED, LOSS, 40)
 
 
-def test_who_measures_a_requested_trial_evaluates_it() -> None:
-    measured = changes.measured(a_trial(), 20)
-    assert (measured.state, measured.started) == (TrialState.ACTIVE, 20)
-
-
-def test_a_trial_that_is_to_stop_may_still_report() -> None:
-    told = changes.stopped(a_trial(TrialState.ACTIVE))
-    assert (told.state, told.stopped_early) == (TrialState.STOPPING, True)
-    assert changes.stopped(told) == told, "being told twice is fine"
-    assert changes.measured(told, 30).state is TrialState.STOPPING
-    assert changes.completed(told, LOSS, 40).state is TrialState.SUCCEEDED
-
-
 @pytest.mark.parametrize("state", [state for state in TrialState if state.is_over])
 def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
     over = a_trial(state)
@@ -74,12 +61,6 @@ def test_nothing_happens_to_a_trial_that_is_over(state: TrialState) -> None:
     for change in refused:
         with pytest.raises(FailedPrecondition, match=f"Trial 7 is {state} and cannot be"):
             change()
-
-
-@pytest.mark.parametrize("state", [TrialState.ACTIVE, TrialState.STOPPING])
-def test_two_clients_do_not_get_one_trial(state: TrialState) -> None:
-    with pytest.raises(FailedPrecondition, match="somebody evaluates it already"):
-        changes.assigned(a_trial(state), "other", 20)
 
 
 def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> None:

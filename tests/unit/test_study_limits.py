@@ -1,7 +1,6 @@
 """When a study ends by itself (facts/tuning#vertex, studyStoppingConfig)."""
 
 import pytest
-from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import METRIC, study_spec
 from tests.unit.jobs import CREATED, SECOND
@@ -35,10 +34,6 @@ def trials(*values: float) -> tuple[Trial, ...]:
 
 def reached(limits: Limits, found: tuple[Trial, ...], age: int = 0) -> str:
     return limit_reached(study_spec(limits=limits), found, CREATED, CREATED + age)
-
-
-def test_a_study_without_limits_never_ends() -> None:
-    assert reached(Limits(), trials(*range(50)), 10**18) == ""
 
 
 @pytest.mark.parametrize(
@@ -75,25 +70,6 @@ def test_so_many_trials_may_bring_nothing_better() -> None:
     assert "2 trials" in reached(limits, trials(0.5, 0.4, 0.5))
     assert reached(limits, trials(0.5, 0.4, 0.6)) == ""
     assert reached(limits, trials(0.5, 0.4, 0.6, 0.1, 0.1))
-
-
-def test_trials_are_counted_in_the_order_in_which_they_ended() -> None:
-    limits = Limits(max_trials_without_progress=2)
-    late = replace(trial(1, 0.9), ended=CREATED + MINUTE)
-    assert reached(limits, (late, *trials(0, 0.5, 0.4)[1:])) == ""
-
-
-def test_trials_without_a_result_neither_help_nor_count() -> None:
-    limits = Limits(max_trials_without_progress=1)
-    infeasible = tuple(trial(n, state=TrialState.INFEASIBLE) for n in range(2, 9))
-    assert reached(limits, (*trials(0.5), *infeasible)) == ""
-    assert reached(limits, infeasible) == ""
-
-
-def test_less_is_progress_where_less_is_better() -> None:
-    spec = replace(study_spec(Goal.MINIMIZE), limits=Limits(max_trials_without_progress=1))
-    assert limit_reached(spec, trials(0.5, 0.4), CREATED, CREATED) == ""
-    assert limit_reached(spec, trials(0.5, 0.6), CREATED, CREATED)
 
 
 def test_any_objective_may_progress() -> None:

@@ -11,7 +11,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.study.records import TrialState
-from trainshed.core.study.spec import Goal, Limits, Selection
+from trainshed.core.study.spec import Limits, Selection
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.records import SeenSummaries
 from trainshed.core.tuning.transition import Transition
@@ -52,34 +52,6 @@ def test_as_many_trials_begin_as_may_run_at_once() -> None:
     assert {trial.job for trial in subject.trials.values()} == {job.uid for job in jobs}
 
 
-def test_the_next_trial_begins_when_one_ends_until_there_are_enough() -> None:
-    subject = ends(play(trials=4, parallel=2), 0.5)
-    assert sorted(subject.trials) == [1, 2, 3]
-    assert [each.number for each in subject.job.running] == [2, 3]
-    ends(subject, 0.5, 0.6, 0.7, 0.4)
-    assert sorted(subject.trials) == [1, 2, 3, 4]
-    assert subject.job.state is S.SUCCEEDED
-
-
-def test_a_look_at_what_has_not_changed_changes_nothing() -> None:
-    """Looking again after a crash goes on where it ended."""
-    subject = play()
-    before = subject.job, dict(subject.trials)
-    told = len(subject.told)
-    subject.look()
-    assert (subject.job, subject.trials) == before
-    assert len(subject.told) == told
-
-
-def test_trials_of_an_ml_job_bear_its_name_and_no_wait_of_their_own() -> None:
-    """spec/tuning#trials; docs/tuning.md: `maxWaitTime` is the whole job's."""
-    subject = play(api=Api.ML, scheduling=Scheduling(max_wait=SECOND))
-    job = subject.jobs[2]
-    assert job is not None
-    assert str(job.name).endswith("tuning_7000.2")
-    assert job.spec.scheduling.max_wait is None
-
-
 # --- states ---
 
 
@@ -96,14 +68,6 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     assert subject.becomes(2, S.PREPARING).look().job.state is S.RUNNING
 
 
-def test_a_trial_that_is_over_before_anybody_saw_it_run_is_taken_in() -> None:
-    """The service was away meanwhile."""
-    subject = play(trials=1, parallel=1).succeeds(1, 0.5).look()
-    assert subject.job.state is S.SUCCEEDED
-    assert subject.job.started
-    assert not subject.wrong()
-
-
 # --- results ---
 
 
@@ -113,11 +77,6 @@ def test_the_best_trial_is_the_one_with_the_highest_value() -> None:
     assert subject.last == (
         "The tuning job succeeded: 6 of 6 trials succeeded; the best is trial 2 with 0.9."
     )
-
-
-def test_the_best_trial_is_the_one_with_the_lowest_value_where_less_is_better() -> None:
-    subject = ends(play(spec=study_spec(Goal.MINIMIZE)), 0.4, 0.9, -2.0, 0.3, 0.2, 0.8)
-    assert (subject.job.best, subject.job.best_value) == (3, -2.0)
 
 
 @pytest.mark.parametrize(("selection", "value"), [(Selection.LAST, 0.2), (Selection.BEST, 0.7)])
@@ -268,20 +227,6 @@ def test_without_a_limit_more_than_twice_as_many_failures_as_results_end_the_job
     assert enough.becomes(7, S.FAILED).look().job.state is S.FAILED
 
 
-def test_trials_that_are_cut_off_by_the_end_of_the_job_are_not_counted_as_failed() -> None:
-    subject = ends(play(), None).obey().look()
-    assert (subject.job.infeasible, subject.job.failed) == (3, 1)
-
-
-def test_the_service_that_cannot_go_on_ends_the_job() -> None:
-    subject = play().look(broken=True)
-    assert subject.job.outcome is not None
-    subject.obey().look()
-    assert subject.job.state is S.FAILED
-    assert subject.job.error is not None
-    assert (subject.job.error.code, subject.job.error.reason) == (13, "no such module")
-
-
 # --- early stopping ---
 
 
@@ -300,13 +245,6 @@ def test_a_trial_that_is_stopped_early_keeps_what_it_has_measured() -> None:
         e.message for e in subject.told if e.kind == "trial_succeeded"
     )
     assert sorted(subject.trials) == [1, 2, 3, 4]
-
-
-def test_a_trial_that_is_stopped_early_and_measured_nothing_is_not_held_against_the_job() -> None:
-    subject = play().becomes(1, S.RUNNING).look(stop=(1,)).obey().look()
-    assert subject.trials[1].state is TrialState.INFEASIBLE
-    assert (subject.job.failed, subject.job.outcome) == (0, None)
-    assert not subject.wrong()
 
 
 # --- the end of what there is to try ---
@@ -363,47 +301,6 @@ def test_a_cancel_ends_the_job_when_its_trials_are_over() -> None:
     assert not subject.wrong()
 
 
-def test_a_cancel_before_the_first_trial_begins_ends_the_job_at_once() -> None:
-    subject = Play(tuning()).look(cancel=CancelCause.USER)
-    assert subject.job.state is S.CANCELLED
-    assert not subject.trials
-    assert not subject.wrong()
-
-
-def test_a_second_cancel_changes_nothing() -> None:
-    subject = play().look(cancel=CancelCause.USER)
-    before = subject.job
-    subject.look(cancel=CancelCause.TIMEOUT)
-    assert subject.job == before
-
-
-def test_a_cancel_overtakes_a_job_that_is_failing() -> None:
-    """spec/lifecycle#cancel: after an accepted cancel the state is CANCELLED."""
-    subject = ends(play(), None).look(cancel=CancelCause.USER).obey().look()
-    assert subject.job.state is S.CANCELLED
-    assert not subject.wrong()
-
-
-@pytest.mark.parametrize("value", [0.5, None])
-def test_a_cancel_that_comes_with_the_last_end_leaves_what_was_decided(value: float | None) -> None:
-    """spec/lifecycle#cancel: it comes too late; a job that is over stays what it is."""
-    subject = play(trials=1, parallel=1)
-    if value is None:
-        subject.becomes(1, S.FAILED, "no")
-    else:
-        subject.succeeds(1, value)
-    subject.look(cancel=CancelCause.USER)
-    assert subject.job.state is (S.FAILED if value is None else S.SUCCEEDED)
-    assert not subject.wrong()
-
-
-def test_a_trial_that_ends_well_after_the_cancel_keeps_its_result() -> None:
-    subject = play().look(cancel=CancelCause.USER).succeeds(1, 0.5).obey().look()
-    assert subject.job.state is S.CANCELLED
-    assert subject.trials[1].state is TrialState.SUCCEEDED
-    assert not subject.wrong()
-
-
 def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
     """docs/tuning.md: maxWaitTime until its first trial runs, maxRunningTime from then on."""
     limits = Scheduling(timeout=60 * SECOND, max_wait=5 * SECOND)
@@ -418,8 +315,3 @@ def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:
     subject.look(cancel=CancelCause.TIMEOUT)
     assert machine.deadlines(subject.job) == ()
     assert subject.obey().look().job.state is S.CANCELLED
-
-
-def test_a_vertex_job_has_no_limits_of_its_own() -> None:
-    """Its trials do (docs/tuning.md)."""
-    assert machine.deadlines(play(scheduling=Scheduling(timeout=1, max_wait=1)).job) == ()

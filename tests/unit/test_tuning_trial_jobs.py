@@ -2,10 +2,8 @@
 spec/tuning#trials, facts/program#arguments, facts/program#output-directory)."""
 
 import argparse
-import math
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -24,7 +22,7 @@ from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.study.records import Parameters
 from trainshed.core.study.spec import Value
-from trainshed.core.tuning.trial_jobs import printed, trial_spec
+from trainshed.core.tuning.trial_jobs import trial_spec
 
 PARAMETERS: Parameters = (("rate", 0.001), ("layers", 3), ("batch", 64.0), ("opt", "adam w"))
 ARGUMENTS = ("--rate", "0.001", "--layers", "3", "--batch", "64", "--opt", "adam w")
@@ -63,14 +61,6 @@ def test_parameters_follow_the_arguments_of_every_program() -> None:
     assert trial.pool(2) == spec.pool(2)
 
 
-@pytest.mark.parametrize("base", ["gs://bucket/out", "gs://bucket/out/"])
-def test_output_below_the_number(base: str) -> None:
-    """facts/program#output-directory: `<base>/<trial id>`."""
-    trial = trial_spec(vertex(base=base), 12, ())
-    assert (trial.base_output_directory, trial.trial) == ("gs://bucket/out/12", "12")
-    assert trial_spec(vertex(), 12, ()).base_output_directory == ""
-
-
 def test_trials_of_ml_jobs() -> None:
     """facts/program#arguments: the service appends the number to jobDir only. facts/lifecycle#scheduling: the
     wait is limited for the whole job."""
@@ -106,15 +96,6 @@ VALUES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**53), 2**53), st.text()
 )
 NAMES = st.text(alphabet="abcdefghij_", min_size=1)
-
-
-@given(VALUES)
-def test_printed_values_read_back(value: Value) -> None:
-    """spec/program: what the program parses is what was suggested, to the last bit."""
-    text = printed(value)
-    assert type(value)(text) == value
-    if isinstance(value, float) and value.is_integer() and math.fabs(value) < 2**53:
-        assert int(text) == value
 
 
 @given(st.dictionaries(NAMES, st.one_of(st.floats(-1e30, 1e30), st.integers(-99, 99)), max_size=4))

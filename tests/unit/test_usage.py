@@ -19,7 +19,6 @@ from trainshed.core.usage import (
     MachineTime,
     Prices,
     Use,
-    month_of,
     released,
     uses,
 )
@@ -59,44 +58,7 @@ def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
     assert released(life.job, life.job) == uses(life.job, life.now) == ()
 
 
-def test_a_retry_in_the_same_places_is_one_hold() -> None:
-    life = Life(job(1))
-    life.up()
-    placed = life.job.placed
-    for _ in range(2):
-        life.loses(life.job.replicas[0].id)
-        life.up()
-    assert life.job.placed == placed
-
-
-def test_an_hour_counts_within_the_moments_that_are_asked_for() -> None:
-    use = Use("p", ANA, (), "job", 0, 4 * HOUR, "n1-standard-4", T4, 2, 8, 30 * 10**9, 4)
-    part = use.within(HOUR, 3 * HOUR)
-    assert (part.machine_hours, part.cpu_hours, part.gigabyte_hours, part.gpu_hours) == (
-        4,
-        16,
-        60,
-        8,
-    )
-    assert use.within(5 * HOUR, 9 * HOUR).machine_hours == 0
-    assert Prices({"n1-standard-4": 0.5, T4: 2}).cost(part) == 4 * 0.5 + 8 * 2
-    assert Prices().cost(part) == 0
-
-
-def test_months_are_those_of_the_calendar() -> None:
-    assert month_of(moment(2026, 12, 31, 23)) == (moment(2026, 12), moment(2027, 1))
-    assert month_of(moment(2026, 2)) == (moment(2026, 2), moment(2026, 3))
-
-
 # --- the fair share that remembers ---
-
-
-def test_who_used_least_lately_goes_first() -> None:
-    world = World([node("a", 1)])
-    world.snapshot.past.add(used("busy", hours=100), NOW - 50 * HOUR, NOW - HOUR)
-    world.snapshot.past.set_time(NOW)
-    world.wait(gang(1, project="busy"), gang(2, project="idle"))
-    assert world.admitted() == [2]
 
 
 def test_the_memory_fades_until_what_runs_now_weighs_more() -> None:
