@@ -153,7 +153,6 @@ def test_a_flat_objective_is_no_end() -> None:
     assert len({trial.parameters for trial in trials}) == 8
 
 
-# That noise is told to it: test_bench_tuning.py.
 @pytest.mark.soak
 def test_noise_is_seen_through() -> None:
     spec = StudySpec(cube(2), (LOSS,), noise=Noise.HIGH)

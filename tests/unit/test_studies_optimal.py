@@ -26,25 +26,6 @@ def numbers(spec: StudySpec, trials: Sequence[Seen]) -> list[int]:
     return [trial.number for trial in optimal_trials(spec, trials)]
 
 
-def test_one_objective_has_the_best_and_its_equals() -> None:
-    """spec/tuning#objectives: goals."""
-    trials = [tried(1, down=2), tried(2, down=1), tried(3, down=3), tried(4, down=1)]
-    assert numbers(StudySpec((), (DOWN,)), trials) == [2, 4]
-    assert numbers(StudySpec((), (Metric("down", Goal.MAXIMIZE),)), trials) == [3]
-
-
-def test_front_of_two_objectives_ascends_by_number() -> None:
-    """spec/tuning#objectives: multi-objective studies."""
-    trials = [
-        tried(1, up=3, down=3),
-        tried(2, up=1, down=1),
-        tried(3, up=1, down=2),
-        tried(4, up=2, down=2),
-        tried(5, up=2, down=3),
-    ]
-    assert numbers(StudySpec((), (UP, DOWN)), trials) == [1, 2, 4]
-
-
 def test_who_has_no_final_measurement_or_lacks_a_metric_is_out() -> None:
     trials = [
         Seen(1, TrialState.INFEASIBLE, ()),
@@ -67,12 +48,6 @@ def test_unsafe_trials_are_out(limit: float, goal: Goal) -> None:
         tried(3, up=9),
     ]
     assert numbers(spec, trials) == [1]
-
-
-def test_safety_metrics_are_no_objectives() -> None:
-    trials = [tried(1, up=1, risk=0.1), tried(2, up=2, risk=0.4)]
-    assert numbers(StudySpec((), (UP, SAFE)), trials) == [2]
-    assert numbers(StudySpec((), (SAFE,)), trials) == [1, 2]
 
 
 scores = st.integers(0, 4).map(float)

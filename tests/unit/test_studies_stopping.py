@@ -119,12 +119,6 @@ def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> Non
     assert found.why.startswith("Too early")
 
 
-def test_few_measurements_are_too_early() -> None:
-    """facts/tuning#vertex: minMeasurementCount is 5 by default."""
-    found = decide(study(DecayCurveStopping()), curve(99, rising(0.3)[:4], over=False), FINISHED)
-    assert found.why.startswith("Too early: the trial has 4 measurements, 5 are needed")
-
-
 def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectives() -> None:
     over = Curve(99, HOPELESS.measurements, True)
     two = StudySpec(
@@ -161,37 +155,7 @@ def test_best_so_far_is_never_stopped(
     assert not decide(study(rule, goal, selection), trial, finished).should_stop
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_order_of_the_others_does_not_matter(rule: Stopping) -> None:
-    """spec/tuning#reproducible: as if nothing had happened."""
-    assert decide(study(rule), HOPELESS, FINISHED) == decide(study(rule), HOPELESS, FINISHED[::-1])
-
-
 # The median rule.
-
-
-def test_median_compares_the_best_value_with_running_averages() -> None:
-    """facts/tuning#vertex: the trial's best, strictly below the median of running averages up to its last
-    measurement."""
-    others = [curve(i, [0.0, 2.0, 100.0]) for i in range(1, 6)]
-    equal = decide(study(MedianStopping()), curve(9, [1.0, 0.0], over=False), others)
-    below = decide(study(MedianStopping()), curve(9, [0.99, 0.0], over=False), others)
-    assert (equal.should_stop, below.should_stop) == (False, True)
-
-
-def test_median_by_elapsed_time() -> None:
-    """facts/tuning#vertex: medianAutomatedStoppingSpec; by time the trial stands where the others had
-    measured only once."""
-    others = [curve(i, [0.5, 2.0, 3.0]) for i in range(1, 6)]
-    slow = tuple(
-        Measurement((("m", value),), step, 5 * NS * (step + 1))
-        for step, value in ((1, 0.5), (2, 0.6))
-    )
-    trial = Curve(9, slow, False)
-    assert decide(study(MedianStopping()), trial, others).should_stop
-    by_time = decide(study(MedianStopping(use_elapsed=True)), trial, others)
-    assert not by_time.should_stop
-    assert "after 15 s" in by_time.why
 
 
 def test_median_counts_only_who_had_measured_by_then() -> None:
@@ -217,17 +181,6 @@ def test_decay_curve_is_not_blinded_by_a_diverged_trial() -> None:
     diverged = curve(50, [-math.exp(step) for step in range(STEPS)])
     assert decide(study(DecayCurveStopping()), HOPELESS, [*FINISHED, diverged]).should_stop
     assert not decide(study(DecayCurveStopping()), PROMISING, [*FINISHED, diverged]).should_stop
-
-
-def test_decay_curve_says_nothing_where_nobody_came_so_far() -> None:
-    short = [curve(i, rising(0.9)[:20]) for i in range(1, 11)]
-    assert decide(study(DecayCurveStopping()), HOPELESS, short).why.startswith("Too early")
-
-
-def test_decay_curve_by_elapsed_time() -> None:
-    found = decide(study(DecayCurveStopping(use_elapsed=True)), HOPELESS, FINISHED)
-    assert found.should_stop
-    assert "after 300 s" in found.why
 
 
 @pytest.mark.parametrize("values", [[0.5] * STEPS, rising(0.9)], ids=["flat", "alike"])
