@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.streams import FileSegment, FileStreams, ServiceStreams
 from trainshed.store.logs import segments
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, Severity, Stream
+from trainshed.store.logs.lines import LogLine, LogPosition, Severity, Stream
 from trainshed.store.logs.onward import JobLog, RecentTexts
 from trainshed.store.logs.reader import LogReader
 
@@ -148,16 +148,6 @@ def test_what_a_crash_garbled_is_passed_over(tmp_path: Path) -> None:
     assert read_on(onward(tmp_path), most=20) == ["workerpool0-0/1/0", "workerpool0-0/1/3"]
 
 
-def test_a_follower_misses_no_late_line(tmp_path: Path) -> None:
-    """spec/logs#lines: a line that reaches its file after later ones of another replica is still
-    delivered."""
-    write(tmp_path, PRIMARY, [stored(0, T0 + 100)])
-    log = onward(tmp_path)
-    assert read_on(log) == ["workerpool0-0/1/0"]
-    write(tmp_path, WORKER, [stored(0, T0 + 50)])
-    assert read_on(log) == ["workerpool1-0/1/0"]
-
-
 def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
     for attempt in (1, 2, 3):
         write(tmp_path, PRIMARY, [stored(n, T0 + n) for n in range(3)], attempt=attempt)
@@ -199,21 +189,6 @@ def test_what_one_follower_read_another_one_does_not_read_again(
     lines, is_followed = writer.read(1000, told, recent, news=1)
     assert (lines, is_followed) == (("workerpool0-0/1/0",), True)
     assert read_on(third, recent=recent) == ["workerpool0-0/1/1"]
-
-
-def test_removal(tmp_path: Path) -> None:
-    write(tmp_path, PRIMARY, [stored(0, T0)])
-    asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).remove(UID))
-    assert page_keys(tmp_path) == []
-    asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).remove(UID))
-
-
-def test_cursors_as_text() -> None:
-    cursor = LogCursor(T0, ReplicaId(3, 12), 4, 99)
-    assert LogCursor.parse(str(cursor)) == cursor
-    for text in ("", "1.2.3", "1.2.3.4.x", "1.2.3.4.-5", "1.2.3.4.5.6"):
-        with pytest.raises(ValueError, match="not a place"):
-            LogCursor.parse(text)
 
 
 @st.composite

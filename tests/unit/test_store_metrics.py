@@ -38,14 +38,6 @@ def reader(tmp_path: Path) -> MetricsReader:
     return MetricsReader(FileStreams(tmp_path))
 
 
-def test_a_job_that_measured_nothing(tmp_path: Path, reader: MetricsReader) -> None:
-    assert reader.measurements(JOB) == ()
-    write(tmp_path, start(100))
-    assert reader.measurements(JOB) == ()
-    assert reader.tags(JOB) == ()
-    assert MetricsReader(FileStreams(tmp_path / "nowhere")).measurements(JOB) == ()
-
-
 def test_the_newest_value_wins_over_all_attempts(tmp_path: Path, reader: MetricsReader) -> None:
     """spec/tuning#measurements, spec/failures#lost-replicas: a trial whose job was restarted has measured
     again what its last attempt measured."""
@@ -63,18 +55,6 @@ def test_the_newest_value_wins_over_all_attempts(tmp_path: Path, reader: Metrics
         Measurement((("loss", 0.3),), 1, 210 * SECOND),
         Measurement((("loss", 0.7),), 2, 12 * SECOND),
     )
-
-
-def test_the_start_may_be_said(tmp_path: Path, reader: MetricsReader) -> None:
-    write(tmp_path, start(100), report(110, 1, loss=0.9))
-    assert reader.measurements(JOB, 105 * SECOND)[0].elapsed == 5 * SECOND
-    assert reader.measurements(JOB, 500 * SECOND)[0].elapsed == 0
-
-
-def test_only_the_primary_counts(tmp_path: Path, reader: MetricsReader) -> None:
-    """facts/tuning#metrics."""
-    write(tmp_path, start(100), report(110, 1, loss=0.9), replica="workerpool1-0")
-    assert reader.measurements(JOB) == ()
 
 
 def test_a_torn_end_counts_once_it_is_whole(tmp_path: Path, reader: MetricsReader) -> None:
@@ -109,18 +89,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def append(path: Path, *entries: dict[str, object]) -> None:
     with path.open("a") as file:
         file.write("".join(json.dumps(entry) + "\n" for entry in entries))
-
-
-def test_only_what_was_appended_is_read(
-    tmp_path: Path, reader: MetricsReader, decoded: list[bytes]
-) -> None:
-    """A look costs what is new, however long the trial has run."""
-    path = write(tmp_path, start(100))
-    for step in range(1, 50):
-        append(path, report(100 + step, step, loss=1 / step))
-        assert len(reader.measurements(JOB)) == step
-    assert len(decoded) == 50
-    assert reader.measurements(JOB) == MetricsReader(FileStreams(tmp_path)).measurements(JOB)
 
 
 def test_what_is_appended_counts_as_if_all_were_read_at_once(

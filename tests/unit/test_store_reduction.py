@@ -40,24 +40,6 @@ def test_nothing_was_reported(tmp_path: Path) -> None:
     assert read(tmp_path) == ()
 
 
-def test_the_last_report_of_each_replica(tmp_path: Path) -> None:
-    first, later = sample(102, sent_bytes=100), sample(112, sent_bytes=400, resets=1, wait=[1, 2.5])
-    write(tmp_path, start(100), first, later)
-    write(tmp_path, start(100), first, replica=WORKER)
-    worker, reducer = read(tmp_path)
-    assert (worker.replica, reducer.replica) == (WORKER, REDUCER)
-    assert reducer.metrics == {"sent_bytes": 400, "resets": 1, "wait": [1, 2.5]}
-    assert reducer.at == 112 * SECOND
-    assert not reducer.over
-
-
-def test_the_newest_incarnation_counts_that_has_said_something(tmp_path: Path) -> None:
-    old = sample(12, sent_bytes=700, last=True)
-    write(tmp_path, start(10), old, start(20, 2), sample(21, sent_bytes=5), start(30, 3))
-    (found,) = read(tmp_path)
-    assert (found.incarnation, found.over, found.metrics) == (2, False, {"sent_bytes": 5})
-
-
 def test_lines_that_are_torn(tmp_path: Path) -> None:
     last = sample(14, sent_bytes=90, last=True)
     write(tmp_path, start(10), sample(12, sent_bytes=10), last, {"at": "x"}, end='\n{"at": 99')

@@ -1,7 +1,6 @@
 """What every store promises (`trainshed.store.port`, spec/invariants)."""
 
 import asyncio
-import itertools
 from collections.abc import Awaitable
 from typing import Any
 
@@ -18,17 +17,16 @@ from tests.contract.store.store_samples import (
     live_job,
     make_job,
     operation,
-    quota_key,
     step,
 )
-from trainshed.core.errors import Aborted, AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.usage import Use
-from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, NodeDrain, StaleCommit, Store
+from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -49,38 +47,6 @@ async def finished(store: Store, job: Job, state: JobState = JobState.SUCCEEDED)
 
 async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
     return await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def test_what_does_not_exist_is_not_found(store: Store) -> None:
-    nobody = JobName(Api.ML, "p", "", "nobody")
-    for call in (
-        store.reader.job(nobody),
-        store.reader.job_by_uid(JobUid(1)),
-        store.reader.find("nobody"),
-        store.reader.operation("projects/p/locations/l/operations/1"),
-        store.intake.request_cancel(nobody, cancel()),
-        store.intake.replace_labels(nobody, (), "", T0),
-        store.intake.delete_job(nobody, operation(1)),
-        store.intake.order_drill(nobody, drill()),
-    ):
-        with pytest.raises(NotFound):
-            await call
-    assert await store.ledger.load(JobUid(1)) is None
-    assert await store.ledger.load_live() == ()
-    assert await store.reader.timeline(JobUid(1)) == ()
-    assert await store.reader.jobs(JobQuery("p", None, None)) == ()
-
-
-async def test_a_duplicate_name_is_refused_and_stores_nothing(store: Store) -> None:
-    first = await created(store, make_job(1, "same", api=Api.ML))
-    with pytest.raises(AlreadyExists):
-        await store.intake.create_job(make_job(2, "same", api=Api.ML), [entry("created")])
-    assert (await store.reader.job(first.name))[0] == first
-    assert await store.reader.timeline(JobUid(2)) == ()
-    # The same id elsewhere is another name.
-    await created(store, make_job(3, "same", api=Api.ML, project_id="other"))
-    await created(store, make_job(4, "same"))
-    assert (await store.reader.find("same"))[0].uid == 4
 
 
 async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: Store) -> None:
@@ -104,27 +70,6 @@ async def test_a_job_whose_id_is_its_number_is_found_by_its_whole_name(store: St
         await store.intake.create_job(job, [])
 
 
-async def test_a_number_within_an_id_that_somebody_chose_is_nobodys(store: Store) -> None:
-    await created(store, make_job(7, "7"))
-    chosen = await created(store, make_job(8, "7", project_id="other"))
-    assert (await store.reader.job(chosen.name))[0] == chosen
-
-
-async def test_a_taken_number_is_refused_and_leaves_the_name_free(store: Store) -> None:
-    await created(store, make_job(1, "first"))
-    with pytest.raises(Unavailable):
-        await store.intake.create_job(make_job(1, "second"), [])
-    await created(store, make_job(2, "second"))
-
-
-async def test_cancel_again_keeps_the_earlier_request(store: Store) -> None:
-    """spec/lifecycle#cancel: cancel is idempotent."""
-    job = await created(store, make_job(1))
-    assert await store.intake.request_cancel(job.name, cancel(T0 + 1)) == job.uid
-    assert await store.intake.request_cancel(job.name, cancel(T0 + 2)) == job.uid
-    assert [intent.event for intent in (await loaded(store, 1)).intents] == [cancel(T0 + 1)]
-
-
 async def test_drills_wait_beside_a_cancel(store: Store) -> None:
     """spec/operations#drills: every drill that was ordered is carried out; a cancel among them is still
     one."""
@@ -146,42 +91,6 @@ async def test_drills_wait_beside_a_cancel(store: Store) -> None:
     epoch = await store.ledger.acquire("a")
     await store.ledger.commit(epoch, step(live, JobState.RUNNING, consumed=live.intents[2].seq))
     assert (await loaded(store, 1)).intents == live.intents[3:]
-
-
-async def test_a_drill_of_a_finished_job_is_refused(store: Store) -> None:
-    job = await created(store, make_job(1))
-    await finished(store, job)
-    with pytest.raises(FailedPrecondition):
-        await store.intake.order_drill(job.name, drill())
-
-
-async def test_drained_nodes_are_kept_until_they_are_undrained(store: Store) -> None:
-    await store.intake.drain_node(NodeDrain("b", T0, "new disk"))
-    await store.intake.drain_node(NodeDrain("a", T0 + 1))
-    await store.intake.drain_node(NodeDrain("b", T0 + 2))
-    await store.intake.drain_node(NodeDrain("a", T0 + 2, "new kernel"))
-    both = (NodeDrain("a", T0 + 1, "new kernel"), NodeDrain("b", T0, "new disk"))
-    assert await store.reader.drained_nodes() == both
-    for _ in range(2):
-        await store.intake.undrain_node("a")
-    assert await store.reader.drained_nodes() == both[1:]
-
-
-async def test_quotas_are_set_and_cleared(store: Store) -> None:
-    await store.intake.set_quota(quota_key(region="us-west1"), 2.5)
-    await store.intake.set_quota(quota_key(), 4)
-    await store.intake.set_quota(quota_key(metric="nvidia_t4_gpus"), 3.5)
-    await store.intake.set_quota(quota_key("a"), 0)
-    await store.intake.set_quota(quota_key(), 8)
-    assert await store.reader.quotas() == (
-        (quota_key("a"), 0),
-        (quota_key(), 8),
-        (quota_key(metric="nvidia_t4_gpus"), 3.5),
-        (quota_key(region="us-west1"), 2.5),
-    )
-    for _ in range(2):
-        await store.intake.clear_quota(quota_key())
-    assert quota_key() not in dict(await store.reader.quotas())
 
 
 async def test_what_a_job_held_is_kept_with_its_step_and_outlives_it(store: Store) -> None:
@@ -262,17 +171,6 @@ async def test_no_way_out_of_a_final_state(store: Store) -> None:
     assert await store.ledger.commit(epoch, step(over, JobState.FAILED, "told")) == generation + 1
 
 
-async def test_a_deleted_job_takes_no_commit(store: Store) -> None:
-    job = await created(store, make_job(1))
-    live = await loaded(store, 1)
-    await finished(store, job)
-    await store.intake.delete_job(job.name, operation(1))
-    epoch = await store.ledger.acquire("a")
-    with pytest.raises(StaleCommit):
-        await store.ledger.commit(epoch, step(live, JobState.RUNNING, "ghost"))
-    assert await store.reader.timeline(job.uid) == ()
-
-
 async def test_an_intent_that_comes_between_load_and_commit_stays(store: Store) -> None:
     """spec/invariants#durability: an acknowledged intent is not lost."""
     job = await created(store, make_job(1))
@@ -302,17 +200,6 @@ async def test_a_job_does_not_end_over_an_intent_that_waits(store: Store) -> Non
     assert (await store.reader.job(job.name))[0].state is JobState.CANCELLED
 
 
-async def test_live_jobs_are_loaded_oldest_first_with_their_intents(store: Store) -> None:
-    for uid in (3, 1, 2, 4):
-        await created(store, make_job(uid))
-    await finished(store, make_job(2))
-    await store.intake.request_cancel(make_job(3).name, cancel())
-    live = await store.ledger.load_live()
-    assert [each.job.uid for each in live] == [1, 3, 4]
-    assert [len(each.intents) for each in live] == [0, 1, 0]
-    assert [await loaded(store, each.job.uid) for each in live] == list(live)
-
-
 async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> None:
     job = await created(store, make_job(1, labels=(("a", "1"),)))
     epoch = await store.ledger.acquire("a")
@@ -328,22 +215,6 @@ async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> Non
     await finished(store, job)
     over = await store.intake.replace_labels(job.name, (), "", T0)
     assert (over.state, over.labels) == (JobState.SUCCEEDED, ())
-
-
-async def test_etags_guard_label_changes(store: Store) -> None:
-    job = await created(store, make_job(1))
-    epoch = await store.ledger.acquire("a")
-    seen = {(await store.reader.job(job.name))[1]}
-    await store.intake.replace_labels(job.name, (("a", "1"),), seen.copy().pop(), T0)
-    seen.add((await store.reader.job(job.name))[1])
-    await store.ledger.commit(epoch, step(await loaded(store, 1), JobState.RUNNING))
-    seen.add((await store.reader.job(job.name))[1])
-    assert len(seen) == 3
-    current = (await store.reader.job(job.name))[1]
-    for old in seen - {current}:
-        with pytest.raises(Aborted):
-            await store.intake.replace_labels(job.name, (("a", "2"),), old, T0)
-    assert (await store.reader.job(job.name))[0].labels == (("a", "1"),)
 
 
 async def uids(store: Store, query: JobQuery) -> list[int]:
@@ -362,20 +233,6 @@ async def test_pages_are_stable_while_jobs_come_and_go(store: Store) -> None:
     third = await uids(store, replace(query, after=second[-1]))
     assert [first, second, third] == [[10, 9, 8, 7], [6, 5, 4, 3], [2, 1]]
     assert await uids(store, replace(query, after=1)) == []
-
-
-async def test_operations_are_listed_by_parent(store: Store) -> None:
-    parents = itertools.cycle(["projects/p/locations/l", "projects/p/locations/l2"])
-    for number, parent in zip(range(1, 6), parents, strict=False):
-        job = await created(store, make_job(number))
-        await finished(store, job)
-        await store.intake.delete_job(job.name, operation(number, str(job.name), parent))
-    parent = "projects/p/locations/l"
-    names = [each.name for each in await store.reader.operations(parent, "", 10)]
-    assert names == [f"{parent}/operations/{number}" for number in (1, 3, 5)]
-    page = await store.reader.operations(parent, names[0], 1)
-    assert [each.name for each in page] == names[1:2]
-    assert await store.reader.operations(parent, names[-1], 5) == ()
 
 
 async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:

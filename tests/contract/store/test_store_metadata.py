@@ -16,7 +16,7 @@ from tests.contract.store.metadata_samples import (
 )
 from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import told
-from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound
+from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.core.metadata.conditions import (
     And,
     Condition,
@@ -63,30 +63,6 @@ async def found(
 ) -> list[str]:
     query = NodeQuery(STORE, kind, condition, **{"limit": 9, **page})  # type: ignore[arg-type]
     return [node.name.node_id for node in await store.metadata.nodes(query)]
-
-
-async def test_stores_are_made_once_listed_and_deleted_with_what_is_in_them(store: Store) -> None:
-    with pytest.raises(NotFound, match="create the metadata store first"):
-        await store.metadata.create(make_node(context("e")))
-    for number, store_id in enumerate(("b", "a", "c"), 1):
-        name = replace(STORE, store_id=store_id)
-        await store.metadata.create_store(make_metadata_store(name), told(number))
-    with pytest.raises(AlreadyExists):
-        await store.metadata.create_store(
-            make_metadata_store(replace(STORE, store_id="a")), told(9)
-        )
-    listed = await store.metadata.stores("p", "us-central1", "a", 9)
-    assert [each.name.store_id for each in listed] == ["b", "c"]
-    a = replace(STORE, store_id="a")
-    parent, child = (NodeName(a, NodeKind.CONTEXT, node_id) for node_id in "xy")
-    await created(store, make_node(parent), make_node(child))
-    await store.metadata.link([edge(parent, CHILD, child)])
-    await store.metadata.delete_store(a, told(5))
-    with pytest.raises(NotFound):
-        await store.metadata.delete_store(a, told(6))
-    await store.metadata.create_store(make_metadata_store(a), told(7))
-    with pytest.raises(NotFound):
-        await store.metadata.node(parent)
 
 
 async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata: Store) -> None:

@@ -3,11 +3,10 @@
 import pytest
 
 from tests.contract.store.conftest import Reopen
-from tests.contract.store.store_samples import SECOND, T0
-from trainshed.core.errors import NotFound
+from tests.contract.store.store_samples import T0
 from trainshed.core.secrets import SecretRef
 from trainshed.store.port import Store
-from trainshed.store.resources import Sealed, SecretVersion, Stored
+from trainshed.store.resources import Stored
 
 pytestmark = pytest.mark.anyio
 
@@ -20,31 +19,6 @@ async def add(store: Store, name: str, project: str = "p") -> int:
     return (await store.secrets.add(project, name, T0, sealed)).version
 
 
-async def test_the_newest_version_counts_unless_one_is_named(store: Store) -> None:
-    assert not await store.secrets.has_any()
-    assert [await add(store, "db"), await add(store, "db"), await add(store, "api")] == [1, 2, 1]
-    refs = [SecretRef("db"), SecretRef("db", 1), SecretRef("db", 3), SecretRef("x"), SecretRef("D")]
-    assert await store.secrets.find("p", refs) == {
-        SecretRef("db"): Sealed(2, sealed(2)),
-        SecretRef("db", 1): Sealed(1, sealed(1)),
-    }
-    assert await store.secrets.find("q", refs) == {}, "each project has its own"
-    assert await store.secrets.has_any()
-
-
-async def test_versions_are_listed_with_their_last_use(store: Store) -> None:
-    for name in ("db", "db", "api"):
-        await add(store, name)
-    await add(store, "other", "q")
-    await store.secrets.note_use("p", [("db", 1), ("gone", 1)], T0 + 5 * SECOND)
-    await store.secrets.note_use("p", [("db", 1)], T0 + 4 * SECOND)
-    assert await store.secrets.versions("p") == (
-        SecretVersion("api", 1, T0),
-        SecretVersion("db", 2, T0),
-        SecretVersion("db", 1, T0, T0 + 5 * SECOND),
-    )
-
-
 async def test_numbers_are_not_used_twice(store: Store) -> None:
     """A job that names a version must never get another value for it."""
     for _ in range(3):
@@ -54,14 +28,6 @@ async def test_numbers_are_not_used_twice(store: Store) -> None:
     await store.secrets.delete("p", "db")
     assert await store.secrets.versions("p") == ()
     assert await add(store, "db") == 5
-
-
-async def test_what_is_not_there_cannot_be_deleted(store: Store) -> None:
-    await add(store, "db")
-    for project, name, version in (("p", "db", 2), ("p", "x", 0), ("q", "db", 0)):
-        with pytest.raises(NotFound, match="trainshed secrets list"):
-            await store.secrets.delete(project, name, version)
-    assert len(await store.secrets.versions("p")) == 1
 
 
 async def test_what_cannot_be_sealed_is_not_stored_and_takes_no_number(store: Store) -> None:

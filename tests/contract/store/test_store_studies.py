@@ -17,7 +17,7 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.study.records import StudyState, StudyUid, Trial
+from trainshed.core.study.records import StudyUid, Trial
 from trainshed.store.port import StaleCommit, Store
 from trainshed.store.records import Operation
 from trainshed.store.sqlite import studies
@@ -39,60 +39,6 @@ async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
 
 def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
     return replace(running, state=state, updated=running.updated + 1)
-
-
-async def test_what_does_not_exist_is_not_found(store: Store) -> None:
-    name = make_study(1).name
-    for call in (
-        store.studies.study(name),
-        store.studies.study_by_uid(ONE),
-        store.studies.lookup_study("p", "us-central1", "display 1"),
-        store.studies.set_study_state(ONE, StudyState.INACTIVE, ""),
-        store.studies.delete_study(name, T0),
-        store.studies.create_trial(make_trial(1), [measured(1, 1.0)]),
-        store.studies.trial(ONE, 1),
-        store.studies.delete_trial(ONE, 1),
-        store.studies.begin_operation(suggesting(1, 1)),
-    ):
-        with pytest.raises(NotFound):
-            await call
-    assert await store.studies.studies("p", "us-central1", StudyUid(0), 9) == ()
-    assert await store.studies.trials(ONE, 0, 9) == ()
-    assert await store.studies.history([ONE]) == ()
-    assert await store.studies.measurements(ONE) == {}
-    assert await store.studies.running_operations() == ()
-
-
-async def test_trials_are_numbered_from_one_in_each_study(store: Store) -> None:
-    first = await with_trials(store, 3)
-    second = await with_trials(store, 2, uid=2)
-    assert [trial.number for trial in first + second] == [1, 2, 3, 1, 2]
-    # Whatever number the caller had in mind.
-    assert (await store.studies.create_trial(make_trial(1, 77))).number == 4
-    assert await store.studies.trial(ONE, 2) == StoredTrial(first[1], 1)
-    assert await store.studies.trials(ONE, 1, 2) == tuple(first[1:3])
-    assert await store.studies.trials(ONE, 4, 2) == ()
-    assert await store.studies.history([StudyUid(2), ONE]) == (
-        *(*second, *first),
-        make_trial(1, 4),
-    )
-    assert [type(value) for _, value in first[0].parameters] == [float, int, str]
-
-
-async def test_numbers_of_deleted_trials_are_not_used_again(store: Store) -> None:
-    await with_trials(store, 3)
-    for number in (3, 2):
-        await store.studies.delete_trial(ONE, number)
-    with pytest.raises(NotFound):
-        await store.studies.delete_trial(ONE, 3)
-    assert (await store.studies.create_trial(make_trial(1))).number == 4
-    running = suggesting(1, 1)
-    await store.studies.begin_operation(running)
-    await store.studies.delete_trial(ONE, 4)
-    finished = await store.studies.finish_operation(done(running), suggested=[make_trial(1)])
-    assert finished.trials == (5,)
-    # Those of the deleted trials went with them.
-    assert await store.studies.measurements(ONE) == {1: (measured(1, 0.5),)}
 
 
 async def test_an_operation_hands_out_old_and_new_trials(store: Store) -> None:
@@ -172,31 +118,6 @@ async def test_running_operations_are_told_oldest_first(store: Store) -> None:
     parent = f"{PLACE}/studies/study1"
     assert await store.reader.operations(parent, "", 9) == (late, failed)
     assert await store.reader.operations(PLACE, "", 9) == ()
-
-
-async def test_a_deleted_study_takes_all_with_it(store: Store) -> None:
-    trials = await with_trials(store, 2)
-    await with_trials(store, 1, uid=2)
-    ended, running, other = suggesting(1, 1), suggesting(2, 1), suggesting(3, 2)
-    for each in (ended, running, other):
-        await store.studies.begin_operation(each)
-    await store.studies.finish_operation(done(ended))
-    assert await store.studies.delete_study(make_study(1).name, T0) == ONE
-    assert await store.studies.history([ONE, StudyUid(2)]) == (make_trial(2, 1),)
-    assert await store.studies.measurements(ONE) == {}
-    assert await store.studies.running_operations() == (other,)
-    failed = await store.reader.operation(running.name)
-    assert failed.state is OperationState.FAILED
-    assert failed.error and failed.error.code == 5
-    assert failed.updated == T0
-    with pytest.raises(NotFound):
-        await store.reader.operation(ended.name)
-    with pytest.raises(StaleCommit):
-        await store.studies.finish_operation(done(running), suggested=[make_trial(1)])
-    with pytest.raises(StaleCommit):
-        await store.studies.change_trial(trials[0], 1)
-    with pytest.raises(NotFound):
-        await store.studies.create_trial(make_trial(1))
 
 
 async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(

@@ -21,7 +21,7 @@ from tests.contract.store.study_samples import (
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import Api, Collection, JobName, JobUid
+from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import StudyUid, TrialState
 from trainshed.core.tuning.records import RunningTrial
@@ -53,42 +53,6 @@ async def uids(store: Store, query: JobQuery) -> list[int]:
     return [job.uid for job, _ in await store.reader.jobs(query)]
 
 
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: str(work.name))
-async def test_a_work_is_read_back_as_it_was(store: Store, work: Work) -> None:
-    await created(store, work)
-    assert (await store.reader.job(work.name))[0] == work
-    assert (await store.reader.job_by_uid(work.uid))[0] == work
-    assert (await store.reader.find(work.name.job_id))[0] == work
-    assert await loaded(store, 7) == LiveJob(work, 1)
-    assert await store.ledger.load_live() == (LiveJob(work, 1),)
-    changed = await store.intake.replace_labels(work.name, (("a", "b"),), "", T0)
-    assert changed == replace(work, labels=(("a", "b"),))
-    assert [job for job, _ in await store.reader.jobs(JobQuery("p", None, None))] == [changed]
-    assert await store.reader.timeline(JobUid(7)) == (entry("created"),)
-
-
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: str(work.name))
-async def test_a_work_is_cancelled_ended_and_deleted(store: Store, work: Work) -> None:
-    await created(store, work)
-    epoch = await store.ledger.acquire("a")
-    await store.intake.request_cancel(work.name, cancel())
-    (intent,) = (await loaded(store, 7)).intents
-    with pytest.raises(FailedPrecondition):
-        await store.intake.delete_job(work.name, operation(1))
-    over = _ended(work)
-    await store.ledger.commit(epoch, Commit(over, 1, (entry("ended"),), intent.seq))
-    assert await store.ledger.load(JobUid(7)) is None
-    with pytest.raises(StaleCommit):
-        await store.ledger.commit(epoch, Commit(work, 2))
-    with pytest.raises(FailedPrecondition):
-        await store.intake.request_cancel(work.name, cancel())
-    assert await store.intake.delete_job(work.name, operation(1)) == 7
-    with pytest.raises(NotFound):
-        await store.reader.job(work.name)
-    with pytest.raises(AlreadyExists):
-        await store.intake.create_job(replace(work, uid=JobUid(8)), [])
-
-
 def _ended(work: Work) -> Work:
     if isinstance(work.state, PipelineState):
         return replace(work, state=PipelineState.CANCELLED)
@@ -110,56 +74,6 @@ async def test_the_name_of_another_collection_is_not_found(store: Store) -> None
             with pytest.raises(NotFound):
                 await call
     assert (await store.reader.job(tuning.name))[0] == tuning
-
-
-async def test_a_tuning_job_of_ml_is_found_by_its_plain_name(store: Store) -> None:
-    tuning = make_tuning(1, "census", api=Api.ML)
-    await created(store, tuning, child(tuning, 2, 1))
-    assert (await store.reader.job(JobName.parse("projects/p/jobs/census")))[0] == tuning
-    assert (await store.reader.job(JobName.parse("projects/p/jobs/census.1")))[0].uid == 2
-
-
-async def test_children_are_known_by_their_parent(store: Store) -> None:
-    tuning, other = make_tuning(1), make_tuning(2)
-    made = [child(tuning, uid, uid) for uid in (5, 3, 4)]
-    await created(store, tuning, other, *made, make_job(6))
-    assert [work.uid for work in await store.reader.children(tuning.uid)] == [3, 4, 5]
-    assert [work.uid for work in await store.reader.children(tuning.uid, JobUid(3))] == [4, 5]
-    assert await store.reader.children(tuning.uid, JobUid(5)) == ()
-    assert await store.reader.children(other.uid) == ()
-    assert await store.reader.children(JobUid(0)) == ()
-    pipeline = make_pipeline(10)
-    inner = replace(make_tuning(11), parent=made[0].parent)
-    await created(store, pipeline, inner)
-    assert inner in await store.reader.children(tuning.uid)
-
-
-async def test_lists_show_what_clients_made_and_collections_show_all(store: Store) -> None:
-    tuning, ml = make_tuning(1), make_tuning(2, "census", api=Api.ML)
-    await created(
-        store,
-        *(tuning, ml, make_pipeline(3), make_job(4), make_job(5, location="europe-west4")),
-        *(child(tuning, 10, 1), child(ml, 11, 1), make_job(12, api=Api.ML)),
-    )
-    here = JobQuery("p", Api.VERTEX, "us-central1")
-    everywhere = replace(here, location=None)
-    jobs, tunings, pipelines = (
-        Collection.CUSTOM_JOBS,
-        Collection.TUNING_JOBS,
-        Collection.PIPELINES,
-    )
-    assert await uids(store, replace(here, collection=jobs)) == [10, 4]
-    assert await uids(store, replace(here, collection=tunings)) == [1]
-    assert await uids(store, replace(here, collection=pipelines)) == [3]
-    assert await uids(store, replace(everywhere, collection=jobs)) == [10, 5, 4]
-    assert await uids(store, replace(everywhere, api=None, collection=jobs)) == [10, 5, 4]
-    assert await uids(store, replace(here, collection=jobs, after=10, limit=1)) == [4]
-    assert await uids(store, here) == [4, 3, 1]
-    assert await uids(store, everywhere) == [5, 4, 3, 1]
-    assert await uids(store, JobQuery("p", Api.ML, None)) == [12, 2]
-    assert await uids(store, JobQuery("p", None, None)) == [12, 5, 4, 3, 2, 1]
-    assert await uids(store, JobQuery("", None, None)) == [12, 5, 4, 3, 2, 1]
-    assert await uids(store, JobQuery("", None, None, after=5, limit=2)) == [4, 3]
 
 
 async def test_several_are_created_or_none(store: Store) -> None:
