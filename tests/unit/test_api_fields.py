@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.trainshed_v1.call import Fields, near
+from trainshed.api.trainshed_v1.call import Fields
 from trainshed.core.errors import InvalidRequest
 
 
@@ -62,23 +62,3 @@ def test_every_fault_is_told_at_once_with_its_path() -> None:
         "other",
     }
     assert found["parts[1]"] == "It must be an object, not a number."
-
-
-@pytest.mark.parametrize("value", [-1, 11, 10**400, float("inf"), float("nan")])
-def test_numbers_have_bounds(value: float) -> None:
-    fields = Fields({"n": value})
-    assert fields.number("n", most=10) == 0
-    assert list(faults(fields)) == ["n"]
-
-
-@pytest.mark.parametrize(
-    ("word", "text"),
-    [
-        ("cpus", " Did you mean cpus_n1_e2?"),
-        ("nvidia_tesla_t4", " Did you mean NVIDIA_TESLA_T4?"),
-        ("CPUS_N1", " Did you mean cpus_n1_e2?"),
-        ("zzz", ""),
-    ],
-)
-def test_near_misses(word: str, text: str) -> None:
-    assert near(word, ("cpus_n1_e2", "NVIDIA_TESLA_T4")) == text

@@ -2,12 +2,9 @@
 (spec/logs#order)."""
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.jobs import job
 from trainshed.api.logging_v2.entry import Entry, message, replica_entry, service_entries
@@ -17,16 +14,6 @@ from trainshed.store.logs.lines import LogLine, Severity, Stream
 from trainshed.wire.json import render
 
 NAME = JobName(Api.ML, "p1", "", "job_a")
-
-
-@given(st.lists(st.tuples(st.integers(1, 10**6), st.sampled_from(["created", "failed", "other"]))))
-def test_service_lines_grow_strictly_whatever_the_timeline_says(
-    told: list[tuple[int, str]],
-) -> None:
-    timeline = [TimelineEntry(at, kind, f"{kind} happened") for at, kind in told]
-    places = [entry.position for entry in service_entries(job(), timeline)]
-    assert all(before[0] < after[0] for before, after in pairwise(places))
-    assert [insert_id for _, insert_id in places] == sorted(insert_id for _, insert_id in places)
 
 
 def test_public_lines_and_severities() -> None:
@@ -64,27 +51,6 @@ def test_a_verdict_is_as_severe_as_what_it_does(effect: str, severity: Severity)
     """spec/logs#lines: who filters for errors finds none in the log of a job that went well."""
     told = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
     assert [entry.severity for entry in service_entries(job(), [told])] == [severity]
-
-
-def test_what_is_substituted_is_the_first_line_of_the_log() -> None:
-    """spec/runtimes#substitutes."""
-    timeline = [
-        TimelineEntry(1, "created", "made"),
-        TimelineEntry(1, "notice", "Python 3.7 cannot be had here."),
-        TimelineEntry(2, "notice", "Something later."),
-    ]
-    assert [entry.text for entry in service_entries(job(), timeline)] == [
-        "Python 3.7 cannot be had here.",
-        "Waiting for job to be provisioned.",
-        "Something later.",
-    ]
-
-
-def test_a_service_line_sorts_before_a_replicas_line_of_the_same_moment() -> None:
-    sample = job()
-    (service,) = service_entries(sample, [TimelineEntry(5, "running", "")])
-    line = LogLine(sample.uid, 1, ReplicaId(0, 0), 0, 5, Stream.STDOUT, "x", Severity.INFO)
-    assert service.position < replica_entry(sample.name, line).position
 
 
 def rendered(entry: Entry) -> Any:

@@ -68,12 +68,6 @@ def test_lines_are_sent_as_their_records(found: list[tuple[Stream, str]], of_tri
     ]
 
 
-def test_the_backing_job_of_a_pipeline_has_no_trial() -> None:
-    of = replace(JOB, parent=Parent(JOB.uid, JOB.name))
-    (text,) = log_texts(of, SOURCE, stored(0, T0, "o", "hello"))
-    assert "trial" not in json.loads(text)
-
-
 def test_damaged_lines_are_left_out_and_others_sent() -> None:
     whole = [stored(n, T0 + n, "o", f"line {n}") for n in range(4)]
     damage = [

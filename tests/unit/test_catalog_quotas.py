@@ -50,32 +50,6 @@ def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
     )
 
 
-def test_spot_and_flex_start_draw_on_quotas_of_their_own() -> None:
-    """facts/lifecycle#scheduling: preemptible quota names; the disk is not preemptible."""
-    for strategy in (Strategy.SPOT, Strategy.FLEX_START):
-        assert usage(spec((1, A3, Disk()), strategy=strategy)) == (
-            ("pd_ssd_gb", 100),
-            ("preemptible_NVIDIA_H200_141GB", 8),
-            ("preemptible_cpus_a3", 224),
-        )
-
-
-def test_ml_jobs_have_quotas_apart_from_vertex() -> None:
-    """spec/queue#capacity: `ml` CPUs 450."""
-    assert usage(spec((2, GPU_MACHINE, Disk()), api=Api.ML)) == (
-        ("ml_NVIDIA_TESLA_T4", 4),
-        ("ml_cpus", 16),
-        ("ml_pd_ssd_gb", 200),
-    )
-
-
-def test_more_tpu_cores_than_a_board_has_are_a_pod() -> None:
-    """Facts, quotas: TPU_V2 and TPU_V2_POD are two quotas."""
-    for cores, metric in ((8, "TPU_V2"), (32, "TPU_V2_POD")):
-        machine = Machine("cloud-tpu", 0, 0, 0, Accelerators("TPU_V2", cores))
-        assert usage(spec((1, machine, Disk()))) == ((metric, cores), ("pd_ssd_gb", 100))
-
-
 def test_every_metric_that_can_be_used_has_a_name() -> None:
     names = metrics()
     assert list(names) == sorted(set(names))

@@ -2,34 +2,10 @@
 
 import pytest
 
-from trainshed.core.catalog import accelerators, images, machines, regions, runtime_versions
-from trainshed.core.catalog.machines import GIB
+from trainshed.core.catalog import accelerators, images, machines, runtime_versions
 from trainshed.core.names import Api
 
 REPOSITORY = "us-docker.pkg.dev/vertex-ai/training/"
-
-
-def test_machine_table() -> None:
-    """facts/machines#tiers: 117 Vertex names, 15 legacy types, and the one type only tiers use."""
-    assert len(machines.named_in(Api.VERTEX)) == 117
-    assert sum(m.is_legacy for m in machines.machine_types().values()) == 15
-    assert machines.machine_types()["n1-highcpu-8"].apis == frozenset()
-    n1 = machines.machine_types()["n1-standard-32"]
-    assert (n1.vcpus, n1.memory_bytes, n1.egress_gbps) == (32, 120 * GIB, 32)
-
-
-@pytest.mark.parametrize(
-    ("gib", "left"), [(150, 140.1423), (15, 12.4023), (0, 0), (0.1, 0)], ids=str
-)
-def test_memory_limit(gib: float, left: float) -> None:
-    """spec/machines#memory, facts/lifecycle#memory."""
-    assert machines.memory_limit(round(gib * GIB)) / GIB == pytest.approx(left, abs=1e-4)
-
-
-def test_memory_limit_grows_with_the_machine() -> None:
-    sizes = [machines.memory_limit(gib * GIB) for gib in range(1, 400)]
-    assert sizes == sorted(sizes)
-    assert all(limit < gib * GIB for gib, limit in enumerate(sizes, start=1))
 
 
 def test_accelerated_machines_say_which_accelerators_they_take() -> None:
@@ -40,20 +16,6 @@ def test_accelerated_machines_say_which_accelerators_they_take() -> None:
             if machine.needs_accelerators:
                 assert choices or accelerators.tpu_topologies(machine), machine.name
             assert set(choices) <= set(accelerators.accelerator_types(api)), machine.name
-
-
-@pytest.mark.parametrize("api", Api)
-def test_samples_of_both_services_ask_for_k80(api: Api) -> None:
-    machine = machines.machine_types()["n1-standard-8"]
-    assert accelerators.count_is_allowed(machine, accelerators.K80, 1, api)
-    assert not accelerators.count_is_allowed(machine, accelerators.K80, 3, api)
-
-
-def test_pods_of_cloud_tpu_workers() -> None:
-    machine = machines.machine_types()["cloud_tpu"]
-    assert accelerators.count_is_allowed(machine, "TPU_V2_POD", 128, Api.ML)
-    assert not accelerators.count_is_allowed(machine, "TPU_V2_POD", 8, Api.ML)
-    assert not accelerators.count_is_allowed(machine, "TPU_V2", 128, Api.ML)
 
 
 def test_tiers_use_known_machines_and_cost_what_the_table_says() -> None:
@@ -136,15 +98,6 @@ def test_other_images_are_not_prebuilt(uri: str) -> None:
     assert images.parse_prebuilt(uri) is None
 
 
-def test_reduction_server_image() -> None:
-    """facts/machines#bandwidth."""
-    for place in ("us", "europe", "asia"):
-        base = f"{place}-docker.pkg.dev/vertex-ai-restricted/training/reductionserver"
-        assert images.is_reduction_server(base)
-        assert images.is_reduction_server(f"{base}:latest")
-    assert not images.is_reduction_server("gcr.io/mine/reductionserver:latest")
-
-
 def test_near_names_are_proposed() -> None:
     assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
     assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
@@ -201,17 +154,3 @@ def test_the_nearest_machine_is_the_one_with_the_nearest_numbers(asked: str, nea
 def test_runtime_and_python_pairs(version: str, python: str, legal: bool) -> None:
     """spec/submit#defaults."""
     assert (runtime_versions.pair_fault(version, python) == "") is legal
-
-
-@pytest.mark.parametrize(
-    ("version", "chief"),
-    [("1.15", False), ("2.1", True), ("2.11", True), ("", True), ("1.2", False)],
-)
-def test_chief_or_master(version: str, chief: bool) -> None:
-    """facts/program#tf_config."""
-    assert runtime_versions.names_chief(version) is chief
-
-
-def test_regions() -> None:
-    assert len(regions.regions(Api.VERTEX)) == 38
-    assert set(regions.regions(Api.ML)) <= set(regions.regions(Api.VERTEX))

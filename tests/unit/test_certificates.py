@@ -2,14 +2,12 @@
 
 import errno
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from cryptography.x509.verification import PolicyBuilder, Store
 
 from trainshed.access.authority import Authority
 from trainshed.serve import certificates
@@ -37,43 +35,6 @@ def names_in(path: Path) -> set[str]:
     alternatives = load(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     addresses = {str(address) for address in alternatives.get_values_for_type(x509.IPAddress)}
     return addresses | set(alternatives.get_values_for_type(x509.DNSName))
-
-
-def test_the_certificate_is_the_authoritys_and_names_this_machine(tmp_path: Path) -> None:
-    made = own(tmp_path / "tls", "127.0.0.1", NOW)
-    assert names_in(made.chain) == set(NAMES)
-    policy = (
-        PolicyBuilder()
-        .store(Store([load(made.ca)]))
-        .time(load(made.chain).not_valid_before_utc)
-        .build_server_verifier(x509.DNSName("localhost"))
-    )
-    assert len(policy.verify(load(made.chain), [])) == 2
-    authority = load(made.ca)
-    assert (authority.not_valid_after_utc.timestamp() - NOW) / DAY == pytest.approx(3_650, abs=1)
-    for file in (tmp_path / "tls").iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
-    assert stat.S_IMODE((tmp_path / "tls").stat().st_mode) == 0o700
-
-
-def test_the_file_of_roots_holds_everybodys_and_ours(tmp_path: Path) -> None:
-    """The variable that names it takes the place of all other roots a gRPC client has."""
-    made = own(tmp_path, "127.0.0.1", NOW)
-    roots = made.roots.read_text()
-    assert roots.count("-----BEGIN CERTIFICATE-----") > 50
-    assert made.ca.read_text() in roots
-
-
-def test_a_second_start_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own(tmp_path, "127.0.0.1", NOW)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def never(*_: object) -> None:
-        raise AssertionError("made again")
-
-    monkeypatch.setattr(certificates, "_make_elsewhere", never)
-    own(tmp_path, "127.0.0.1", NOW + 400 * DAY)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def damage_chain(directory: Path) -> None:

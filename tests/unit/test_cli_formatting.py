@@ -53,13 +53,6 @@ def test_tables_align_and_give_way() -> None:
     assert lines_of(fields, *rows, max_width=1)[1].startswith("a long …  ")
 
 
-def test_a_name_neither_breaks_a_table_nor_reaches_the_terminal() -> None:
-    """spec/logs#lines: what others wrote is shown as text: a command of several lines, an escape sequence."""
-    rows = ({"a": "python -c 'one\ntwo'\t", "n": "1"}, {"a": "\x1b[31mred\x07", "n": "2"})
-    lines = table_of((Field("RAN", "a"), Field("N", "n")), rows)
-    assert lines[1:] == ["python -c 'one two'   1", " [31mred              2"]
-
-
 def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
     """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."

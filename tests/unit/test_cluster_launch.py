@@ -27,7 +27,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.controller.launch_plans import LaunchDefaults, launch_plans, slot_requests
+from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import (
     Gang,
@@ -35,10 +35,8 @@ from trainshed.core.environment import (
     cluster_spec,
     environment,
     expand,
-    rank,
-    tf_config,
 )
-from trainshed.core.job.spec import Disk, JobSpec, Program
+from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
@@ -207,88 +205,6 @@ def cluster_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
     return found
 
 
-def config_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any] | None:
-    return tf_config(spec, gang(spec).endpoints, replica, project_id="project-1")
-
-
-@pytest.mark.parametrize(
-    ("version", "python", "name"),
-    [
-        ("1.15", "3.7", "master"),
-        ("2.1", "3.7", "chief"),
-        ("2.6", "3.7", "chief"),
-        (None, None, "chief"),
-    ],
-)
-def test_ml_always_has_tf_config(version: str | None, python: str | None, name: str) -> None:
-    """spec/program: chief from runtime 2.1 on, master before; the default runtime counts as the newest."""
-    spec = ml(runtimeVersion=version, pythonVersion=python)
-    config = config_of(spec, PRIMARY)
-    assert config is not None
-    assert list(config["cluster"]) == [name]
-    assert config["task"]["type"] == name
-    assert config["task"]["cloud"].endswith("-ml")
-    assert hostname(UID, spec, PRIMARY).startswith(f"cmle-training-{name}-")
-    assert cluster_spec(spec, gang(spec).endpoints, PRIMARY) is None
-
-
-@pytest.mark.parametrize(("flag", "name"), [(True, "chief"), (False, "master"), (None, "master")])
-def test_ml_containers_choose_their_chief(flag: bool | None, name: str) -> None:
-    """spec/program#cluster_spec: by useChiefInTfConfig, in TF_CONFIG and in CLUSTER_SPEC, which only
-    containers get."""
-    spec = ml_container(useChiefInTfConfig=flag)
-    assert list(cluster_of(spec, PRIMARY)["cluster"]) == [name]
-    config = config_of(spec, PRIMARY)
-    assert config is not None
-    assert list(config["cluster"]) == [name]
-
-
-def test_the_flag_means_nothing_without_a_container() -> None:
-    """facts/program#tf_config."""
-    config = config_of(ml(runtimeVersion="1.15", useChiefInTfConfig=True), PRIMARY)
-    assert config is not None
-    assert list(config["cluster"]) == ["master"]
-
-
-def test_reducers_are_in_cluster_spec_only() -> None:
-    """spec/program#tf_config: no `ps` in TF_CONFIG, no rank."""
-    four = vertex(custom_job(TWO_WORKERS, TWO_WORKERS, TWO_WORKERS))
-    reducer = Program(four.pool(2).program.runtime, image_uri=REDUCER)
-    pools = (*four.pools[:2], replace(four.pool(2), program=reducer))
-    spec = replace(four, pools=pools)
-    assert "workerpool2" in cluster_of(spec, SERVER)["cluster"]
-    assert config_of(spec, SERVER) is None
-    worker = config_of(spec, WORKER)
-    assert worker is not None
-    assert set(worker["cluster"]) == {"chief", "worker"}
-    assert rank(spec, SERVER) is None
-    assert "RANK" not in environ(spec, SERVER)
-    servers = config_of(four, SERVER)
-    assert servers is not None
-    assert servers["task"]["type"] == "ps"
-
-
-def test_hostnames_are_the_jobs_own() -> None:
-    """spec/program#hostnames: one id for all replicas of a job, another one for the next job."""
-    names = [hostname(UID, FOUR_POOLS, replica) for replica in FOUR_POOLS.replicas()]
-    assert len(set(names)) == 4
-    assert len({name.split("-")[3] for name in names}) == 1
-    assert hostname(JobUid(8), FOUR_POOLS, PRIMARY) not in names
-
-
-def test_gpus() -> None:
-    """spec/queue#capacity, spec/machines#gpus: assigned devices only, and none at all on a host that has
-    none."""
-    assert dict(environment(gang(SINGLE), PRIMARY))["CUDA_VISIBLE_DEVICES"] == ""
-    given = dict(environment(gang(SINGLE), PRIMARY, cuda_devices="0,1"))
-    assert given["CUDA_VISIBLE_DEVICES"] == "0,1"
-
-
-def test_the_users_variables_win() -> None:
-    spec = vertex(custom_job(container(env=[{"name": "WORLD_SIZE", "value": "$(WORLD_SIZE)0"}])))
-    assert environ(spec, PRIMARY)["WORLD_SIZE"] == "10"
-
-
 @pytest.mark.parametrize(
     ("text", "expanded"),
     [
@@ -322,23 +238,6 @@ def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
     assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
 
 
-def test_environment_is_a_list_of_distinct_printable_pairs() -> None:
-    for spec, replicas in PLANS.values():
-        for replica in replicas:
-            names = [name for name, _ in environment(gang(spec), replica)]
-            assert len(names) == len(set(names))
-
-
-def test_the_metrics_file_is_where_the_service_looks_for_it() -> None:
-    """spec/program#metrics-file: of the user's variables this one does not win, or nothing of the trial would
-    ever be seen."""
-    env = [{"name": "CLOUD_ML_HP_METRIC_FILE", "value": "/tmp/mine"}]
-    spec = vertex(custom_job(container(env=env)))
-    assert environ(spec, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/tmp/mine"
-    trial = replace(spec, trial="1")
-    assert environ(trial, PRIMARY)["CLOUD_ML_HP_METRIC_FILE"] == "/var/hypertune/output.metrics"
-
-
 def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     """Of all replicas of a job whose pools have one runtime."""
     replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
@@ -347,31 +246,3 @@ def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
     program = spec.pools[0].program
     prepared = {(program.runtime, program.packages): PreparedRuntime("")}
     return launch_plans(subject, slots, prepared, LaunchDefaults(), {r.id: 1 for r in replicas})
-
-
-def test_a_slot_is_asked_for_with_the_memory_that_its_replica_gets() -> None:
-    """Clusters hold that much for it: an operator's `memory_per_replica` counts there as well."""
-    own = replace(job(1), replicas=(Replica(ReplicaId(0, 0), node="node", incarnation=1),))
-    promised = own.spec.pools[0].machine.memory_limit_bytes
-    (whole,) = slot_requests(own, LaunchDefaults())
-    (capped,) = slot_requests(own, LaunchDefaults(memory_cap=1 << 20))
-    assert whole.memory_bytes == promised > capped.memory_bytes == 1 << 20
-
-
-def test_each_replica_has_the_disk_of_its_pool() -> None:
-    """spec/machines#disk: 100 GB unless the job says otherwise; it is watched by this size."""
-    first, second = job(1, 2).spec.pools
-    pools = (first, replace(second, disk=Disk(size_gb=300)))
-    spec = replace(job(1, 2).spec, pools=pools)
-    assert [plan.limits.disk >> 30 for plan in plans(spec)] == [100, 300, 300]
-
-
-def test_only_the_primary_of_a_trial_is_watched_for_metrics() -> None:
-    """spec/tuning#measurements, facts/tuning#metrics."""
-
-    def watched(trial: str) -> list[bool]:
-        spec = replace(job(1, 2).spec, trial=trial)
-        return [plan.watch_metrics for plan in plans(spec)]
-
-    assert watched("1") == [True, False, False]
-    assert watched("") == [False, False, False]

@@ -1,10 +1,7 @@
 """What charts of the console are drawn from: bars of attempts, parallel coordinates, fronts."""
 
-from trainshed.console.pages.searches import Metric, Search, front, parallel
+from trainshed.console.pages.searches import Metric, Search, parallel
 from trainshed.console.pages.timelines import WIDTH, chart
-from trainshed.console.rendering import (
-    clean,
-)
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.timeline import (
     Attempt,
@@ -72,23 +69,3 @@ def test_lines_cross_all_axes_and_the_best_is_drawn_last() -> None:
     assert lines[-1].is_best
     # A rate that spans decades is drawn by decades: a hundredth is half way.
     assert lines[1].points == "40.0,130.0 960.0,130.0"
-
-
-def test_a_front_goes_by_the_goals_of_both_metrics() -> None:
-    def between(*goals: bool | None) -> list[int]:
-        trials = [
-            Trial(number=n, value=value, metrics={"cost": cost})
-            for n, value, cost in ((1, 0.9, 9.0), (2, 0.5, 1.0), (3, 0.4, 2.0), (4, 0.8, 8.0))
-        ]
-        metrics = tuple(map(Metric, ("accuracy", "cost"), goals))
-        drawn = front(trials, Search(trials, metrics, frozenset()))
-        return sorted(dot.number for dot in drawn.dots if dot.is_front)
-
-    assert between(True, False) == [1, 2, 4]
-    assert between(True, None) == [1, 2, 4], "more of one, less of what nobody says"
-    assert between(True, True) == [1]
-    assert between(False, False) == [2, 3]
-
-
-def test_texts_of_programs_move_nothing() -> None:
-    assert clean("a\x1b[2Jb\x07\u202ec\r\n\td") == "ab\ufffd\ufffdc\n\td"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.console.feeds import BURST, Feeds, Line
+from trainshed.console.feeds import Feeds, Line
 
 pytestmark = pytest.mark.anyio
 
@@ -96,19 +96,6 @@ async def test_two_who_look_are_served_by_one_read_and_each_goes_on_where_he_was
     log.write(line(4))
     assert await waiting == (["line 4"], False)
     await fourth.aclose()
-
-
-async def test_of_a_flood_the_last_lines_are_told_and_that_there_were_more() -> None:
-    feeds, log = Feeds(), Log()
-    log.write(line(0))
-    stream = feeds.follow("k", log.open, row, {}, None)
-    assert await texts(stream) == (["line 0"], False)
-    log.write(*(line(n) for n in range(1, 5_000)))
-    output, skipped = await texts(stream)
-    assert output[-1] == "line 4999"
-    assert len(output) < BURST
-    assert skipped
-    await stream.aclose()
 
 
 async def test_the_end_of_a_log_and_what_stops_its_reading_are_told_to_all() -> None:

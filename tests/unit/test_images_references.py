@@ -4,9 +4,7 @@ import pytest
 
 from trainshed.runtimes.images.references import (
     fault_of,
-    is_local,
     is_pinned,
-    names_registry,
     tag_of,
 )
 
@@ -29,24 +27,6 @@ def test_a_tag_is_told_from_a_port_and_from_a_digest(reference: str, tag: str) -
     assert tag_of(reference) == tag
     assert is_pinned(reference) == (not tag)
     assert fault_of(reference) == ""
-
-
-@pytest.mark.parametrize(
-    ("reference", "registry", "local"),
-    [
-        ("trainer", False, False),
-        ("team/trainer", False, False),
-        ("localhost/trainer", False, True),
-        ("localhost:5000/trainer", True, False),
-        ("gcr.io/p/trainer", True, False),
-        ("host:5000/trainer", True, False),
-    ],
-)
-def test_a_registry_is_told_from_a_part_of_the_name(
-    reference: str, registry: bool, local: bool
-) -> None:
-    """spec/runtimes#images: only who names a registry is asked about there before what is here is used."""
-    assert (names_registry(reference), is_local(reference)) == (registry, local)
 
 
 @pytest.mark.parametrize(

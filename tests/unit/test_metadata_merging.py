@@ -29,15 +29,3 @@ def test_a_repeated_old_value_does_not_undo_what_another_has_changed() -> None:
     ours = changed(start, {"_metrics": {"acc": 0.9}, "_state": "COMPLETE"}, 11)
     theirs = {"_metrics": {"acc": 0.1, "loss": 2}, "_state": "RUNNING"}
     assert merged(ours, theirs, 10) == {"_metrics": {"acc": 0.9, "loss": 2}, "_state": "COMPLETE"}
-
-
-def test_of_two_new_values_the_later_write_counts() -> None:
-    start = run(_metrics={"acc": 0.1})
-    ours = changed(start, {"_metrics": {"acc": 0.9}}, 11)
-    assert merged(ours, {"_metrics": {"acc": 0.5}}, 10) == {"_metrics": {"acc": 0.5}}
-
-
-def test_what_has_not_changed_since_takes_the_write() -> None:
-    start = changed(run(_metrics={"acc": 0.1}), {"_metrics": {"acc": 0.2}}, 11)
-    later = changed(start, {"_metrics": {"acc": 0.2, "loss": 1}}, 12)
-    assert merged(later, {"_metrics": {"acc": 0.1}}, 11) == {"_metrics": {"acc": 0.1, "loss": 1}}

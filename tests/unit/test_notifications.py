@@ -5,14 +5,12 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import CREATED, SECOND, WORKER, Life, job
+from tests.unit.jobs import WORKER, Life, job
 from trainshed.core.notifications import (
-    GIVEN_UP_AFTER,
     LABEL,
     Occasion,
     Target,
     mail_of,
-    next_try,
     notifications,
 )
 from trainshed.notifying.targets import key_of, notify_tables
@@ -49,15 +47,6 @@ def test_a_mail_says_what_happened_in_one_line_of_subject() -> None:
     subject, text = mail_of(json.loads(notification.content))
     assert subject == "two lines failed"
     assert "ValueError: no" in text and f"https://t.example/jobs/{over.job.uid}" in text
-
-
-def test_pauses_grow_and_a_day_is_the_end() -> None:
-    at, tries, pauses = CREATED, 0, list[int]()
-    while (due := next_try(CREATED, tries := tries + 1, at)) is not None:
-        pauses.append((due - at) // SECOND)
-        at = due
-    assert pauses[:7] == [10, 30, 120, 600, 1800, 3600, 3600]
-    assert GIVEN_UP_AFTER - 3600 * SECOND < at - CREATED <= GIVEN_UP_AFTER
 
 
 def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards.records import Point, thinned
+from trainshed.core.tensorboards.records import Point
 from trainshed.store import points as store_points
 from trainshed.store.points import PointFiles
 
@@ -17,20 +17,6 @@ pytestmark = pytest.mark.anyio
 
 def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]
-
-
-async def test_what_is_written_again_counts_once_and_the_last_value_counts(tmp_path: Path) -> None:
-    files = PointFiles(tmp_path)
-    await files.append(7, [(1, points(1, 2))])
-    await files.append(7, [(1, points(2, 3, value=9))])
-    assert await files.read(7, [1]) == {1: [*points(1), *points(2, 3, value=9)]}
-
-
-async def test_values_may_be_bytes(tmp_path: Path) -> None:
-    files = PointFiles(tmp_path)
-    tensor = [Point(1, 2, b"\x00tensor")]
-    await files.append(7, [(1, tensor)])
-    assert await files.read(7, [1]) == {1: tensor}
 
 
 async def test_what_a_crash_left_of_a_write_is_cut_off(tmp_path: Path) -> None:
@@ -124,15 +110,6 @@ async def test_a_run_takes_so_many_bytes_and_no_more(
         await files.append(7, [(1, points(*range(20)))])
     await files.append(7, [(1, points(2))])
     assert await PointFiles(tmp_path).read(7, [1]) == {1: points(1, 2)}
-
-
-def test_a_thinned_series_keeps_its_first_and_its_last_point() -> None:
-    many = points(*range(10_000))
-    for most in (2, 3, 1000):
-        some = thinned(many, most)
-        assert (some[0], some[-1], len(some)) == (many[0], many[-1], most)
-        assert list(some) == sorted(set(some), key=lambda point: point.step)
-    assert thinned(many, 10_000) == many
 
 
 async def test_a_full_run_that_thins_keeps_its_whole_course(

@@ -1,6 +1,5 @@
 """What programs print of their measures, by real output of frameworks (tests/progress_corpus)."""
 
-import math
 import threading
 import time
 from pathlib import Path
@@ -83,11 +82,6 @@ def test_real_output_becomes_series(
 )  # fmt: skip
 def test_what_a_line_measures(line: str, pairs: list[tuple[str, str, float]]) -> None:
     assert list(measured(line)) == pairs
-
-
-def test_no_number_is_a_value_as_well() -> None:
-    [(_, _, value)] = measured("Epoch 1, loss = nan")
-    assert math.isnan(value)
 
 
 def test_what_is_measured_again_after_a_restart_counts_instead() -> None:

@@ -17,19 +17,15 @@ from tests.unit.specs_requests import (
     custom_job,
     package,
 )
-from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job.spec import Accelerators, Machine
 from trainshed.core.names import Api
 from trainshed.core.reducers import (
-    IMAGE,
     MACHINE,
     bandwidth,
-    enough,
     warning_for,
 )
 from trainshed.core.runtime import REDUCERS
-from trainshed.core.specs.machines import MAX_REPLICAS, machine_named
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD
 from trainshed_reduction import settings, variables
@@ -102,26 +98,6 @@ def test_machines_without_a_known_bandwidth_are_few() -> None:
     assert egress_with(machine_types()["a3-ultragpu-8g"]) is None
 
 
-def test_the_public_examples() -> None:
-    """spec/reduction#bandwidth: 8 a2-megagpu-16g need 25 n1-highcpu-16; 5 machines of 100 Gbps need 16, which
-    have 512."""
-    assert enough(8 * 100, 32) == 25
-    assert enough(5 * 100, 32) == 16
-    assert enough(4 * 100, 100) == 4
-    assert enough(0.3, 0.1) == 3, "no reducer more for the sake of a rounding error"
-    assert enough(1, 100) == 1
-
-
-def test_what_is_recommended_is_there() -> None:
-    """spec/reduction#bandwidth, facts: 16 vCPUs and more, 32 Gbps."""
-    found = machine_named(MACHINE, Api.VERTEX)
-    assert found is not None
-    assert found.vcpus >= 16
-    assert found.egress_gbps == 32
-    assert is_reduction_server(IMAGE)
-    assert MAX_REPLICAS > 25
-
-
 A2: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}
 
 
@@ -134,16 +110,6 @@ def test_too_few_reducers_are_told_with_both_sums() -> None:
     assert "25 reducers of that machine type would be enough" in said
     assert "PyTorch's own all-reduce may be faster, and is used where it is" in said
     assert warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(25)) == ()
-
-
-def test_unlike_workers_are_added_up() -> None:
-    """spec/submit#warnings: the primary may have another machine than the workers."""
-    primary, more = workers(3, "n1-standard-8")
-    (said,) = warnings(
-        primary | {"machineSpec": {"machineType": "n1-standard-16"}}, more, reducers(1)
-    )
-    assert "(1 × n1-standard-16, 2 × n1-standard-8) 64 Gbps" in said
-    assert "2 reducers" in said
 
 
 def test_what_is_not_known_is_not_judged() -> None:
@@ -166,45 +132,6 @@ def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, wo
     assert len(said) == 1
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_nobody_is_advised_to_have_more_reducers_that_will_idle(count: int) -> None:
-    """spec/reduction#bandwidth: how many there are and how fast is of no matter then."""
-    (said,) = warnings(*workers(count, image=TENSORFLOW), reducers(1))
-    assert "will stay idle" in said
-
-
-@pytest.mark.parametrize("image", [PYTORCH, CUSTOM_IMAGE])
-def test_programs_that_may_use_reducers_are_not_warned(image: str) -> None:
-    """spec/reduction#reports: PyTorch uses them; what is in an image of the user's, only its run can tell."""
-    assert warnings(*workers(4, image=image), reducers(4)) == ()
-
-
-def test_a_pool_of_reducers_is_not_taken_for_parameter_servers() -> None:
-    """spec/submit#warnings."""
-    assert not [text for text in warnings(*workers(4), reducers(4)) if "parameter servers" in text]
-
-
-def test_a_single_worker_has_nothing_to_reduce() -> None:
-    """spec/reduction: one warning, whatever else might be said."""
-    for image in (PYTORCH, TENSORFLOW):
-        (said,) = warnings(*workers(1, "n1-standard-96", image), reducers(1))
-        assert "a single worker has nothing to reduce" in said
-
-
-def test_two_workers_are_told_that_reducers_make_them_no_faster() -> None:
-    """spec/reduction: of the ring each of two sends one tensor, and to reducers too; three send four
-    thirds."""
-    (said,) = warnings(*workers(2), reducers(1))
-    assert "two workers" in said
-    assert "no faster" in said
-    assert warnings(*workers(3), reducers(4)) == ()
-
-
-def test_a_job_without_reducers_is_told_nothing_of_them() -> None:
-    """spec/submit#warnings."""
-    assert warnings(*workers(4)) == ()
-
-
 def test_every_runtime_family_is_decided_on() -> None:
     """spec/reduction: whether a new one can use reducers."""
     for_programs = {sheet.family for sheet in FAMILIES} - {
@@ -215,13 +142,6 @@ def test_every_runtime_family_is_decided_on() -> None:
     assert {family for family in for_programs if not warning_for(frozenset({family}))} == {
         "pytorch"
     }
-
-
-def test_one_kind_of_worker_that_may_use_reducers_is_enough() -> None:
-    """spec/reduction: the warning is for jobs of which it is certain."""
-    assert warning_for(frozenset({"tensorflow", "pytorch"})) == ""
-    assert warning_for(frozenset({"tensorflow", "container"})) == ""
-    assert "XGBoost" in warning_for(frozenset({"tensorflow", "xgboost"}))
 
 
 PAGE = Path(__file__).parents[2] / "docs/reduction-server.md"

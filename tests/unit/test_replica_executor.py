@@ -101,22 +101,6 @@ def test_packages_are_fetched_and_installed_in_order_then_the_program_runs(
     assert not Path(scratch).exists()
 
 
-def test_a_package_that_cannot_be_installed_ends_the_program(tmp_path: Path, endpoint: str) -> None:
-    """facts/lifecycle#executor: `Command '[…]' returned non-zero exit status 1.`"""
-    done = run(tmp_path, endpoint, "gs://b/broken.whl", "gs://b/two.whl")
-    assert done.returncode == 1
-    assert "returned non-zero exit status 4." in done.stderr
-    assert "two.whl" not in done.stdout
-    assert "program" not in done.stdout
-
-
-def test_a_package_that_is_gone_is_named(tmp_path: Path, endpoint: str) -> None:
-    """spec/operations#errors: typed errors."""
-    done = run(tmp_path, endpoint, "gs://b/missing.whl")
-    assert done.returncode == 1
-    assert "gs://b/missing.whl cannot be fetched" in done.stderr
-
-
 def test_a_package_that_is_not_the_pinned_one_is_not_installed(
     tmp_path: Path, endpoint: str
 ) -> None:

@@ -19,9 +19,7 @@ from trainshed.core.resume.traffic import (
     Traffic,
     folders,
     prefixes,
-    read,
     traffic,
-    written,
 )
 
 OUTPUT = "gs://bucket/run"
@@ -53,29 +51,6 @@ def found(progress: Progress, seen: Traffic = UNSEEN, *, hit: Hit | None = None)
     return find(hit, progress, seen, hit.restarted + SECOND, over=True)
 
 
-@pytest.mark.parametrize("replica", [PRIMARY, WORKER])
-def test_a_restart_in_place_is_told_with_its_rule_and_times(replica: ReplicaId) -> None:
-    """spec/operations#resume-report: what was injected, what the rule decided, seconds down."""
-    life = killed(replica)
-    hit = only(life)
-    assert (hit.drill.kind, hit.drill.replica) == (DrillKind.KILL, replica)
-    ruling = hit.ruling
-    assert ruling is not None
-    assert (ruling.rule, ruling.effect, ruling.count, ruling.budget) == (
-        "replica_lost",
-        "replica_restarts",
-        1,
-        5,
-    )
-    exited = next(e for e in life.told if e.kind == "replica_exited")
-    started = [e for e in life.told if e.kind == "replica_started"][-1]
-    assert (hit.ended, hit.restarted) == (exited.at, started.at)
-    assert (hit.attempt, hit.incarnation, hit.until) == (1, 2, 0)
-    finding = find(hit, steps(1, 5, 4), UNSEEN, started.at + 2 * SECOND, over=False)
-    assert finding.down == started.at - exited.at
-    assert finding.silent == finding.down + 2 * SECOND
-
-
 def test_a_retry_of_the_whole_job_is_a_restart_in_the_next_attempt() -> None:
     """spec/operations#drills: the verdict is the drill's own, also where others end in its wake."""
     life = Life(job(1, 1)).up().see(order(DrillKind.PREEMPT, WORKER)).up()
@@ -102,45 +77,6 @@ def test_maintenance_counts_from_the_end_of_the_replica_that_left() -> None:
     assert hit.ruling.rule == "replica_lost"
     assert hit.ended > hit.drill.fired
     assert hit.incarnation == 2
-
-
-def test_a_second_drill_bounds_what_is_said_of_the_first() -> None:
-    life = killed()
-    life.see(order(DrillKind.KILL)).exits(PRIMARY, signal=9).see(DrillLanded(2)).up()
-    first, second = hits(life.job, life.told)
-    assert first.until == second.restarted
-    assert first.restarted == second.began
-    assert [h.ruling.count for h in (first, second) if h.ruling] == [1, 2]
-
-
-def test_drills_that_have_not_fired_are_no_hits() -> None:
-    life = Life(job(1, 1)).see(order(DrillKind.KILL))
-    assert hits(life.job, life.told) == ()
-
-
-def test_a_job_that_goes_on_behind_its_last_step_resumed() -> None:
-    """spec/operations#resume-report: steps lost as seen in the log; lost = last before − first after + 1."""
-    finding = found(steps(1, 12, 11))
-    assert (finding.outcome, finding.lost) == (Outcome.RESUMED, 2)
-    assert "2 steps" in finding.advice
-
-
-def test_a_job_that_lost_nothing_resumed_as_well() -> None:
-    assert (found(steps(1, 12, 13)).outcome, found(steps(1, 12, 13)).lost) == (Outcome.RESUMED, 0)
-    assert found(steps(10, 120, 140)).lost == 0, "a log of each tenth step has gaps of its own"
-
-
-@pytest.mark.parametrize("after", [1, 0])
-def test_a_job_whose_first_step_comes_again_started_over(after: int) -> None:
-    finding = found(steps(1, 12, after))
-    assert finding.outcome is Outcome.STARTED_OVER
-    assert finding.lost == 12 - after + 1
-
-
-def test_a_job_that_itself_began_at_a_later_step_is_measured_by_that() -> None:
-    """It went on from an earlier job's checkpoint; to begin there again is to start over."""
-    assert found(steps(500, 620, 500)).outcome is Outcome.STARTED_OVER
-    assert found(steps(500, 620, 600)).outcome is Outcome.RESUMED
 
 
 @pytest.mark.parametrize(
@@ -241,14 +177,6 @@ def test_a_checkpoint_that_was_read_in_vain_is_named() -> None:
     assert f"{OUTPUT}/5 was read" in found(progress, seen, hit=hit).advice
 
 
-def test_accesses_are_known_where_the_bucket_saw_them() -> None:
-    mine = job(output=OUTPUT)
-    wrote = (access("5", CREATED, write=True),)
-    assert traffic(mine, wrote, CREATED, CREATED).unseen == ""
-    assert traffic(mine, (), CREATED, 0).unseen == "", "nothing was written at all, which is known"
-    assert traffic(mine, (), CREATED, CREATED - 1).unseen == "", "what lies there is older"
-
-
 def test_files_of_a_datasets_splits_are_no_checkpoints() -> None:
     name = DatasetName("p", "us-central1", "7")
     directory = f"{OUTPUT}/dataset-7"
@@ -294,9 +222,3 @@ def test_checkpoints_are_looked_for_where_the_job_says() -> None:
     mine = replace(mine, spec=spec)
     assert folders(mine) == (f"{OUTPUT}/",)
     assert prefixes(mine) == (f"{OUTPUT}/", "gs://other/ckpt", "gs://third/data")
-
-
-def test_a_file_that_was_written_twice_counts_with_its_last_time() -> None:
-    twice = (access("a", 1, write=True), access("b", 2, write=True), access("a", 3, write=True))
-    assert [f.uri[-1] for f in written(twice, before=10 * SECOND)] == ["a", "b"]
-    assert read(twice, 0, 0, {f"{OUTPUT}/a"}) == ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.core.resume.steps import Series, learned, series_by
+from trainshed.core.resume.steps import learned
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,6 @@ def test_steps_are_known_in_many_spellings(line: str) -> None:
     assert numbers([line]) == [120]
 
 
-def test_numbers_in_thousands_are_read_whole() -> None:
-    assert numbers(["step 1,234,567 done"]) == [1234567]
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -79,32 +75,7 @@ def test_json_lines_tell_their_step_by_a_field() -> None:
     assert numbers([Said("x", {"step": True})]) == []
 
 
-def test_the_most_frequent_kind_of_line_is_the_one_that_counts() -> None:
-    """A line that names a step in passing is no progress."""
-    lines = ["worker: epoch 1/9", "worker: epoch 2/9", "worker lost; goes on after epoch 1"]
-    assert numbers(lines) == [1, 2]
-
-
 def test_lines_about_checkpoints_count_only_alone() -> None:
     saves = ["saved checkpoint at step 10", "saved checkpoint at step 20"]
     assert numbers([*saves, "step 15 done"]) == [15]
     assert numbers(saves) == [10, 20]
-
-
-def test_of_kinds_that_are_as_frequent_the_finest_counts() -> None:
-    assert numbers(["epoch 1 step 10", "epoch 2 step 20"]) == [10, 20]
-
-
-def test_a_pattern_of_ones_own_decides_alone() -> None:
-    series = series_by(r"seen (\d+) images")
-    lines = [Said("step 3"), Said("seen 512 images"), Said("seen no images")]
-    assert [step.number for line in lines if (step := series.step(line))] == [512]
-    whole = series_by(r"\d+$")
-    assert whole.step(Said("batch 9")) is not None
-    with pytest.raises(ValueError, match="no regular expression"):
-        series_by("(")
-
-
-def test_nothing_is_learned_of_nothing() -> None:
-    assert learned([]) is None
-    assert Series("step").step(Said("step 5")) is not None

@@ -56,14 +56,6 @@ def test_an_image_of_a_served_framework_is_exact_where_its_python_is_found(
     assert any("crcmod (there is no wheel" in notice for notice in choice.notices)
 
 
-def test_the_tag_slim_asks_for_the_framework_alone() -> None:
-    catalog = LocalCatalog(Pythons((3, 10)))
-    slim = _chosen(catalog.for_image(f"{_IMAGES}sklearn-cpu.1-6:slim"))
-    assert (slim.version, slim.notices) == ("1.6+slim", ())
-    assert _chosen(catalog.for_image(f"{_IMAGES}sklearn-cpu.1-0:slim")).version == "1.0"
-    assert _chosen(catalog.named("scikit-learn", "1.6+slim")).version == "1.6+slim"
-
-
 def test_the_same_minor_version_on_another_python_comes_before_another_version() -> None:
     """spec/runtimes#substitutes: nearest, with a notice that says what was asked and what is there."""
     choice = _chosen(
@@ -212,13 +204,6 @@ def test_our_reducers_stand_for_the_reduction_server_images(region: str) -> None
     entries = read_images([{"pattern": "*/reductionserver:*", "image": "mine:v1"}])
     mapping = LocalCatalog(Pythons((3, 12)), image_map=entries, images=Engine())
     assert _chosen(mapping.for_image(uri)).image == "mine:v1"
-
-
-def test_reducers_run_on_whatever_python_there_is() -> None:
-    """spec/runtimes, spec/reduction#exactness: 3.8 to 3.14, best on one that the newest NumPy is made for."""
-    old, new = Pythons((3, 14), ((3, 8),)), Pythons((3, 14), ((3, 14), (3, 12)))
-    found = [_chosen(LocalCatalog(each).named("reduction-server")) for each in (old, new)]
-    assert [each.python_version for each in found] == ["3.14", "3.12"]
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,6 @@ def test_files_are_translated(tmp_path: Path) -> None:
     }
 
 
-def test_install_wins_over_global_and_variables_over_both(tmp_path: Path) -> None:
-    text = (
-        "[install]\nindex_url = https://install.test\n[global]\nindex-url = https://global.test\n"
-    )
-    assert _told(tmp_path, text)["UV_DEFAULT_INDEX"] == "https://install.test"
-    told = _told(tmp_path, text, PIP_INDEX_URL="https://variable.test")
-    assert told["UV_DEFAULT_INDEX"] == "https://variable.test"
-
-
-def test_a_certificate_is_passed_on_unless_one_is_set(tmp_path: Path) -> None:
-    assert _told(tmp_path, PIP_CERT="/ca.pem") == {"SSL_CERT_FILE": "/ca.pem"}
-    assert _told(tmp_path, PIP_CERT="/ca.pem", SSL_CERT_FILE="/other.pem") == {}
-
-
 def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
     mirror = "[global]\nindex-url = https://mirror.test\n"
     assert _told(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.runtimes.interpreters import Interpreters, running_interpreter
+from trainshed.runtimes.interpreters import Interpreters
 
 
 def _fake(path: Path, version: tuple[int, int, int], *, implementation: str = "cpython") -> Path:
@@ -34,36 +34,6 @@ def _runs(path: Path) -> int:
 def _look(tmp_path: Path, **environ: str) -> Interpreters:
     known = {"HOME": str(tmp_path / "home"), "PATH": "", **environ}
     return Interpreters(tmp_path / "memory.json", environ=known)
-
-
-def test_the_own_interpreter_is_free(tmp_path: Path) -> None:
-    fake = _fake(tmp_path / "bin" / "python3.99", (3, 99, 1))
-    interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
-    own = interpreters.get(sys.version_info[:2])
-    assert own is not None
-    assert own == running_interpreter()
-    assert Path(own.stdlib, "os.py").exists()
-    assert _runs(fake) == 0
-
-
-def test_programs_have_3_11_where_it_is_and_the_services_own_elsewhere(tmp_path: Path) -> None:
-    assert _look(tmp_path).usual() == sys.version_info[:2]
-    _fake(tmp_path / "bin" / "python3.11", (3, 11, 9))
-    assert _look(tmp_path, PATH=str(tmp_path / "bin")).usual() == (3, 11)
-
-
-def test_each_is_run_once_and_remembered(tmp_path: Path) -> None:
-    pyenv = _fake(tmp_path / "home/.pyenv/versions/3.97.4/bin/python3.97", (3, 97, 4))
-    older = _fake(tmp_path / "home/.pyenv/versions/3.97.2/bin/python3.97", (3, 97, 2))
-    uv = _fake(tmp_path / "home/.local/share/uv/python/cpython-3.98.0-x/bin/python3.98", (3, 98, 0))
-    path = _fake(tmp_path / "bin/python3.99", (3, 99, 1))
-    for _ in range(2):
-        interpreters = _look(tmp_path, PATH=str(tmp_path / "bin"))
-        assert {(3, 97), (3, 98), (3, 99)} <= set(interpreters.found())
-        found = interpreters.get((3, 97))
-        assert found is not None
-        assert found.full_version == "3.97.4"
-    assert [_runs(each) for each in (pyenv, older, uv, path)] == [1, 1, 1, 1]
 
 
 def test_one_that_does_not_answer_in_time_is_asked_again_by_the_next_service(

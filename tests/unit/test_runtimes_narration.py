@@ -10,15 +10,6 @@ from trainshed.runtimes.installer import Installer, InstallFailed
 from trainshed.runtimes.output import Narration
 
 
-def test_a_list_of_packages_is_one_line() -> None:
-    said: list[str] = []
-    narration = Narration(said.append)
-    for line in ("Installed 2 packages in 1ms", " + numpy==2.0", " + scipy==1.0", "Done"):
-        narration.hear(line)
-    narration.end()
-    assert said == ["Installed 2 packages in 1ms", "+ numpy 2.0, + scipy 1.0", "Done"]
-
-
 def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
     """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
     said: list[str] = []

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.caches import wait_until_finished
 from trainshed.runtimes import shelf as module
 from trainshed.runtimes.shelf import Shelf
 from trainshed.runtimes.trees import remove_tree
@@ -22,19 +21,6 @@ def _fill(draft: Path) -> None:
 
 def _mode(path: Path) -> int:
     return path.lstat().st_mode & 0o222
-
-
-def test_what_is_put_is_there_and_read_only(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    assert not shelf.has("key")
-    final = shelf.put("key", _fill, writable="template")
-    assert shelf.has("key")
-    assert (final / "inner" / "file").read_text() == "content"
-    for protected in (final, final / "inner", final / "inner" / "file"):
-        assert _mode(protected) == 0
-    for writable in (final / "template", final / "template" / "file"):
-        assert _mode(writable) != 0
-    remove_tree(final)
 
 
 def test_nobody_becomes_the_owner_by_running_what_a_setup_script_left(tmp_path: Path) -> None:
@@ -136,16 +122,6 @@ def test_after_a_power_cut_only_what_reached_the_disk_is_trusted(
 def _never(path: Path) -> None:
     """A disk that was cut off before anything reached it."""
     raise FileNotFoundError(path)
-
-
-def test_what_is_marked_outlives_the_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BOOT_ID", tmp_path / "boot")
-    (tmp_path / "boot").write_text("first")
-    shelf = Shelf(tmp_path / "shelf")
-    shelf.put("key", _fill)
-    wait_until_finished()
-    (tmp_path / "boot").write_text("second")
-    assert Shelf(tmp_path / "shelf").has("key")
 
 
 def test_what_was_moved_or_copied_is_built_again(tmp_path: Path) -> None:

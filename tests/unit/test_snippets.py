@@ -89,14 +89,3 @@ def test_what_the_sdks_class_has_no_words_for_goes_to_its_client() -> None:
         "timeout": {"seconds": 60},
         "disable_retries": True,
     }
-
-
-def test_texts_are_the_same_in_python() -> None:
-    """A character beyond the first plane was two halves, which no client can encode."""
-    name = 'naïve "\U0001f680" \\ \n\x7f'
-    text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", {**custom(), "displayName": name})
-    assert called(text, "aiplatform.CustomJob")["display_name"] == name
-
-
-def test_json_is_the_body_of_create() -> None:
-    assert json.loads(snippet(SnippetForm.JSON, Api.VERTEX, "p", "r", custom())) == custom()

@@ -7,7 +7,6 @@ import pytest
 
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
-    GUIDE,
     REFUSED_IMAGE,
     SKLEARN,
     FakeRuntimes,
@@ -16,7 +15,6 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
-from trainshed.core.names import Api
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.warnings import without_gpus
 
@@ -217,33 +215,6 @@ def test_public_words_of_the_runtime() -> None:
     assert "Runtime version 2.6 goes with Python 3.7." in found["python_version"]
 
 
-def test_the_public_guides_custom_job() -> None:
-    """spec/submit#ml-jobs: the guide's example of 13 replicas."""
-    spec = spec_of(ml_job(**GUIDE))
-    assert spec.api is Api.ML
-    assert [(p.position, p.replica_count, p.machine.type) for p in spec.pools] == [
-        (0, 1, "complex_model_m"),
-        (1, 9, "complex_model_m"),
-        (2, 3, "large_model"),
-    ]
-    assert len(spec.replicas()) == 13
-    assert spec.pool(2).machine.memory_bytes == 52 * 2**30
-    assert spec.runtime_version == "2.6"
-    assert spec.pool(1).program.module == "trainer.task"
-    assert spec.pool(1).program.runtime.python_version == "3.7"
-
-
-def test_basic_without_a_runtime_version() -> None:
-    """spec/submit#defaults: the guide's first example leaves the runtime out; the runtimes say what it
-    gets."""
-    parsed = parse(ml_job(runtimeVersion=None, pythonVersion=None, scaleTier=None))
-    assert parsed.job_id == "job_1"
-    spec = parsed.spec
-    assert spec.runtime_version == ""
-    assert [(p.replica_count, p.machine.type) for p in spec.pools] == [(1, "n1-standard-4")]
-    assert spec.pool(0).program.runtime.notices
-
-
 @pytest.mark.parametrize(
     ("version", "python"), [("1.14", "3.5"), ("1.15", "3.7"), ("2.11", "3.7"), ("1.2", "2.7")]
 )
@@ -251,16 +222,6 @@ def test_python_left_out_is_the_runtimes_own(version: str, python: str) -> None:
     """spec/submit#defaults."""
     spec = spec_of(ml_job(runtimeVersion=version, pythonVersion=None))
     assert spec.pool(0).program.runtime.python_version == python
-
-
-@pytest.mark.parametrize(
-    ("tier", "replicas"),
-    [("BASIC", 1), ("STANDARD_1", 8), ("PREMIUM_1", 31), ("BASIC_GPU", 1), ("BASIC_TPU", 1)],
-)
-def test_every_tier_is_valid(tier: str, replicas: int) -> None:
-    """spec/submit#defaults, facts/machines#tiers: predefined tiers expand to machine counts, BASIC_GPU's K80
-    included."""
-    assert len(spec_of(ml_job(scaleTier=tier)).replicas()) == replicas
 
 
 def test_tiers_with_devices() -> None:
@@ -378,15 +339,6 @@ def test_scheduling_disk_and_the_rest() -> None:
     assert spec_of(ml_job()).warnings == ()
 
 
-def test_what_is_ignored_is_said() -> None:
-    """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
-    key = {"kmsKeyName": "k"}
-    warnings = " ".join(spec_of(ml_job(encryptionConfig=key, network="n")).warnings)
-    assert "encryption_config" in warnings
-    assert "network" in warnings
-    assert spec_of(ml_job(enableWebAccess=False)).warnings == ()
-
-
 def test_nothing_that_has_no_effect_is_passed_over_in_silence() -> None:
     def said(**changes: Any) -> str:
         return "\n".join(spec_of(ml_job(**changes)).warnings)
@@ -416,3 +368,12 @@ def test_accelerators_of_the_legacy_tables_are_taken_with_a_notice() -> None:
     ):
         (notice,) = spec_of(job).warnings
         assert "have no NVIDIA_TESLA_K80 any more; the job is taken" in notice
+
+
+def test_what_is_ignored_is_said() -> None:
+    """Nothing that was asked for is dropped silently; gcloud's constant false asks for nothing."""
+    key = {"kmsKeyName": "k"}
+    warnings = " ".join(spec_of(ml_job(encryptionConfig=key, network="n")).warnings)
+    assert "encryption_config" in warnings
+    assert "network" in warnings
+    assert spec_of(ml_job(enableWebAccess=False)).warnings == ()

@@ -118,19 +118,6 @@ def test_violations_of_job_and_parameters_come_together() -> None:
     }
 
 
-def test_defaults_of_hyperparameters() -> None:
-    """facts/tuning#ml: MAXIMIZE, one trial, its tag, and the service decides when to fail."""
-    found = parse(tuned())
-    spec = tuning_of(tuned())
-    assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (1, 1, 0)
-    assert spec.study.metrics == (Metric("training/hptuning/metric", Goal.MAXIMIZE),)
-    assert spec.study.stopping is None
-    assert spec.study.algorithm is Algorithm.DEFAULT
-    assert spec.trial.metric_tag == "training/hptuning/metric"
-    assert found.resume_previous_job_id == ""
-    assert parse(ml_job()).tuning is None
-
-
 def test_what_hyperparameters_become() -> None:
     """facts/tuning#ml: types, scales, and the fields that DISCRETE parameters ignore."""
     request = tuned(
@@ -175,9 +162,3 @@ def test_what_hyperparameters_become() -> None:
 def test_limit_of_the_service() -> None:
     """spec/tuning#trials: the public limit of trials is a setting."""
     assert violations(tuned(maxTrials=5), 4) == ["hyperparameters.max_trials"]
-
-
-def test_limits_of_time_are_kept_for_the_job() -> None:
-    """facts/lifecycle#scheduling: the longest wait is that of the job as a whole."""
-    request = ml_job(hyperparameters={"params": [RATE]}, scheduling={"maxWaitTime": "1800s"})
-    assert tuning_of(request).trial.scheduling.max_wait == 1800 * 10**9

@@ -11,7 +11,7 @@ from tests.unit.test_specs_tuning import STUDY
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.pipelines.records import ModelDraft, Task
+from trainshed.core.pipelines.records import ModelDraft
 from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
 from trainshed.core.specs.tuning import ParsedTuningJob
 from trainshed.core.specs.vertex import ParsedCustomJob
@@ -195,33 +195,6 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_custom_task() -> None:
-    """facts/resources#pipelines: the job is the inputs', its place the model's."""
-    found = parse(pipeline(labels={"team": "a"}, encryptionSpec={"kmsKeyName": "k"}))
-    assert (found.spec.task, found.spec.output, found.spec.model) == (
-        Task.CUSTOM,
-        "gs://bucket/out",
-        None,
-    )
-    job = custom_of(found)
-    assert (job.display_name, job.labels) == ("pipeline-custom-job", (("team", "a"),))
-    assert json.loads(job.spec.job_json) == inputs()
-    assert any("encryption_spec" in warning for warning in job.spec.warnings)
-
-
-def test_tuning_task() -> None:
-    """facts/resources#tuning-jobs: studySpec, trialJobSpec and the counts; the limit of trials holds here,
-    too."""
-    found = parse(pipeline(displayName="x" * 128, trainingTaskDefinition=TUNING), tuning_inputs())
-    assert (found.spec.task, found.spec.output) == (Task.TUNING, "gs://bucket/out")
-    assert isinstance(found.job, ParsedTuningJob)
-    assert found.job.spec.max_trials == 2
-    assert found.job.display_name.endswith("x-hyperparameter-tuning-job")
-    assert len(found.job.display_name) == 128
-    with pytest.raises(InvalidRequest, match=r"training_task_inputs\.max_trial_count"):
-        parse(pipeline(trainingTaskDefinition=TUNING), tuning_inputs(), max_trials=1)
-
-
 def test_model_of_a_pipeline() -> None:
     """facts/resources#pipelines: modelToUpload, modelId, parentModel; artifactUri wins over the output
     directory."""
@@ -253,12 +226,6 @@ def test_model_needs_a_place() -> None:
     assert violations(model(), nowhere) == ["model_to_upload.artifact_uri"]
     assert parse(model(artifactUri="gs://bucket/m"), nowhere).spec.output == ""
     assert parse(pipeline(), nowhere).spec.model is None
-
-
-def test_model_id_without_a_model_is_said_to_be_idle() -> None:
-    """The SDK sends modelId also where no model is uploaded."""
-    found = custom_of(parse(pipeline(modelId="abc")))
-    assert any("model_id" in warning for warning in found.spec.warnings)
 
 
 SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"

@@ -385,12 +385,6 @@ def test_several_objectives_and_safety() -> None:
     )
 
 
-def test_grid_takes_what_can_be_counted() -> None:
-    """facts/tuning#ml: INTEGER, CATEGORICAL and DISCRETE."""
-    spec = parse(study(integer(), categorical(), discrete(), algorithm="GRID_SEARCH"))
-    assert spec.algorithm is Algorithm.GRID_SEARCH
-
-
 BOUNDS = st.one_of(st.integers(-2, 9).map(float), st.floats())
 SCALES = st.sampled_from(["", "UNIT_LINEAR_SCALE", "UNIT_LOG_SCALE", "UNIT_REVERSE_LOG_SCALE"])
 

@@ -88,13 +88,6 @@ def test_all_violations_are_reported_at_once() -> None:
     }
 
 
-def test_limit_of_the_service() -> None:
-    """spec/tuning#trials: the public limit of trials is a setting, and 0 is none."""
-    assert violations(tuning_job(), 11) == ["max_trial_count"]
-    assert parse(tuning_job(), 12).spec.max_trials == 12
-    assert parse(tuning_job(maxTrialCount=100_000)).spec.max_trials == 100_000
-
-
 def test_what_a_tuning_job_becomes() -> None:
     """spec/tuning, facts/resources#tuning-jobs."""
     found = parse(

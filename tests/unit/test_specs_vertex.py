@@ -16,16 +16,12 @@ from tests.unit.specs_requests import (
     pool,
 )
 from tests.unit.specs_vertex import (
-    DAY,
     FIRST,
-    flex,
     machine,
     parse,
-    variables,
     violations,
     with_gpus,
 )
-from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
 
@@ -38,23 +34,6 @@ def test_accelerators_that_the_public_services_have_no_more_are_taken_with_a_not
         "The public services have no NVIDIA_TESLA_K80 any more; the job is taken"
     )
     assert not parse(with_gpus("NVIDIA_TESLA_P100", 1)).spec.warnings, "these are still there"
-
-
-def test_disks_are_spoken_of_where_they_are_not_what_everybody_has() -> None:
-    def warnings(**disk: str) -> tuple[str, ...]:
-        return parse(custom_job(pool(diskSpec=disk))).spec.warnings
-
-    (notice,) = warnings(bootDiskType="pd-standard", bootDiskSizeGb="200")
-    assert "a boot disk of 200 GB pd-standard: the files of its programs lie on the disk" in notice
-    assert len(warnings(bootDiskSizeGb="500")) == 1
-    assert not warnings(bootDiskType="pd-ssd", bootDiskSizeGb="100"), "the SDK's defaults"
-
-
-def test_a_job_without_reducers_may_say_what_it_likes() -> None:
-    """Nobody reads it."""
-    worker = package(env=variables({"TRAINSHED_REDUCTION": "fast"}))
-    found = parse(custom_job(worker, worker)).spec
-    assert found.pool(1).program.env == (("TRAINSHED_REDUCTION", "fast"),)
 
 
 def test_a_valid_job_keeps_what_was_given() -> None:
@@ -116,12 +95,6 @@ def test_tpu_by_topology_runs_with_a_warning() -> None:
     assert any("TPU" in warning for warning in spec.warnings)
 
 
-def test_hyperdisk_is_the_default_where_it_must_be() -> None:
-    """facts/machines#disks."""
-    spec = parse(with_gpus("NVIDIA_H200_141GB", 8, "a3-ultragpu-8g")).spec
-    assert spec.pool(0).disk.type == "hyperdisk-balanced"
-
-
 def test_scheduling() -> None:
     """facts/lifecycle#scheduling: 0s means the default, disableRetries turns whole-job restarts off."""
     spec = parse(
@@ -142,43 +115,6 @@ def test_scheduling() -> None:
     assert (
         parse(custom_job(scheduling={"strategy": "SPOT"})).spec.scheduling.strategy is Strategy.SPOT
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "wait"),
-    [({}, DAY), ({"maxWaitDuration": "0s"}, None), ({"maxWaitDuration": "60s"}, 60 * 10**9)],
-)
-def test_flex_start_waits(changes: Request, wait: int | None) -> None:
-    """facts/lifecycle#scheduling: a day by default, 0 for ever."""
-    assert parse(flex(**changes)).spec.scheduling.max_wait == wait
-
-
-@pytest.mark.parametrize("strategy", [None, "ON_DEMAND", "LOW_COST", "STANDARD", "SPOT"])
-@pytest.mark.parametrize(("given", "wait"), [(None, None), ("0s", None), ("1800s", 1800 * 10**9)])
-def test_every_strategy_takes_a_limit_of_the_wait(
-    strategy: str | None, given: str | None, wait: int | None
-) -> None:
-    """As the SDK sends it with any strategy, or none; the public text speaks of FLEX_START alone."""
-    scheduling = {"strategy": strategy, "maxWaitDuration": given}
-    asked = {name: value for name, value in scheduling.items() if value is not None}
-    assert parse(custom_job(scheduling=asked)).spec.scheduling.max_wait == wait
-
-
-def test_a_prebuilt_image_with_a_command_is_a_container() -> None:
-    request = custom_job(container(imageUri=SKLEARN, command=["sh", "-c"], args=["echo hi"]))
-    program = parse(request).spec.pool(0).program
-    assert program.module is None
-    assert (program.command, program.args) == (("sh", "-c"), ("echo hi",))
-
-
-@pytest.mark.parametrize("uri", [CUSTOM_IMAGE, MAPPED_IMAGE])
-def test_packages_run_in_any_image_that_can_be_had(uri: str) -> None:
-    """spec/runtimes#substitutes: an image map lets other images than the prebuilt ones run, and so does a
-    container tool."""
-    program = parse(custom_job(package(executorImageUri=uri))).spec.pool(0).program
-    assert (program.image_uri, program.module) == (uri, "trainer.task")
-    assert program.package_uris
-    assert program.runtime.family == ("python" if uri == MAPPED_IMAGE else "container")
 
 
 def test_a_prebuilt_image_installs_packages_and_runs_a_module_by_its_arguments() -> None:
@@ -242,13 +178,3 @@ def test_trailing_and_blank_pools_are_skipped() -> None:
     out."""
     blank: Request = {"machineSpec": {}, "replicaCount": "0", "nfsMounts": []}
     assert [p.position for p in parse(custom_job(pool(), blank, {}, {})).spec.pools] == [0]
-
-
-@pytest.mark.parametrize(("count", "skips"), [(None, True), ("5000", False), ("-1", False)])
-def test_only_who_gives_no_replicas_is_told_how_to_skip_a_pool(
-    count: str | None, skips: bool
-) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        parse(custom_job(pool(), pool(replicaCount=count)))
-    (violation,) = refused.value.violations
-    assert ("skip a position" in violation.description) is skips

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.e2e.programs.event_writer import EventWriter
 from tests.unit.summaries import Clock, Counted
 from trainshed.summaries import following
-from trainshed.summaries.following import EventFile, Follower, Met, Point, representative
+from trainshed.summaries.following import EventFile, Follower, Met, Point
 
 
 @pytest.fixture
@@ -56,19 +54,6 @@ def test_runs_are_directories_however_deep(place: Path, follower: Follower, cloc
     assert set(follower.runs("acc")) == {"", "eval", "logs/validation"}
     assert follower.tags == {"acc", "loss"}
     assert follower.runs("loss") == {}, "nobody asked for it"
-
-
-def test_only_what_is_new_is_read(
-    place: Path, directory: Counted, follower: Follower, clock: Clock
-) -> None:
-    writer = EventWriter(place, clock)
-    for step in range(1, 20):
-        writer.scalar("acc", step / 32, step)
-        follower.look()
-        assert values(follower, "") == {n: n / 32 for n in range(1, step + 1)}
-    assert directory.opened == 19
-    follower.look()
-    assert directory.opened == 19, "nothing has changed"
 
 
 def test_a_torn_end_counts_once_it_is_whole(place: Path, follower: Follower, clock: Clock) -> None:
@@ -114,32 +99,6 @@ def test_a_file_that_holds_something_else_is_read_anew(
     assert values(follower, "") == {2: 0.75, 3: 0.75}
 
 
-def test_an_object_that_is_uploaded_again_with_more_in_it(
-    place: Path, follower: Follower, clock: Clock
-) -> None:
-    """TensorFlow flushes to gs:// by writing the object once more."""
-    writer = EventWriter(place, clock)
-    for step in (1, 2, 3):
-        writer.scalar("acc", step / 4, step)
-        path = event_file(place)
-        replaced(path, path.read_bytes())
-        writer.file.close()
-        writer.file = path.open("ab")
-        follower.look()
-        assert values(follower, "") == {n: n / 4 for n in range(1, step + 1)}
-
-
-def test_the_steps_of_a_restart_win(place: Path, follower: Follower, clock: Clock) -> None:
-    """Whatever its file is called, and whichever is read first."""
-    for name, steps in (("b", (1, 2, 3)), ("a", (2, 3))):
-        writer = EventWriter(place / "new", clock)
-        for step in steps:
-            writer.scalar("acc", 0.5 if name == "b" else 0.75, step)
-        event_file(place / "new").rename(place / f"{name}.tfevents")
-    follower.look()
-    assert values(follower, "") == {1: 0.5, 2: 0.75, 3: 0.75}
-
-
 def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
     """The same job directory as that of an earlier job."""
     EventWriter(place, Clock(500)).scalar("acc", 0.25, 1)
@@ -149,16 +108,6 @@ def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted
     EventWriter(place / "eval", Clock(1000)).scalar("acc", 0.5, 1)
     follower.look()
     assert follower.runs("acc") == {"eval": {1: Point(1003.0, 0.5)}}
-
-
-def test_what_was_read_of_a_file_that_is_gone_stays(
-    place: Path, follower: Follower, clock: Clock
-) -> None:
-    EventWriter(place, clock).scalar("acc", 0.25, 1)
-    follower.look()
-    event_file(place).unlink()
-    follower.look()
-    assert values(follower, "") == {1: 0.25}
 
 
 def test_nothing_but_plain_files_below_the_directory_is_read(
@@ -269,24 +218,3 @@ def test_files_that_vanish_or_are_no_event_files() -> None:
 
 
 # --- which run counts
-
-
-@given(st.permutations(["", "train", "eval", "model/eval_holdout"]))
-def test_evaluations_come_before_training(names: list[str]) -> None:
-    runs = {name: {1: Point(float(at), 0.5)} for at, name in enumerate(names)}
-    evaluations = [name for name in names if "eval" in name]
-    assert representative(runs) == evaluations[-1], "of several the one that measured last"
-
-
-@pytest.mark.parametrize("name", ["eval", "eval_test", "Eval-1", "validation", "logs/val", "test"])
-def test_evaluations(name: str) -> None:
-    assert representative({name: {1: Point(1, 0.5)}, "train": {1: Point(2, 0.5)}}) == name
-
-
-@pytest.mark.parametrize("name", ["evaluator", "value_net", "testing_ground", "retrieval", "train"])
-def test_no_evaluations(name: str) -> None:
-    assert representative({name: {1: Point(1, 0.5)}, "run": {1: Point(2, 0.5)}}) == "run"
-
-
-def test_no_run_at_all() -> None:
-    assert representative({}) is None

@@ -57,19 +57,6 @@ def event_file(directory: Path) -> Path:
     return path
 
 
-def test_each_point_is_read_once(tmp_path: Path, reader: Reader, clock: Clock) -> None:
-    writers = {run: EventWriter(tmp_path / run, clock) for run in ("", "eval", "a/b")}
-    for step in range(5):
-        for run, writer in writers.items():
-            writer.scalar(f"loss{run}", step / 4, step)
-        found = sorted(reader.read())
-        assert found == sorted((f"loss{run}", step, step / 4) for run in writers)
-        opened = reader.directory.opened
-        assert reader.read() == []
-        assert reader.directory.opened == opened, "what has not changed is not opened"
-    assert {point[0] for point in reader.points} == set(writers)
-
-
 @given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
 def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: bytes) -> None:
     check_cuts(cuts, whole)
@@ -98,20 +85,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     for step in range(4):
         writer.scalar("acc", step / 8, step)
     return event_file(place).read_bytes()
-
-
-def test_an_object_that_is_replaced_by_a_longer_one_goes_on(
-    tmp_path: Path, reader: Reader, clock: Clock
-) -> None:
-    """As storage clients do at each flush."""
-    elsewhere = EventWriter(tmp_path.with_name("elsewhere"), clock)
-    source = event_file(tmp_path.with_name("elsewhere"))
-    for step in range(4):
-        elsewhere.scalar("acc", step, step)
-        staged = tmp_path / "staged"
-        staged.write_bytes(source.read_bytes())
-        staged.rename(tmp_path / source.name)
-        assert reader.read() == [("acc", step, step)]
 
 
 def test_a_file_that_begins_otherwise_is_read_anew_and_those_behind_it_too(
@@ -148,14 +121,6 @@ def test_a_file_that_became_shorter_is_read_anew(
     assert reader.read() == [("acc", 1, 1)]
 
 
-def test_steps_of_a_restart_come_last(tmp_path: Path, reader: Reader) -> None:
-    for begun in (2000.0, 3000.0):
-        writer = EventWriter(tmp_path, Clock(begun))
-        for step in (1, 2):
-            writer.scalar("acc", begun, step)
-    assert [value for *_, value in reader.read()] == [2000, 2000, 3000, 3000]
-
-
 def test_a_kill_between_two_pieces_loses_and_doubles_nothing(
     tmp_path: Path, reader: Reader, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,15 +142,6 @@ def test_what_others_left_there_is_not_read(tmp_path: Path, reader: Reader) -> N
         live.scalar("acc", step, step)
     assert reader.read() == [("acc", step, step) for step in (2, 3, 4, 5)]
     assert reader.directory.opened == 1, "nobody has written to the first since then"
-
-
-def test_own_times_of_a_program_count(tmp_path: Path, reader: Reader) -> None:
-    """As `add_scalar(walltime=…)`: its file was begun after the job was."""
-    clock = Clock()
-    writer = EventWriter(tmp_path, clock)
-    clock.at = 0.0
-    writer.scalar("acc", 0.5, 7)
-    assert reader.read() == [("acc", 7, 0.5)]
 
 
 def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(

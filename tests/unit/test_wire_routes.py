@@ -83,18 +83,6 @@ def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:
     assert routes.match(verb, path) is None
 
 
-def test_an_encoded_slash_stays_inside_its_variable() -> None:
-    found = routes.match("GET", "/v1/projects/a%2Fb/jobs/j%3Acancel")
-    assert found is not None
-    assert found[1] == {"name": "projects/a/b/jobs/j:cancel"}
-
-
-def test_a_colon_that_is_no_verb_belongs_to_the_name() -> None:
-    found = routes.match("GET", "/v1/projects/p/jobs/x:y")
-    assert found is not None
-    assert found[1] == {"name": "projects/p/jobs/x:y"}
-
-
 def test_vertex_wins_a_path_that_ml_has_as_well() -> None:
     found = routes.match("GET", "/v1/projects/p/locations")
     assert found is not None
@@ -134,32 +122,6 @@ def test_bind_puts_path_query_and_body_together() -> None:
     assert not result.enums_as_ints
 
 
-def test_bind_reads_the_query_of_lists() -> None:
-    result = bound(
-        "GET",
-        f"{PLACE}/customJobs",
-        [
-            ("pageSize", "10"),
-            ("filter", 'state="JOB_STATE_RUNNING"'),
-            ("readMask", "name,displayName"),
-            ("$alt", "json;enum-encoding=int"),
-        ],
-    )
-    request: Any = result.message
-    assert (request.page_size, list(request.read_mask.paths)) == (10, ["name", "display_name"])
-    assert result.enums_as_ints
-
-
-def test_path_variables_win_over_the_body() -> None:
-    result = bound("POST", f"{PLACE}/customJobs/1:cancel", [], b'{"name":"other"}')
-    assert result.message.name == f"{PLACE[4:]}/customJobs/1"
-
-
-def test_nested_path_variables_reach_their_field() -> None:
-    result = bound("PATCH", f"{PLACE}/models/m", [("updateMask", "labels")], b'{"name":"x"}')
-    assert result.message.model.name == f"{PLACE[4:]}/models/m"
-
-
 @pytest.mark.parametrize("key", ["nope", "custom_job.display_name", "parent.x", "customJob"])
 def test_unknown_query_parameters_are_refused(key: str) -> None:
     with pytest.raises(WireError) as caught:
@@ -167,16 +129,3 @@ def test_unknown_query_parameters_are_refused(key: str) -> None:
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["custom_job.bad", key]
     assert "Cannot bind query parameter" in caught.value.violations[1].description
-
-
-def test_a_bad_query_value_is_refused() -> None:
-    with pytest.raises(WireError, match=r"Invalid value at 'page_size' \(TYPE_INT32\), \"ten\""):
-        bound("GET", f"{PLACE}/customJobs", [("pageSize", "ten")])
-
-
-def test_value_texts_carry_the_body_field() -> None:
-    body = b'{"displayName":"t","trainingTaskInputs":{"n":9007199254740993,"one":1,"real":1.0}}'
-    result = bound("POST", f"{PLACE}/trainingPipelines", [], body)
-    assert result.value_texts == {
-        "training_pipeline.training_task_inputs": '{"n":9007199254740993,"one":1,"real":1.0}'
-    }

@@ -33,7 +33,7 @@ def namespaces() -> str:
     ).stdout
 
 
-@pytest.mark.soak  # A benchmark; its figures and tables: tests/unit/test_bench_reduction.py.
+@pytest.mark.soak  # A benchmark.
 @pytest.mark.usefixtures("able")
 def test_a_case_is_measured_from_the_network_to_its_figures(tmp_path: Path) -> None:
     """spec/reduction#reducers: right results, a worker sends the tensor once, no faster than the links allow;

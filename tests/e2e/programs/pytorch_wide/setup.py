@@ -1,3 +1,0 @@
-from setuptools import find_packages, setup
-
-setup(name="wide-trainer", version="0.1", packages=find_packages())
