@@ -2,7 +2,6 @@
 
 import asyncio
 
-
 from tests.sim.engine.clock import Clock
 from tests.sim.virtual import run
 from trainshed.controller.mailboxes import LONGEST_DELAY, Alarms
