@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.events import DrillLanded, JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.resume.traffic import Access
 
 pytestmark = pytest.mark.anyio
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
@@ -26,29 +24,14 @@ JOB = "/trainshed/v1/jobs/1000"
 OUTPUT = "gs://bucket/run"
 
 
-@dataclass
-class History:
-    """Implements `api.calls.services.AccessHistory`: says what the test laid down."""
-
-    kept: tuple[Access, ...] = ()
-    written: int = 0
-
-    def accesses(self, prefixes: tuple[str, ...], since: int) -> tuple[tuple[Access, ...], int]:
-        return tuple(access for access in self.kept if access.uri.startswith(prefixes)), since
-
-    def last_written(self, uri: str) -> int:
-        return self.written
-
-
 class Drilled(House):
     """Its controller takes drills up as soon as it is woken, if `takes_up`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.history = History()
         self.takes_up = True
         self._tasks: set[asyncio.Task[None]] = set()
-        services = replace(self.services, wake=self._wake, history=self.history)
+        services = replace(self.services, wake=self._wake)
         self.app = ApiApplication(services, self.tokens.authenticate, hosts=HOSTS)
 
     def _wake(self, uid: JobUid) -> None:
@@ -169,13 +152,8 @@ async def drilled(house: Drilled, *after: str) -> Any:
 
 
 async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
-    """spec/operations#resume-report: what was injected, what was decided, seconds down, files, steps lost,
+    """spec/operations#resume-report: what was injected, what was decided, seconds down, steps lost,
     resumed or started over."""
-    house.history.kept = (
-        Access(START + SECOND, START + 2 * SECOND, True, f"{OUTPUT}/ckpt-2", 10),
-        Access(START + 9 * SECOND, START + 9 * SECOND + 1, False, f"{OUTPUT}/ckpt-2", 10),
-        Access(START + 9 * SECOND, START + 9 * SECOND + 1, False, "gs://other/ckpt-2", 10),
-    )
     report = await drilled(house, "restored step 2", "step 3/9")
     assert (report["name"], report["result"]) == (NAME, "PASS")
     (entry,) = report["drills"]
@@ -190,10 +168,6 @@ async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
     steps = entry["steps"]
     assert [steps[key]["number"] for key in ("first", "before", "after")] == [1, 3, 3]
     assert steps["replica"] == "workerpool0-0"
-    files = entry["checkpoints"]
-    assert files["unknown"] == ""
-    assert [(f["uri"], f["bytes"]) for f in files["written"]] == [(f"{OUTPUT}/ckpt-2", 10)]
-    assert files["read"][0]["uri"] == f"{OUTPUT}/ckpt-2"
 
 
 async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drilled) -> None:

@@ -191,9 +191,6 @@ class ApiApplication:
         """Return the error in the public form of its API."""
         return error_answer(call, error)
 
-    def ended(self, call: Request, status: int) -> None:
-        """Do nothing: `Logged` has counted and logged the request."""
-
     async def _project(self, request: Request, variables: Mapping[str, str]) -> Response:
         request.api = "resourcemanager_v3"
         principal = self._authenticate(request.headers.get("authorization"))

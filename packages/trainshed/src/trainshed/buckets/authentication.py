@@ -44,7 +44,7 @@ _LONGEST_INTRODUCTION = 4096
 
 
 class Listener(StrEnum):
-    """The listener that a request came by, as the access log calls it."""
+    """The listener that a request came by."""
 
     #: The Unix socket that only the API's process opens; it names the caller in a header.
     GATEWAY = "gateway"

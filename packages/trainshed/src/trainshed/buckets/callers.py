@@ -43,7 +43,7 @@ class Caller(Struct, frozen=True):
     """Who makes a request."""
 
     kind: Kind
-    #: The caller's name in the access log and in errors.
+    #: The caller's name in errors.
     email: str = ""
     #: How far a person's rights go, by project; "" = in all projects. Empty for a job's program.
     reach: Mapping[str, Reach] = {}

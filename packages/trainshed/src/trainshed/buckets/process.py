@@ -24,7 +24,6 @@ from trainshed.buckets.authentication import Authenticator, Listener, Liveness, 
 from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.metadata import Metadata
-from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLog
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
 from trainshed.buckets.stores import open_buckets
@@ -50,8 +49,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     blocks.
 
     ``parent`` is the process to die with: naming it catches a parent that was killed before this process
-    looked. The access log is ``<root>.state/access.log``. Raises TimeoutError if another process keeps the
-    store.
+    looked. Raises TimeoutError if another process keeps the store.
     """
     limits.raise_open_files()
     root = Path(setup.root)
@@ -61,10 +59,8 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
     authenticator = Authenticator(TokenFile(tokens, jobs, time.time_ns).read)
-    access_log = AccessLog(state_directory(root) / ACCESS_LOG)
     app = BucketsApp(
         store,
-        access_log,
         authenticator,
         hosts=setup.hosts,
         metadata=Metadata(jobs),

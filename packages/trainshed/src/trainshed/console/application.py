@@ -128,9 +128,6 @@ class ConsoleApplication:
         """Return the request itself: the console needs nothing else while it answers."""
         return request
 
-    def ended(self, call: Request, status: int) -> None:
-        """Do nothing: the console does not log requests that end."""
-
     async def answer(self, call: Request) -> Response:
         """Return the answer to a request. Raises Refused, BodyTooLarge, and what else a page raises."""
         if call.path.startswith(ASSETS):

@@ -25,7 +25,7 @@ class Account(Struct, frozen=True):
     project: str
     #: The service account; "" = the project's default one.
     email: str = ""
-    #: The job to name in the buckets' access log; "" = none.
+    #: The job for which they are; "" = none.
     job_uid: str = ""
 
 

@@ -1,5 +1,4 @@
-"""Runs every request in the same way: begins it, answers or refuses it, sends the response, and reports how
-it ended."""
+"""Runs every request in the same way: begins it, answers or refuses it, and sends the response."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ from typing import Generic, Protocol, TypeVar
 
 from trainshed.httpd.messages import (
     Disconnected,
-    Message,
     Receive,
     Request,
     Response,
@@ -37,10 +35,6 @@ class Surface(Protocol[C]):
         the service itself is logged here, since no later function knows the request."""
         ...
 
-    def ended(self, call: C, status: int) -> None:
-        """The request was answered with this status; 0 = its client went away before."""
-        ...
-
 
 class Front(Generic[C]):
     """A surface as an ASGI application."""
@@ -51,21 +45,11 @@ class Front(Generic[C]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         call = self._surface.begin(Request(scope, receive))
-        status = 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         try:
             response = await self.respond(call)
-            await response.send(receive, noted)
+            await response.send(receive, send)
         except Disconnected:
             _log.debug("client went away: %s %s", scope["method"], scope["path"])
-        finally:
-            self._surface.ended(call, status)
 
     async def respond(self, call: C) -> Response:
         """Returns the response, which may be a refusal. Raises Disconnected."""

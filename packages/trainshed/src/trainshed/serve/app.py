@@ -55,7 +55,6 @@ from trainshed.serve.bucket_adapters import (
     BucketAdapter,
     BucketCopies,
     BucketDirectories,
-    BucketHistory,
     BucketSummaries,
 )
 from trainshed.serve.engine_adapters import (
@@ -322,7 +321,6 @@ def _services(
         notices=shared.notices,
         runtimes=runtimes.catalog,
         buckets=shared.adapter,
-        history=BucketHistory(shared.settings.data / "buckets", shared.adapter),
         shells=_shells(bootstrap, engine),
         views=_views(bootstrap, viewers),
         signing_in=bootstrap.signing_in,

@@ -10,7 +10,6 @@ from typing import BinaryIO, Final
 
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.callers import Caller, Kind
-from trainshed.buckets.disk.catalog import state_directory
 from trainshed.buckets.disk.tree import encode_segment
 from trainshed.buckets.errors import (
     BucketsError,
@@ -23,12 +22,10 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
-from trainshed.buckets.rest.access_log import ACCESS_LOG, AccessLine, read_back
 from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
-from trainshed.core.resume.traffic import Access
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory
@@ -156,49 +153,7 @@ class BucketAdapter:
             return False
 
 
-class BucketHistory:
-    """Reads the bucket process's access log, as `api.calls.services.AccessHistory`."""
-
-    def __init__(self, root: Path, adapter: BucketAdapter) -> None:
-        """`root`: the directory of buckets that the bucket process was given."""
-        self._path = state_directory(root) / ACCESS_LOG
-        self._adapter = adapter
-
-    def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
-        """Return accesses as the protocol says. Requests of people, at the service's and the buckets' own
-        ports, are left out."""
-
-        def wanted(line: AccessLine) -> bool:
-            moves = line.operation in ("read", "write") and 200 <= line.status <= _INCOMPLETE
-            return moves and line.door == "replica" and _uri(line).startswith(prefixes)
-
-        if not prefixes:
-            return (), since
-        page = read_back(self._path, since, wanted)
-        chunks: dict[str, int] = {}
-        accesses: list[Access] = []
-        for line in page.lines:
-            uri, is_write = _uri(line), line.operation == "write"
-            if line.status == _INCOMPLETE:
-                chunks[uri] = chunks.get(uri, 0) + line.bytes
-                continue
-            size = line.bytes + (chunks.pop(uri, 0) if is_write else 0)
-            accesses.append(Access(line.time, line.end, is_write, uri, size))
-        return tuple(accesses), page.since
-
-    def last_written(self, uri: str) -> Nanos | None:
-        return self._adapter.last_written(uri)
-
-
 _BLOCK: Final = 1 << 20
-_INCOMPLETE = 308
-"""Status of a part of an upload that is not its last part."""
-
-
-def _uri(line: AccessLine) -> str:
-    return f"gs://{line.bucket}/{line.object}"
-
-
 _LARGEST: Final = 256 << 20
 """Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
 

@@ -109,11 +109,7 @@ async def _require_artifacts(call: Call, record: ModelVersion) -> None:
             f"{what} has no artifacts, so that there is nothing to export; upload a version with an "
             "artifactUri."
         )
-    history = call.services.history
-    if (
-        history is not None
-        and await asyncio.to_thread(history.last_written, record.artifact_uri) == 0
-    ):
+    if await asyncio.to_thread(call.services.buckets.last_written, record.artifact_uri) == 0:
         raise FailedPrecondition(
             f"There is nothing at {record.artifact_uri} any more, where the artifacts of {what} should be; "
             "copy them there again, or upload a new version."

@@ -68,9 +68,7 @@ _TEXTS: Final[Mapping[str, Callable[[ModelVersion], str]]] = {
 
 async def _check_artifacts(services: Services, uri: str) -> None:
     """Raise InvalidRequest if there is nothing at a model's artifact URI."""
-    if not uri or services.history is None:
-        return
-    if await asyncio.to_thread(services.history.last_written, uri) == 0:
+    if uri and await asyncio.to_thread(services.buckets.last_written, uri) == 0:
         missing = f"There is nothing at {uri!r}; copy the model's files there first."
         raise InvalidRequest((Violation("model.artifact_uri", missing),))
 

@@ -20,7 +20,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures
 from trainshed.core.progress import Tracker
-from trainshed.core.resume.traffic import Access
 from trainshed.core.retention import RetentionReport
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.study.records import MAX_TRIALS, StudyUid
@@ -101,6 +100,11 @@ class BucketProbe(Protocol):
         block for long: call it in a thread."""
         ...
 
+    def last_written(self, uri: str) -> Nanos | None:
+        """Return when something below a gs:// URI was last written (ns); 0 = there is nothing, None = it
+        cannot be known. Call it in a thread."""
+        ...
+
 
 class CapacityView(Protocol):
     """What the controller knows about capacity: nodes, quotas, which jobs wait and why. Cheap, never
@@ -139,21 +143,6 @@ class CapacityView(Protocol):
 
     async def capacity_changed(self) -> None:
         """Tell the controller that drained nodes or quotas were changed in the store."""
-        ...
-
-
-class AccessHistory(Protocol):
-    """Accesses of jobs' programs to objects. Blocks on the disk: call it in a thread."""
-
-    def accesses(self, prefixes: tuple[str, ...], since: Nanos) -> tuple[tuple[Access, ...], int]:
-        """Return the reads and finished writes of objects whose gs:// URI begins with a prefix, which ended
-        at `since` (ns) or later, in order of their ends; and the time from which on none is missing. Raises
-        OSError."""
-        ...
-
-    def last_written(self, uri: str) -> Nanos | None:
-        """Return when something below the URI was last written in any way (ns); 0 = there is nothing, None =
-        it cannot be known."""
         ...
 
 
@@ -393,8 +382,6 @@ class Services(Struct, frozen=True):
     exports: Exports
     capacity: CapacityView
     settings: ApiSettings = ApiSettings()
-    #: None: reports say that accesses are not known.
-    history: AccessHistory | None = None
     #: Set when the server shuts down, so that streams end and no more jobs are taken.
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     #: None: no shells are opened.

@@ -1,5 +1,4 @@
-"""The resume report: reads a job's log and the accesses to its bucket around each drill, and lets
-`core.resume` judge."""
+"""The resume report: reads a job's log around each drill, and lets `core.resume` judge."""
 
 import asyncio
 import time
@@ -17,8 +16,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId, log_task_name
 from trainshed.core.resume.report import Finding, Hit, Progress, find, hits, result
 from trainshed.core.resume.steps import Series, Step, learned, series_by
-from trainshed.core.resume.traffic import FileSeen, Traffic, folders, prefixes, traffic
-from trainshed.core.units import Nanos
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 
@@ -27,8 +24,6 @@ _PAGES: Final = 25
 """Most pages of a log that are searched for a line with a step: some 48,000 lines."""
 _SECONDS: Final = 5.0
 """Seconds of computing time that one report may spend on the lines of its job."""
-_SHOWN: Final = 20
-"""Most checkpoint files that are listed."""
 
 
 async def report(call: JsonCall) -> records.ResumeReport:
@@ -39,9 +34,8 @@ async def report(call: JsonCall) -> records.ResumeReport:
     own = _own_series(call.parameter("stepPattern"))
     entries = await call.services.reader.timeline(job.uid)
     hit = hits(job, entries)
-    seen = await asyncio.to_thread(_traffic, call.services, job) if hit else Traffic()
     log = _Log(call.services, job)
-    findings = tuple([await _finding(log, job, impact, seen, own) for impact in hit])
+    findings = tuple([await _finding(log, job, impact, own) for impact in hit])
     by_number = {finding.hit.drill.number: finding for finding in findings}
     return records.ResumeReport(
         name=str(job.name),
@@ -58,21 +52,7 @@ def _own_series(pattern: str) -> Series | None:
     return series_by(pattern)
 
 
-def _traffic(services: Services, job: Job) -> Traffic:
-    history = services.history
-    if history is None:
-        return Traffic(unseen="this service keeps no record of accesses")
-    try:
-        accesses, since = history.accesses(prefixes(job), job.created)
-        written = [history.last_written(uri) for uri in folders(job)]
-    except OSError as failure:
-        return Traffic(unseen=f"the buckets' access log cannot be read: {failure.strerror}")
-    known = [moment for moment in written if moment is not None]
-    files = max(known, default=None if written else Nanos(0))
-    return traffic(job, accesses, since, files)
-
-
-async def _finding(log: "_Log", job: Job, hit: Hit, seen: Traffic, own: Series | None) -> Finding:
+async def _finding(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Finding:
     progress = await _progress(log, job, hit, own)
     first_line = 0
     if hit.restarted:
@@ -80,7 +60,8 @@ async def _finding(log: "_Log", job: Job, hit: Hit, seen: Traffic, own: Series |
             if page:
                 first_line = page[0].at
                 break
-    return find(hit, progress, seen, first_line, over=job.state.is_final)
+    in_bucket = bool(job.spec.job_dir or job.spec.base_output_directory)
+    return find(hit, progress, first_line, in_bucket=in_bucket, over=job.state.is_final)
 
 
 async def _progress(log: "_Log", job: Job, hit: Hit, own: Series | None) -> Progress:
@@ -220,12 +201,6 @@ def _view(job: Job, drill: Drill, finding: Finding | None) -> records.ResumeFind
             before=_step(progress.before),
             after=_step(progress.after),
         ),
-        checkpoints=records.Checkpoints(
-            written=tuple(_file(file) for file in finding.written[:_SHOWN]),
-            written_count=len(finding.written),
-            read=tuple(_file(file) for file in finding.read[:_SHOWN]),
-            unknown=finding.unseen,
-        ),
     )
 
 
@@ -235,7 +210,3 @@ def _seconds(length: int) -> float | None:
 
 def _step(step: Step | None) -> records.Step | None:
     return records.Step(number=step.number, at=text_micros(step.at)) if step else None
-
-
-def _file(file: FileSeen) -> records.CheckpointFile:
-    return records.CheckpointFile(uri=file.uri, at=text_micros(file.at), bytes=file.bytes)

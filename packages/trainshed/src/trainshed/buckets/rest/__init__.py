@@ -1,1 +1,1 @@
-"""Serves the storage API over HTTP: parsing, methods, uploads, downloads, responses, and the access log."""
+"""Serves the storage API over HTTP: parsing, methods, uploads, downloads, and responses."""

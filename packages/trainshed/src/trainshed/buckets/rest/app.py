@@ -40,7 +40,6 @@ from trainshed.buckets.errors import (
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest import bucket_methods, object_methods
-from trainshed.buckets.rest.access_log import AccessLine, AccessLog
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
 from trainshed.buckets.rest.multipart import InnerRequest, answer_batch
@@ -68,7 +67,6 @@ class BucketsApp:
     def __init__(
         self,
         store: Buckets,
-        access_log: AccessLog | None = None,
         authenticator: Authenticator | None = None,
         pool: Executor | None = None,
         *,
@@ -81,7 +79,6 @@ class BucketsApp:
         checks that programs at the port still run; without it a token counts until it expires."""
         self._store = store
         self._sessions = UploadSessions(store)
-        self._access_log = access_log
         self._authenticator = authenticator
         self._hosts = hosts
         self._metadata = metadata
@@ -229,11 +226,8 @@ class BucketsApp:
             allowed = inner_call.target.endpoint is Endpoint.METADATA
             if not allowed or inner_call.query.get("alt") == "media":
                 fault = InvalidRequest("Content does not go through a batch.")
-                response = error_answer(fault, Endpoint.METADATA)
-            else:
-                response = await self._front.respond(inner_call)
-            self.ended(inner_call, response.status)
-            return response
+                return error_answer(fault, Endpoint.METADATA)
+            return await self._front.respond(inner_call)
 
         return await answer_batch(call, answer_part)
 
@@ -256,26 +250,6 @@ class BucketsApp:
         part = self.begin(Request(scope, receive))
         part.is_part, part.caller = True, call.caller
         return part
-
-    def ended(self, call: Call, status: int) -> None:
-        """Write the call's line into the access log."""
-        if self._access_log is not None:
-            self._access_log.write(
-                AccessLine(
-                    time=call.started,
-                    duration=self._store.now() - call.started,
-                    method=call.request.method,
-                    operation=call.operation,
-                    bucket=call.target.bucket,
-                    object=call.object,
-                    bytes=call.moved,
-                    status=status,
-                    identity=call.caller.email,
-                    door=call.listener,
-                    project=call.caller.project,
-                    job=call.caller.job_uid,
-                )
-            )
 
 
 def _fault(call: Call, error: Exception) -> BucketsError:

@@ -58,7 +58,7 @@ class VerbatimName(bytes):
 
 
 class Call:
-    """A request in progress; ``moved`` counts content bytes in and out, for the access log."""
+    """A request in progress."""
 
     def __init__(
         self,
@@ -79,13 +79,8 @@ class Call:
         self.sessions = sessions
         self._pool = pool
         self.query = request.query
-        self.moved = 0
-        self.object = target.object
-        self.operation = "metadata"
         self.listener = listener
         self.key = key
-        #: When it began (ns since the epoch).
-        self.started = store.now()
         #: Set before a handler sees the call.
         self.caller = UNKNOWN
         #: Whether it is a part of a batch, whose caller it then has.
@@ -146,7 +141,6 @@ class Call:
     async def receive(self, staged: Staged) -> None:
         """Write the body to a staged file, as content."""
         async for block in self.blocks():
-            self.moved += len(block)
             await self.run(staged.write, block)
 
     def ref(self, name: str = "") -> ObjectRef:

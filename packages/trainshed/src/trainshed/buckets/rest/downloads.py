@@ -28,7 +28,6 @@ is served without them, rather than read twice."""
 async def download(call: Call) -> Response:
     """Returns a response that streams the content of the call's object. Raises ``NotFound``,
     ``RangeNotSatisfiable``."""
-    call.operation = "read"
     opened = await call.run(
         call.store.at(call.target.bucket).open_object, call.ref(), hash_limit=_HASH_LIMIT
     )
@@ -150,7 +149,6 @@ def _range(header: str, size: int) -> tuple[int, int] | None:
 async def _content(call: Call, opened: Opened, start: int, end: int) -> AsyncIterator[bytes]:
     blocks = opened.blocks(start, end)
     while block := await call.run(next, blocks, b""):
-        call.moved += len(block)
         yield block
 
 

@@ -89,7 +89,6 @@ async def item(call: Call) -> Response:
             change = _change(checked_object(await call.json()), whole=method == "PUT")
             record = await call.run(objects.patch, call.ref(), change)
         case "DELETE":
-            call.operation = "delete"
             await call.run(objects.delete, call.ref())
             return Response(status=204)
         case method:
@@ -104,11 +103,9 @@ async def action(call: Call) -> Response:
         raise NotSupported(
             f"{call.request.method} {verb} of an object is not supported by this service."
         )
-    call.operation = "write"
     body = checked_object(await call.json())
     if verb == "compose":
         record = await _compose(call, body)
-        call.moved = record.size
         return json_answer(object_view(call.base, call.target.bucket, call.target.object, record))
     source = ObjectRef(
         call.target.bucket,
@@ -119,7 +116,6 @@ async def action(call: Call) -> Response:
     target = call.destination()
     work = move if verb == "moveTo" else copy
     record = await call.run(work, call.store, source, target, _redraft(body))
-    call.moved = record.size
     resource = object_view(call.base, target.bucket, target.name, record)
     if verb != "rewriteTo":
         return json_answer(resource)

@@ -26,7 +26,6 @@ _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)")
 async def upload(call: Call) -> Response:
     """``/upload/storage/v1/b/B/o``, by ``uploadType`` and ``upload_id``."""
     method, kind = call.request.method, call.query.get("uploadType", "")
-    call.operation = "write"
     if "upload_id" in call.query:
         if method == "DELETE":
             await call.run(call.sessions.cancel, call.target.bucket, call.query["upload_id"])
@@ -75,10 +74,8 @@ async def _multipart(call: Call) -> Response:
                 objects = call.store.at(call.target.bucket)
                 await call.run(objects.precheck, call.ref(name))
             if content:
-                call.moved += len(content)
                 await call.run(staged.write, content)
         content = reader.finish()
-        call.moved += len(content)
         await call.run(staged.write, content)
         if reader.head is None or resource is None:
             raise InvalidRequest("The multipart upload has no metadata part. Send both parts.")
@@ -105,7 +102,6 @@ async def _commit(
 
 
 async def _start(call: Call) -> Response:
-    call.operation = "metadata"  # There is no content yet, and perhaps there never is.
     resource = checked_object(await call.json())
     name = _name(call, resource)
     headers = call.request.headers
@@ -131,7 +127,6 @@ async def _start(call: Call) -> Response:
 
 async def _continue(call: Call, upload_id: str) -> Response:
     session = await call.run(call.sessions.resume, call.target.bucket, upload_id)
-    call.object = session.spec.name
     if isinstance(session, Committed):
         async for _ in call.blocks():
             pass  # A repeated last chunk: the object has it already.
@@ -187,7 +182,6 @@ async def _append(call: Call, writer: UploadWriter, first: int) -> None:
             fresh = block[skip:]
             skip = max(0, skip - len(block))
             if fresh:
-                call.moved += len(fresh)
                 await call.run(writer.write, fresh)
     except Disconnected:
         await call.run(writer.sync)
@@ -221,7 +215,6 @@ def _name(call: Call, resource: Mapping[str, Any]) -> str:
     name = call.query.get("name") or resource.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("Required: the object's 'name', in the query or in the metadata.")
-    call.object = name
     return name
 
 

@@ -120,7 +120,6 @@ def _listed(name: str, record: ObjectRecord) -> str:
 
 
 async def _put(call: Call) -> Response:
-    call.operation = "write"
     objects = call.store.at(call.target.bucket)
     await call.run(objects.precheck, call.ref())
     staged = await call.run(call.store.stage)
@@ -134,7 +133,6 @@ async def _put(call: Call) -> Response:
 
 
 async def _copy(call: Call) -> Response:
-    call.operation = "write"
     target, headers = call.target, call.request.headers
     replaced = headers.get("x-goog-metadata-directive", "").upper() == "REPLACE"
 
@@ -145,7 +143,6 @@ async def _copy(call: Call) -> Response:
 
     source = ObjectRef(target.bucket, target.object)
     record = await call.run(copy, call.store, source, call.destination(), redraft)
-    call.moved = record.size
     inner = [
         xml_element("LastModified", timestamp(record.updated_ns)),
         xml_element("ETag", etag_of(record)),
@@ -154,7 +151,6 @@ async def _copy(call: Call) -> Response:
 
 
 async def _delete(call: Call) -> Response:
-    call.operation = "delete"
     await call.run(call.store.at(call.target.bucket).delete, call.ref())
     return Response(status=204)
 
@@ -179,7 +175,6 @@ async def _initiate(call: Call) -> Response:
 
 
 async def _put_part(call: Call) -> Response:
-    call.operation = "write"
     number = call.number("partNumber")
     if number is None or not 1 <= number <= MOST_PARTS:
         raise InvalidRequest(f"'partNumber' is a number from 1 to {MOST_PARTS}. Correct it.")
@@ -195,13 +190,11 @@ async def _put_part(call: Call) -> Response:
 
 
 async def _complete(call: Call) -> Response:
-    call.operation = "write"
     body = b"".join([block async for block in call.blocks(limit=_MAX_XML)])
     bucket = call.target.bucket
     name, record = await call.run(
         complete, call.sessions, bucket, call.query["uploadId"], _parts(body)
     )
-    call.object = name
     inner = [
         xml_element("Location", f"{call.base}/{bucket}/{name}"),
         xml_element("Bucket", bucket),

@@ -17,11 +17,10 @@ from trainshed.cli.output import (
     print_data,
 )
 from trainshed.cli.text.colours import faint
-from trainshed.cli.text.moments import duration, local_clock, parse_moment, size
+from trainshed.cli.text.moments import duration, local_clock, parse_moment
 from trainshed.cli.text.tables import pairs
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.wire.trainshed_v1.drills import (
-    Checkpoints,
     Drill,
     ResumeFinding,
     ResumeReport,
@@ -197,7 +196,7 @@ def report_lines(report: ResumeReport, zone: tzinfo | None = None) -> list[str]:
 
 def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]:
     """Return the lines of a report about one drill."""
-    drill, checkpoints = finding.drill, finding.checkpoints or Checkpoints()
+    drill = finding.drill
     fired = parse_moment(drill.fire_time)
     what = f"{drill.kind} of {drill.task}"
     if not finding.outcome:
@@ -206,8 +205,6 @@ def drill_lines(finding: ResumeFinding, zone: tzinfo | None = None) -> list[str]
         (f"Drill {drill.number}", f"{what} at {local_clock(fired, zone)}"),
         ("Decided", _decided(finding.verdict or None)),
         ("Down", _down(finding)),
-        ("Written", _written(checkpoints, fired)),
-        ("Read", _read(checkpoints) if finding.restart else ""),
         ("Steps", _steps(_steps_of(finding))),
         ("Outcome", _outcome(finding)),
         ("Advice", finding.advice.partition(": ")[2]),
@@ -230,23 +227,6 @@ def _down(finding: ResumeFinding) -> str:
     if isinstance(finding.silent_seconds, float):
         text += f", {duration(round(finding.silent_seconds * _SECOND))} to its first line"
     return text + faint(f"  (attempt {restart.attempt}, incarnation {restart.incarnation})")
-
-
-def _written(checkpoints: Checkpoints, fired: int) -> str:
-    if not checkpoints.written:
-        unknown = checkpoints.unknown
-        return f"unknown: {unknown}" if unknown else "nothing before the fault"
-    last, count = checkpoints.written[0], checkpoints.written_count
-    ago = duration(fired - parse_moment(last.at))
-    more = f", the last of {count} files" if count > 1 else ""
-    return f"{last.uri} ({size(last.bytes)}) {ago} before{more}"
-
-
-def _read(checkpoints: Checkpoints) -> str:
-    if not checkpoints.read:
-        # If it is not known which checkpoints were written, reads of them cannot be recognised.
-        return "unknown" if checkpoints.unknown else "nothing that was written before"
-    return "\n".join(f"{file.uri} ({size(file.bytes)})" for file in checkpoints.read)
 
 
 def _steps(steps: Steps) -> str:

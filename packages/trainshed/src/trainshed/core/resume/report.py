@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from trainshed.core.failure.rules import Effect
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.resume.steps import Step
-from trainshed.core.resume.traffic import NO_PLACE, FileSeen, Traffic, read, written
 from trainshed.core.units import Nanos
 
 _ENDED: Final = frozenset({"replica_exited", "replica_lost", "service_failed"})
@@ -149,13 +147,6 @@ class Finding(Struct, frozen=True):
     progress: Progress
     #: When the next incarnation wrote its first line, nanoseconds; 0 = it has not.
     first_line: Nanos
-    #: Files whose writing was finished before the injection, the newest first.
-    written: tuple[FileSeen, ...]
-    #: Those of them that were read from the restart to the first step after it, or, without such a step, up
-    #: to the start of the incarnation after that.
-    read: tuple[FileSeen, ...]
-    #: Why the file accesses are not known; "" = they are.
-    unseen: str
     outcome: Outcome
     #: Steps done again; None = not known.
     lost: int | None
@@ -175,20 +166,16 @@ class Finding(Struct, frozen=True):
         return max(0, self.first_line - self.hit.ended) if self.first_line else -1
 
 
-def find(hit: Hit, progress: Progress, traffic: Traffic, first_line: int, *, over: bool) -> Finding:
-    """Return the finding on one drill. `over`: the job is over, so nothing more can come."""
-    kept = written(traffic.accesses, hit.drill.fired)
-    end = progress.after.at if progress.after else hit.until
-    taken = read(traffic.accesses, hit.restarted, end, {file.uri for file in kept})
-    taken = taken if hit.restarted else ()
+def find(hit: Hit, progress: Progress, first_line: int, *, in_bucket: bool, over: bool) -> Finding:
+    """Return the finding on one drill. `in_bucket`: the job names a place in a bucket for what it writes.
+    `over`: the job is over, so nothing more can come."""
     outcome, why, then = _outcome(hit, progress, over=over)
     lost = None
     if outcome is not Outcome.UNKNOWN and progress.before and progress.after:
         # The gap may show although nothing was lost, if a program logs only each tenth step.
         lost = max(0, progress.before.number - progress.after.number + 1)
-    unseen = traffic.unseen
-    result = Finding(hit, progress, first_line, kept, taken, unseen, outcome, lost, why, "")
-    return replace(result, advice=_advice(result, then))
+    advice = _advice(outcome, lost, progress.word, f"{why}; {then}", in_bucket=in_bucket)
+    return Finding(hit, progress, first_line, outcome, lost, why, advice)
 
 
 def result(findings: tuple[Finding, ...]) -> Result:
@@ -248,42 +235,26 @@ def _not_back(hit: Hit, *, over: bool) -> tuple[str, str]:
     return "it is not up again yet", later
 
 
-def _advice(finding: Finding, then: str) -> str:
-    """Return what to do about the finding, in one sentence. `then`: what to do about an outcome that is not
-    known."""
-    match finding.outcome:
+def _advice(outcome: Outcome, lost: int | None, word: str, unclear: str, *, in_bucket: bool) -> str:
+    """Return what to do about an outcome, in one sentence. `unclear`: why it is not known, and what to do
+    then."""
+    match outcome:
         case Outcome.RESUMED:
-            if not finding.lost:
+            if not lost:
                 return "resumed: nothing was lost."
-            done = f"{finding.lost} {finding.progress.word}{'s' * (finding.lost != 1)}"
+            done = f"{lost} {word}{'s' * (lost != 1)}"
             return f"resumed: {done} had to be done again; checkpoints that are written more often lose less."
         case Outcome.STARTED_OVER:
-            return f"started over: {_cause(finding)}"
+            if in_bucket:
+                return (
+                    "started over: see that checkpoints are written often enough, and that the program looks "
+                    "for its latest one when it starts."
+                )
+            return (
+                "started over: the job has no baseOutputDirectory or jobDir, and what lies in the working "
+                "directory does not survive a retry or a move; write checkpoints to a bucket."
+            )
         case Outcome.UNKNOWN:
-            return f"unknown: {finding.why}; {then}."
+            return f"unknown: {unclear}."
         case _:
-            assert_never(finding.outcome)
-
-
-def _cause(finding: Finding) -> str:
-    if finding.unseen == NO_PLACE:
-        return (
-            "the job has no baseOutputDirectory or jobDir, and what lies in the working directory does not "
-            "survive a retry or a move; write checkpoints to a bucket."
-        )
-    if finding.unseen:
-        return (
-            "see that the program looks for its latest checkpoint when it starts (which files it read is not"
-            f" known: {finding.unseen})."
-        )
-    if finding.read:
-        return (
-            f"{finding.read[-1].uri} was read after the restart, but the program did not go on from it; "
-            "see what it takes from the checkpoint, the step's number above all."
-        )
-    if finding.written:
-        return (
-            f"no checkpoint was read after the restart, though {finding.written[0].uri} was there; see "
-            "that the program looks for its latest checkpoint when it starts."
-        )
-    return "no checkpoint was written before the fault; write them more often, or order the drill for later."
+            assert_never(outcome)

@@ -34,7 +34,6 @@ from trainshed.buckets.disk.records import RecordTable
 from trainshed.buckets.disk.tree import DIRECTORY_MODE
 from trainshed.buckets.errors import BucketsError, NotFound
 from trainshed.buckets.port import FileIdentity, ObjectRecord
-from trainshed.buckets.rest.access_log import ACCESS_LOG
 from trainshed.cli.connection import local, on_this_machine
 from trainshed.cli.text.moments import counted, local_moment
 from trainshed.core.units import Nanos
@@ -234,8 +233,7 @@ class _Backup:
             self._file(self._temporary / name, f"{state.name}/{name}")
         # The epoch is included, but not the identity that it belongs to, so that a restored directory is
         # recognized as a copy.
-        logs = (f"{ACCESS_LOG}.1", ACCESS_LOG)
-        for path in ("epoch.json", *logs, *_files(state, "buckets"), "generation"):
+        for path in ("epoch.json", *_files(state, "buckets"), "generation"):
             self._file(state / path, f"{state.name}/{path}")
 
     def _bucket(self, store: ObjectStore, table: RecordTable, bucket: str) -> None:

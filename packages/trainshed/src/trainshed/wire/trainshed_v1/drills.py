@@ -77,26 +77,6 @@ class Steps(Record, frozen=True):
     after: Step | None = None
 
 
-class CheckpointFile(Record, frozen=True):
-    """A file below the job's checkpoint directories."""
-
-    uri: str = ""
-    at: str = ""
-    bytes: int = 0
-
-
-class Checkpoints(Record, frozen=True):
-    """Checkpoints before and after a drill."""
-
-    #: Written before, newest first, at most 20.
-    written: tuple[CheckpointFile, ...] = ()
-    written_count: int = 0
-    #: Those of them that were read afterwards.
-    read: tuple[CheckpointFile, ...] = ()
-    #: Why they are not known; "" if they are.
-    unknown: str = ""
-
-
 class ResumeFinding(Record, frozen=True):
     """The result of one drill. One that has not fired has only `drill, outcome, why, advice`."""
 
@@ -116,7 +96,6 @@ class ResumeFinding(Record, frozen=True):
     silent_seconds: float | UnsetType | None = UNSET
     restart: Restart | UnsetType | None = UNSET
     steps: Steps | UnsetType = UNSET
-    checkpoints: Checkpoints | UnsetType = UNSET
 
 
 class ResumeReport(Record, frozen=True):
