@@ -175,6 +175,7 @@ def pages(service: Service) -> dict[str, str]:
         "jobs": "/",
         "none": "/?search=nothing",
         "compare": f"/compare?job={whole}&job={broken}",
+        "overview": "/overview",
         "job": f"/jobs/{whole}",
         "failed": f"/jobs/{broken}",
         "logs": f"/jobs/{whole}/logs",

@@ -12,6 +12,7 @@ from trainshed.console.pages import (
     job,
     jobs,
     logs,
+    overview,
     searches,
     settings,
     studies,
@@ -24,6 +25,7 @@ from trainshed.httpd.messages import Response
 PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/"): jobs.page,
     ("GET", "/jobs"): jobs.page,
+    ("GET", "/overview"): overview.page,
     ("GET", "/jobs/{job}"): job.overview,
     ("GET", "/jobs/{job}/logs"): logs.page,
     ("GET", "/jobs/{job}/usage"): job.usage,

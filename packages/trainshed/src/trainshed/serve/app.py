@@ -500,6 +500,7 @@ def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
         bucket=DEFAULT_BUCKET,
         prices=Prices(prices_of(settings.prices)),
         notify=tuple(table.name for table in settings.notify),
+        data=str(settings.data),
         pages=_address(bootstrap),
         configured=described(settings, bootstrap.origins),
     )

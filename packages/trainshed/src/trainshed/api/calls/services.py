@@ -336,6 +336,8 @@ class ApiSettings(Struct, frozen=True):
     prices: Prices = Prices()
     #: Notification targets that jobs may name.
     notify: tuple[str, ...] = ()
+    #: The service's data directory; "" = not known.
+    data: str = ""
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
     #: The settings, as the operator or a default has set them; without secrets.

@@ -1,6 +1,8 @@
 """What clients create in both APIs: list, describe, timeline, cancel, delete; and the status of the
 service."""
 
+import asyncio
+import shutil
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -85,6 +87,7 @@ async def status(call: JsonCall) -> records.Status:
         bucket=default_bucket(own.bucket, own.project, project),
         engine=dict(call.services.promises()),
         event_loop=_lag(call.services.lag()),
+        disk=await _disk(own.data) if is_operator and own.data else UNSET,
         retention=_retention(call.services.retention()) if is_operator else UNSET,
         notifications=await _outbox(call.services) if is_operator else UNSET,
     )
@@ -94,6 +97,14 @@ async def settings(call: JsonCall) -> SettingList:
     """`GET /trainshed/v1/settings`: list every setting with its value, where that came from, and what it
     means. Secrets are masked."""
     return SettingList(settings=call.services.settings.configured)
+
+
+async def _disk(data: str) -> records.Disk | UnsetType:
+    try:
+        disk = await asyncio.to_thread(shutil.disk_usage, data)
+    except OSError:
+        return UNSET
+    return records.Disk(total_bytes=disk.total, free_bytes=disk.free)
 
 
 async def _outbox(services: Services) -> records.Outbox | UnsetType:

@@ -24,16 +24,7 @@ _NAMED: Final = 500
 async def queue(visit: Visit) -> View:
     """`/queue`: the waiting jobs, each with the reason and what would let it start; the running jobs; the
     quotas."""
-    waiting = await visit.get(
-        JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
-    )
-    jobs: list[JobDescription] = []
-    for job in waiting.jobs:
-        try:
-            jobs.append(await visit.get(JobDescription, of_job(job.uid)))
-        except Refused:
-            continue  # The job was deleted meanwhile.
-    jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
+    jobs, more = await waiting_jobs(visit)
     running = await visit.get(
         JobList,
         "jobs",
@@ -54,7 +45,7 @@ async def queue(visit: Visit) -> View:
         parts={
             "waiting": Part(
                 "_queue_waiting.html",
-                {"jobs": jobs, "more": bool(waiting.next_page_token), "epoch": epoch},
+                {"jobs": jobs, "more": more, "epoch": epoch},
             ),
             "running": Part(
                 "_queue_running.html", {"jobs": running.jobs, "held": held, "epoch": epoch}
@@ -72,6 +63,21 @@ async def queue(visit: Visit) -> View:
         lives=True,
         place="queue",
     )
+
+
+async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
+    """Return the newest jobs that wait, what starts next first, and whether there are more."""
+    waiting = await visit.get(
+        JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
+    )
+    jobs: list[JobDescription] = []
+    for job in waiting.jobs:
+        try:
+            jobs.append(await visit.get(JobDescription, of_job(job.uid)))
+        except Refused:
+            continue  # The job was deleted meanwhile.
+    jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
+    return jobs, bool(waiting.next_page_token)
 
 
 async def _quotas(visit: Visit) -> QuotaList:

@@ -50,6 +50,13 @@ class Retention(Record, frozen=True):
     log_bytes: int = 0
 
 
+class Disk(Record, frozen=True):
+    """The file system of the service's data."""
+
+    total_bytes: int = 0
+    free_bytes: int = 0
+
+
 class Status(Record, frozen=True):
     """The service, and the defaults for clients."""
 
@@ -66,6 +73,8 @@ class Status(Record, frozen=True):
     #: What the engine can do or enforce on its machine.
     engine: Mapping[str, Any] = {}
     event_loop: LoopLag = LoopLag()
+    #: Only for who may see the service's settings.
+    disk: Disk | UnsetType = UNSET
     #: Absent if nothing is ever deleted.
     retention: Retention | UnsetType = UNSET
     #: Absent if there are no notifications.

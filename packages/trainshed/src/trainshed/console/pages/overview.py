@@ -1,0 +1,129 @@
+"""The page that shows how things stand: what runs, what waits and why, what has failed, who holds what."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+
+from trainshed.console.pages.capacity import waiting_jobs
+from trainshed.console.pages.jobs import first_line, row
+from trainshed.console.rendering import epoch
+from trainshed.console.visits import View, Visit
+from trainshed.wire.trainshed_v1.capacity import NodeList, UsageReport
+from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
+
+_SHOWN: Final = 8
+_HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
+_MOST: Final = 500
+"""Most jobs that are added up."""
+_DAYS: Final = 7
+
+
+class Cause(Struct, frozen=True):
+    """Jobs that failed by the same rule of the failure table."""
+
+    rule: str
+    count: int
+    #: The newest of them, and its error's most useful line.
+    job: JobSummary
+    error: str
+
+
+async def page(visit: Visit) -> View:
+    """`/overview`: the jobs that run, wait and have failed in the last day, capacity by person, usage of the
+    week; for who may see it, the service itself."""
+    day = (datetime.fromtimestamp(visit.now // 10**9, UTC) - timedelta(days=1)).isoformat()
+    holding, failed, waiting, nodes, status, days = await asyncio.gather(
+        _jobs(visit, state=_HOLDING, glance="true", counts="true", limit=str(_MOST)),
+        _jobs(visit, state="FAILED", since=day, limit=str(_MOST)),
+        waiting_jobs(visit),
+        visit.get_if_allowed(NodeList, "nodes"),
+        visit.get(Status, "status"),
+        _days(visit),
+    )
+    running = [job for job in holding.jobs if job.state == "RUNNING"]
+    counts = holding.counts or {}
+    return View(
+        "Overview",
+        "overview.html",
+        {
+            "running": [{"job": job, **row(job)} for job in running[:_SHOWN]],
+            "running_count": counts.get("RUNNING", 0),
+            "waiting": waiting[0][:_SHOWN],
+            "waiting_count": counts.get("QUEUED", 0) + counts.get("PREPARING", 0),
+            "failed_count": f"{len(failed.jobs)}{'+' if failed.next_page_token else ''}",
+            "causes": causes(failed.jobs),
+            "people": accelerators_by_person(holding.jobs),
+            "days": days,
+            "accelerators": _accelerators(nodes) if nodes else {},
+            "conditions": Counter(node.condition or "GONE" for node in nodes.nodes)
+            if nodes
+            else {},
+            "status": status,
+            "epoch": epoch,
+        },
+        place="overview",
+    )
+
+
+async def _jobs(visit: Visit, **query: str) -> JobList:
+    return await visit.get(JobList, "jobs", project=visit.project, **query)
+
+
+def causes(failed: Sequence[JobSummary]) -> list[Cause]:
+    """Return the jobs, newest first, by the rules by which they failed; the most frequent first."""
+    counts = Counter(job.rule for job in failed)
+    newest = {job.rule: job for job in reversed(failed)}
+    return [
+        Cause(rule, count, job := newest[rule], first_line(job.error.message if job.error else ""))
+        for rule, count in counts.most_common(_SHOWN)
+    ]
+
+
+def accelerators_by_person(holding: Iterable[JobSummary]) -> list[tuple[str, int]]:
+    """Return how many accelerators each person's jobs hold, the most first."""
+    held = Counter[str]()
+    for job in holding:
+        held[job.user] += sum(job.accelerators.values())
+    return [(person, count) for person, count in held.most_common(_SHOWN) if count]
+
+
+def _accelerators(nodes: NodeList) -> Mapping[str, tuple[int, int]]:
+    """Return (held, all) by type of accelerator."""
+    used, there = Counter[str](), Counter[str]()
+    for node in nodes.nodes:
+        for device in node.accelerators or ():
+            used[device.type] += device.used
+            there[device.type] += device.count
+    return {kind: (used[kind], count) for kind, count in there.items()}
+
+
+async def _days(visit: Visit) -> list[tuple[str, float, float]]:
+    """Return (date, GPU-hours, CPU-hours) of each of the last days, oldest first; [] if the visitor may not
+    see usage."""
+    today = datetime.fromtimestamp(visit.now // 10**9, UTC).replace(hour=0, minute=0, second=0)
+    begins = [today - timedelta(days=ago) for ago in range(_DAYS - 1, -1, -1)]
+    reports = await asyncio.gather(
+        *(
+            visit.get_if_allowed(
+                UsageReport,
+                "usage",
+                project=visit.project,
+                since=begin.isoformat(),
+                until=(begin + timedelta(days=1)).isoformat(),
+            )
+            for begin in begins
+        )
+    )
+    return [
+        (
+            f"{begin:%a %d}",
+            sum(entry.gpu_hours for entry in report.rows),
+            sum(entry.cpu_hours for entry in report.rows),
+        )
+        for begin, report in zip(begins, reports, strict=True)
+        if report is not None
+    ]

@@ -1,0 +1,77 @@
+"""The overview: what runs, waits and has failed, who holds what; nothing of other projects."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import SECOND, START
+from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.test_pages import CUSTOM_JOBS, submit
+from tests.contract.console.test_sessions import JOB
+from tests.people import known
+from tests.unit.jobs import exited
+from trainshed.core.capacity import Waiting, WaitReason
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.names import JobName, JobUid, ReplicaId
+
+pytestmark = pytest.mark.anyio
+HERE = "projects/p1/locations/us-central1/customJobs"
+
+
+async def started(house: ConsoleHouse, name: str) -> str:
+    """The full name of a job that runs with two GPUs."""
+    spec: Any = json.loads(json.dumps(JOB["jobSpec"]))
+    devices = {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
+    spec["workerPoolSpecs"][0]["machineSpec"] = {"machineType": "n1-standard-4", **devices}
+    full = f"{HERE}/{await submit(house, displayName=name, jobSpec=spec)}"
+    started = ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+    await house.happen(full, JobAdmitted(()), RuntimePrepared(1), started)
+    return full
+
+
+async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: Browser) -> None:
+    running = await started(house, "trains")
+    job, _ = await house.store.reader.job(JobName.parse(running))
+    assert isinstance(job, Job)
+    house.capacity.held = (job,)
+    waits = [await submit(house, displayName=f"waits-{n}") for n in range(2)]
+    for place, uid in enumerate(reversed(waits), 1):
+        why = Waiting(WaitReason.CAPACITY, "no node is free", "trains must end")
+        house.capacity.reasons[JobUid(int(uid))] = why
+        house.capacity.positions[JobUid(int(uid))] = place
+    house.clock += 3600 * SECOND
+    page = text_of(await browser.get("/overview"))
+    assert "1 running 2 waiting 0 failed in a day" in page
+    assert page.index("waits-1") < page.index("waits-0"), "what starts next comes first"
+    assert "no node is free trains must end" in page
+    assert "GPUs by person owner@trainshed.local 2" in page
+    assert "GPU-hours of the week" in page and "2.0" in page
+    assert "Nodes ready 2" in page and "Version 0.0.1" in page
+
+
+async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:
+    for number in range(2):
+        full = await started(house, f"<b>broken-{number}")
+        await house.happen(full, ReplicaExited(1, ReplicaId(0, 0), 1, exited(1)))
+    page = await browser.get("/overview")
+    assert "2 failed in a day" in text_of(page)
+    assert "2 User code failed" in text_of(page), text_of(page)
+    assert b"<b>broken" not in page.body
+    house.clock += 2 * 86_400 * SECOND
+    assert "0 failed in a day" in text_of(await browser.get("/overview"))
+
+
+async def test_nothing_of_other_projects_is_shown_or_counted(house: ConsoleHouse) -> None:
+    await started(house, "secret-name")
+    await house.call("POST", CUSTOM_JOBS.replace("p1", "p2"), {**JOB, "displayName": "of p2"})
+    guest = Browser(house)
+    await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
+    for path in ("/overview", "/overview?project=p2", "/overview?project=-"):
+        page = text_of(await guest.get(path))
+        assert "0 running 1 waiting" in page and "of p2" in page
+        for theirs in ("secret-name", "Nodes ready", "GPUs by person"):
+            assert theirs not in page
+    assert (await guest.get("/overview?project=p1")).status == 403
