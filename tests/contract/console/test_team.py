@@ -75,10 +75,11 @@ async def test_the_pages_of_one_project_are_whole(house: ConsoleHouse, role: str
     """For somebody who knows no other; an owner of the project gives its roles."""
     uid = await submit(house)
     person = await visitor(house, role)
+    two = f"?job={uid}&job={await submit(house)}"
     for _, path in PAGES:
         if "{" in path.replace("{job}", "") or path in OF_OTHERS:
             continue
-        answer = await person.get(path.replace("{job}", uid))
+        answer = await person.get(path.replace("{job}", uid) + two)
         assert answer.status == 200, (path, text_of(answer))
     assert "Cancel" in text_of(await person.get(f"/jobs/{uid}"))
     gives = "Give a role" in text_of(await person.get("/team"))
