@@ -10,7 +10,6 @@ from typing import Callable, Dict, Optional
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Agreement, Membership
-from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.operations import Operation, OperationQueue
 from trainshed_reduction.client.port import Board, Native, ReductionFailed
@@ -69,15 +68,16 @@ class Communicator:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int] = None,
-        pace: Optional[Pace] = None,
+        rate: Optional[int] = None,
     ) -> Optional[Operation]:
         """Begin an all-reduce in place. `data`: writable and contiguous, whole elements, not empty; not to be
         touched until the operation is done. Every rank must issue the same operations in the same order,
         which is the order of calls. `ordinal`: the number by which ranks compare their orders and messages
-        name the operation; by default it is counted from 1. `pace`: how much is under way from here on, the
-        same on all ranks. Thread-safe; blocks only while the ranks agree on the loss of a reducer. None: no
-        reducer is left, and this operation and all later ones are the native backend's. Raises
-        ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of integers)."""
+        name the operation; by default it is counted from 1. `rate`: for so many bytes per second enough is
+        under way from here on, the same on all ranks. Thread-safe; blocks only while the ranks agree on the
+        loss of a reducer. None: no reducer is left, and this operation and all later ones are the native
+        backend's. Raises ReductionFailed where the group cannot go on; ValueError (`data`, or the AVERAGE of
+        integers)."""
         view = memoryview(data)
         size = view.nbytes
         if view.readonly or not view.c_contiguous or not size or size % dtype.itemsize:
@@ -86,7 +86,7 @@ class Communicator:
             )
         if reduction is Reduction.AVERAGE and dtype.is_integer:
             raise ValueError("integers are only summed, not averaged")
-        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, pace)
+        return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, rate)
 
     def went_natively(self) -> None:
         """Count, for the report, an operation that was done without the reducers since that is faster."""

@@ -10,7 +10,6 @@ from collections import deque
 from concurrent import futures
 from typing import TYPE_CHECKING, Callable, Deque, Iterator, NamedTuple, Optional, Sequence
 
-from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.wire import DType, Reduction
 
@@ -51,13 +50,14 @@ class Operation(_Future):
 
 
 class QueuedOperation(NamedTuple):
-    """An operation that was handed in. `view`: its bytes. `pace`: the same on all ranks; None: as before."""
+    """An operation that was handed in. `view`: its bytes. `rate`: of `Communicator.issue`; None: as
+    before."""
 
     view: memoryview
     dtype: DType
     reduction: Reduction
     operation: Operation
-    pace: Optional[Pace] = None
+    rate: Optional[int] = None
 
 
 class OperationQueue:
@@ -94,7 +94,7 @@ class OperationQueue:
         dtype: DType,
         reduction: Reduction,
         ordinal: Optional[int],
-        pace: Optional[Pace] = None,
+        rate: Optional[int] = None,
     ) -> Optional[Operation]:
         """Queue an operation once `hold` allows; None: it is the native backend's. Raises ReductionFailed."""
         with self._changed:
@@ -105,7 +105,7 @@ class OperationQueue:
                 return None
             self._issued += 1
             operation = Operation(self._issued if ordinal is None else ordinal)
-            self._handed.append(QueuedOperation(view, dtype, reduction, operation, pace))
+            self._handed.append(QueuedOperation(view, dtype, reduction, operation, rate))
             self._changed.notify_all()
         self.wake()
         return operation

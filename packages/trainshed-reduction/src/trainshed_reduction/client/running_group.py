@@ -11,7 +11,6 @@ from typing import Dict, List, NamedTuple, Sequence, Union
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Share, Work
@@ -39,7 +38,6 @@ _LEAST = 1 << 20
 _LEAST_SECONDS = 0.002
 """Least data under way, in seconds, for the hosts' own delays on links where that is more than a few rows."""
 _MOST = 64 << 20
-_AS_TOLD = Pace()
 
 
 class Flow(NamedTuple):
@@ -49,17 +47,17 @@ class Flow(NamedTuple):
     credit: int
 
 
-def flow_for(settings: Settings, lanes: int, *, pace: Pace = _AS_TOLD, delay: float = 0.0) -> Flow:
-    """Return the flow for a pace. `lanes`: the number of those that get chunks. `delay`: seconds of a round
-    trip while nothing else is on its way. The settings limit the chunk and set the credit; a measured rate
-    goes before their bandwidth."""
-    rate = pace.rate or settings.worker_gbps * 1e9 / 8
+def flow_for(settings: Settings, lanes: int, *, rate: float = 0.0, delay: float = 0.0) -> Flow:
+    """Return the flow for a `rate` in bytes per second; 0: not measured, by the settings' bandwidth. `lanes`:
+    the number of those that get chunks. `delay`: seconds of a round trip while nothing else is on its way.
+    The settings limit the chunk and set the credit."""
+    rate = rate or settings.worker_gbps * 1e9 / 8
     row = max(_ROW, int(rate * _ROW_SECONDS))
     chunk = min(
         settings.chunk_bytes, MAX_CHUNK, max(layout.SMALLEST_CHUNK, row // max(lanes, _NARROWEST))
     )
     credit = max(_LEAST, _ROWS * lanes * chunk, int(rate * _LEAST_SECONDS)) + int(rate * delay)
-    return Flow(chunk, settings.credit_bytes or min(_MOST, pace.factor * credit))
+    return Flow(chunk, settings.credit_bytes or min(_MOST, credit))
 
 
 _MIN_RTT = struct.Struct("=I")
@@ -105,7 +103,7 @@ class RunningGroup:
         # A single reducer may be what that rank cannot reach: then the reducer is given up first.
         absence = settings.absent_seconds + (0 if several else settings.lost_seconds)
         self._patience = Patience(settings.wait_seconds, absence, membership.log)
-        self._pace = Pace()
+        self._rate = 0
         flow = self._flow()
         self._ledger = Ledger(formation.weights, hello.rank, hello.world, flow.chunk)
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
@@ -197,24 +195,24 @@ class RunningGroup:
     # ---- operations
 
     def _issue_handed(self) -> None:
-        for view, dtype, reduction, operation, pace in self._operations.take():
+        for view, dtype, reduction, operation, rate in self._operations.take():
             self._counts["sent_bytes"] += len(view)
             largest = 0
-            if pace is not None and pace != self._pace:
-                self._pace = pace
+            if rate is not None and rate != self._rate:
+                self._rate = rate
                 largest, credit = self._flow()
                 self._transfer.set_credit(credit)
             for lane, frame in self._ledger.issue(view, dtype, reduction, operation, largest):
                 self._transfer.push(lane, frame)
 
     def _flow(self) -> Flow:
-        """Return the flow for the pace, with this rank's own round-trip time, which no other rank needs."""
+        """Return the flow for the rate, with this rank's own round-trip time, which no other rank needs."""
         sockets = [lane.connection.socket for lane in self._lanes if lane.connection]
         delay = max(
             (round_trip(connection) for connection in sockets if connection is not None),
             default=0.0,
         )
-        return flow_for(self._settings, len(self._lanes), pace=self._pace, delay=delay)
+        return flow_for(self._settings, len(self._lanes), rate=self._rate, delay=delay)
 
     def _handle(self, events: Sequence[Event]) -> None:
         now = time.monotonic()

@@ -37,9 +37,7 @@ def may_choose(settings: Settings, device: str) -> bool:
 class Chooser:
     """Sends each operation the way that was chosen. Operations come in the same order on all ranks."""
 
-    def __init__(
-        self, communicator: Communicator, settings: Settings, rank: int, world: int, is_aloud: bool
-    ) -> None:
+    def __init__(self, communicator: Communicator, rank: int, world: int, is_aloud: bool) -> None:
         """`is_aloud`: this rank reports what is chosen, or logs it where the service reads no report."""
         self._communicator = communicator
         self._rank = rank
@@ -47,7 +45,7 @@ class Chooser:
         self._is_aloud = is_aloud
         self._told = 0
         self._lock = threading.Lock()
-        self._choice = Choice(may_widen=not settings.credit_bytes)
+        self._choice = Choice()
         self._watch = Stopwatch()
 
     def allreduce(
@@ -68,7 +66,7 @@ class Chooser:
                     self._communicator.went_natively()
                     work.get_future().add_done_callback(self._ended)
                 else:
-                    begun = issue(self._communicator, tensor, reduction, ordinal, way.pace)
+                    begun = issue(self._communicator, tensor, reduction, ordinal, way.rate)
                     if begun is not None:
                         begun.operation.add_done_callback(self._ended)
                     work = begun
@@ -110,8 +108,6 @@ def said(outcome: Outcome) -> str:
     way, native = outcome.way, outcome.costs[NATIVE]
     reducers = min(cost for known, cost in outcome.costs.items() if not known.is_native)
     text = "measured: {} by the reducers".format(_speed(reducers))
-    if way.pace is not None and way.pace.factor > 1:
-        text += ", with {} times as much under way as on a short link".format(way.pace.factor)
     text += ", {} by the native all-reduce".format(_speed(native))
     if not way.is_native:
         return text + ": {:.2f} times as fast".format(native / outcome.costs[way])

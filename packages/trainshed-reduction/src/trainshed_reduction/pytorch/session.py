@@ -328,7 +328,7 @@ class Session:
             after = Fallback(dist.PrefixStore("after", store), rank, world, limit)
             self._pipeline = Pipeline(communicator, after, self._device, node)
         elif self._chooses:
-            self._chooser = Chooser(communicator, settings, rank, world, self._is_aloud)
+            self._chooser = Chooser(communicator, rank, world, self._is_aloud)
 
     def _conclude(self, board: StoreBoard, own: str) -> str:
         """Agree that all could connect; return why the group is native, "" if it is not. `own`: this rank's

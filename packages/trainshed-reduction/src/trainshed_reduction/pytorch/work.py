@@ -12,7 +12,6 @@ from typing import Callable, List, NamedTuple, Optional
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction.client.choice import Pace
 from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.pytorch.tensors import DTYPES, bytes_of
@@ -103,11 +102,11 @@ def issue(
     tensor: torch.Tensor,
     reduction: Reduction,
     ordinal: int,
-    pace: Optional[Pace] = None,
+    rate: Optional[int] = None,
 ) -> Optional[ReductionWork]:
     """Issue an all-reduce of a CPU tensor, as `Communicator.issue` does."""
     data, dtype = bytes_of(tensor), DTYPES[tensor.dtype]
-    operation = communicator.issue(data, dtype, reduction, ordinal, pace)
+    operation = communicator.issue(data, dtype, reduction, ordinal, rate)
     return None if operation is None else ReductionWork(operation, tensor)
 
 

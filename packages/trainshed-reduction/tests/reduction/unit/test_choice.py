@@ -6,13 +6,11 @@ import pytest
 
 from trainshed_reduction.client import choice
 from trainshed_reduction.client.choice import (
-    LOOK,
     NATIVE,
     REST,
     Choice,
     Measured,
     Outcome,
-    Pace,
     Stopwatch,
     Way,
 )
@@ -25,9 +23,9 @@ Costs = Callable[[Way], float]
 class Ranks:
     """Ranks in lockstep, each with a choice and a watch of its own; a way takes what `costs` says of it."""
 
-    def __init__(self, costs: Costs, world: int = 3, **given: bool) -> None:
+    def __init__(self, costs: Costs, world: int = 3) -> None:
         self.costs = costs
-        self.choices = [Choice(**given) for _ in range(world)]
+        self.choices = [Choice() for _ in range(world)]
         self.watches = [Stopwatch() for _ in range(world)]
         self.now = 0.0
         self.outcomes: list[Outcome] = []
@@ -60,13 +58,8 @@ class Ranks:
             watch.ended(self.now)
 
 
-def fixed(native: float, reducers: float, wider: float | None = None) -> Costs:
-    def costs(way: Way) -> float:
-        if way.pace is None:
-            return native
-        return reducers if wider is None or way.pace.factor == 1 else wider
-
-    return costs
+def fixed(native: float, reducers: float) -> Costs:
+    return lambda way: native if way.is_native else reducers
 
 
 def test_the_faster_way_is_found_in_a_few_operations() -> None:
@@ -93,36 +86,17 @@ def test_reducers_that_are_hardly_faster_are_not_taken() -> None:
     assert ranks.outcomes[-1].way == NATIVE
 
 
-def test_a_clear_difference_is_seen_after_one_turn() -> None:
-    """spec/reduction#choice: reducers that are much slower than the native way do a few operations only."""
-    ranks = Ranks(fixed(40e3, 90e3))
-    ranks.operations(LOOK)
-    assert ranks.outcomes[0].way == NATIVE
-    assert sum(not way.is_native for way in ranks.went) == 11
-    assert {way.is_native for way in ranks.went[14:]} == {True}
-
-
-def test_sums_that_get_slower_are_looked_at_soon_and_others_now_and_then() -> None:
-    """spec/reduction#choice: a reducer that was lost is noticed within some hundred operations; where nothing
-    changes trials become rare."""
+def test_both_are_tried_again_now_and_then() -> None:
+    """spec/reduction#choice: what has changed is noticed within some thousand operations, at half a percent
+    of the time."""
     ranks = Ranks(fixed(60e3, 40e3))
     ranks.operations(60)
     ranks.costs = fixed(60e3, 90e3)
-    ranks.operations(2 * LOOK + 60)
+    ranks.operations(2 * REST)
     assert ranks.outcomes[-1].way.is_native
-    ranks.operations(40_000)
+    ranks.operations(30_000)
     tried = sum(not way.is_native for way in ranks.went[-30_000:])
     assert 0 < tried < 0.01 * 30_000
-
-
-def test_what_was_nearly_as_fast_is_tried_again_soon() -> None:
-    """spec/reduction#choice: on a busy machine chance may have decided."""
-    ranks = Ranks(fixed(56e3, 50e3))
-    ranks.operations(60)
-    assert not ranks.outcomes[-1].way.is_native
-    ranks.costs = fixed(35e3, 50e3)
-    ranks.operations(3 * LOOK)
-    assert ranks.outcomes[-1].way.is_native
 
 
 def test_a_way_that_is_much_slower_is_tried_more_rarely() -> None:
@@ -134,18 +108,6 @@ def test_a_way_that_is_much_slower_is_tried_more_rarely() -> None:
     least = 100_000 * 40e3 * SIZE / 1e12
     assert len(ranks.went) > ended
     assert ranks.now - began < 1.02 * least
-
-
-def test_more_is_under_way_where_that_is_faster() -> None:
-    """spec/reduction#choice: long links want more credit, up to where it does not help."""
-    ranks = Ranks(lambda way: 60e3 if way.pace is None else 60e3 / min(16, way.pace.factor) + 20e3)
-    ranks.operations(100)
-    pace = ranks.went[-1].pace
-    assert pace is not None and pace.factor == 16
-    assert pace.rate == pytest.approx(1e12 / 23750, rel=0.01)
-    ranks = Ranks(fixed(60e3, 40e3, wider=20e3), may_widen=False)
-    ranks.operations(100)
-    assert {way.pace.factor for way in ranks.went if way.pace} == {1}
 
 
 def test_a_slow_rank_hides_nothing() -> None:
@@ -169,7 +131,7 @@ def test_sizes_that_repeat_from_step_to_step_are_tried_whole() -> None:
 def test_operations_of_two_ways_at_once_say_nothing_of_either() -> None:
     """spec/reduction#choice: only what was alone under way is measured, from pause to pause."""
     watch = Stopwatch()
-    one, other = Way(Pace()), NATIVE
+    one, other = Way(0), NATIVE
     watch.began(1, one, 1000, 0.0)
     watch.began(1, one, 3000, 1.0)
     watch.ended(2.0)
@@ -192,10 +154,10 @@ def test_what_cannot_be_measured_is_tried_with_more_operations_and_then_left() -
     each = Choice()
     reports: Sequence[Sequence[Measured]] = ()
     compared = 0
-    for _ in range(2000):
+    for _ in range(1000):
         if each.next(SIZE):
             compared += 1
             reports = [[Measured(0, 0)] * len(each.ways)] * 2
             assert each.compare(reports) is None
         assert not each.current.is_native
-    assert choice.LONGEST < compared < 40
+    assert compared == choice.LONGEST + 1
