@@ -51,7 +51,7 @@ def gang(
 ) -> Gang:
     """`replicas` equal ones: a primary, the others in pool 1. Older uids are older, unless `created` says
     otherwise."""
-    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus, machine, region)
+    demand = Demand(cpus, memory * GIB, kind if gpus else "", gpus, machine)
     ids = (ReplicaId(0, 0), *(ReplicaId(1, i) for i in range(replicas - 1)))
     return Gang(
         uid=JobUid(uid),

@@ -71,7 +71,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
     found = gang(made)
     assert found.replicas == tuple(
-        (replica, Demand(4, 15 * 2**30, machine="n1-standard-4", region="us-central1"))
+        (replica, Demand(4, 15 * 2**30, machine="n1-standard-4"))
         for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
     )
     assert (found.uid, found.name) == (made.uid, str(made.name))
@@ -86,7 +86,7 @@ def test_a_gang_is_what_the_job_asks_for() -> None:
     assert not gang(replace(made, spec=replace(made.spec, scheduling=flex))).spot
     pool = replace(made.spec.pools[0], machine=GPU_MACHINE)
     first = gang(replace(made, spec=replace(made.spec, pools=(pool,)))).replicas[0]
-    wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8", region="us-central1")
+    wanted = Demand(8, 30, "NVIDIA_TESLA_T4", 2, machine="n1-standard-8")
     assert first == (ReplicaId(0, 0), wanted)
 
 

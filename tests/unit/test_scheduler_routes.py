@@ -1,4 +1,4 @@
-"""Where machines of some types, and jobs of some regions, may go: the scheduler places them nowhere else, and
+"""Where machines of some types may go: the scheduler places them nowhere else, and
 says why one can go nowhere."""
 
 import pytest
@@ -15,8 +15,8 @@ from trainshed.scheduler.planning import plan
 ROUTES = (Route(("a2-*",), (), "partition gpu"), Route((), (T4,), "partition t4"), Route())
 
 
-def taking(*ways: int, regions: tuple[str, ...] = ()) -> Acceptance:
-    return Acceptance(ROUTES, frozenset(ways), regions)
+def taking(*ways: int) -> Acceptance:
+    return Acceptance(ROUTES, frozenset(ways))
 
 
 def admitted(world: World) -> dict[int, set[str]]:
@@ -63,22 +63,6 @@ def test_a_machine_that_fits_nowhere_on_its_way_is_told_so(
     assert why(world, 1) == refused.reason
 
 
-def test_a_job_runs_on_nodes_of_its_region() -> None:
-    world = World(
-        [
-            node("a", accepts=Acceptance(regions=("us-central1",))),
-            node("b", accepts=Acceptance(regions=("us-east1", "us-east4"))),
-        ]
-    )
-    world.wait(gang(1, 4, region="us-east4"), gang(2, 4), gang(3, 1, region="europe-west1"))
-    made = plan(world.snapshot.copy(), NOW).decisions
-    told = (
-        "needs a node for region europe-west1; there are nodes for us-central1, us-east1, us-east4"
-    )
-    assert made[-1] == StockOut(JobUid(3), told)
-    assert admitted(world) == {1: {"b"}, 2: {"a"}}
-
-
 def test_a_replica_that_lost_its_place_keeps_to_its_way() -> None:
     world = World([node(name, accepts=taking(way)) for name, way in (("a", 0), ("b", 2))])
     job = gang(1, 1, 2, machine="a2-highgpu-1g")
@@ -90,14 +74,10 @@ def test_a_replica_that_lost_its_place_keeps_to_its_way() -> None:
 
 def test_what_a_cluster_might_take_that_does_not_answer_waits_for_it() -> None:
     """No stock-out: nobody knows how large its nodes are."""
-    here, there = Acceptance(regions=("us-central1",)), Acceptance(regions=("us-east1",))
-    silent = replace(
-        node("east", 0, 0, condition=NodeCondition.GONE, accepts=there), unreached="no slurmctld"
-    )
-    world = World([node("west.a", accepts=here), silent])
-    world.wait(gang(1, 64, region="us-east1"), gang(2, 64))
-    (refused,) = plan(world.snapshot.copy(), NOW).decisions
-    assert isinstance(refused, StockOut) and refused.uid == 2
-    assert why(world, 1) == "cluster east does not answer: no slurmctld"
-    world.set_nodes([node("west.a", accepts=here), node("east.a", 64, accepts=there)])
-    assert admitted(world) == {1: {"east.a"}}
+    silent = node("slurm", 0, 0, condition=NodeCondition.GONE)
+    world = World([replace(silent, unreached="no slurmctld")])
+    world.wait(gang(1, 64))
+    assert not plan(world.snapshot.copy(), NOW).decisions
+    assert why(world, 1) == "cluster slurm does not answer: no slurmctld"
+    world.set_nodes([node("a", 64)])
+    assert admitted(world) == {1: {"a"}}

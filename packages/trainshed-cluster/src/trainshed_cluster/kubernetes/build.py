@@ -9,10 +9,10 @@ from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
 from trainshed_cluster.kubernetes.manifests import DIRECTORY, HOSTS_FILE, PYTHON
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, parse, registry_access
+from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member
 from trainshed_cluster.remote.messages import AgentDocument
 from trainshed_cluster.remote.options import AgentCommand, Listening, RemoteOptions
 from trainshed_cluster.remote.surroundings import doors, engine_here, told_to_agents
@@ -69,8 +69,7 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         beside=partial(_homes_of_pythons, context),
     )
     return RemoteEngine(
-        # Joined, though alone: so the service starts even if the cluster does not answer.
-        JoinedClusters({ALONE: Member(cluster, (), identity)}, identity, "kubernetes"),
+        AwaitedCluster(cluster, "kubernetes"),
         FileStreams(context.data / "logs"),
         options,
         engine_here(context, directory / "here"),

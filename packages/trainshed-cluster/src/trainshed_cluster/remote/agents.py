@@ -42,7 +42,6 @@ from trainshed_cluster.remote.cluster import (
     HoldEnd,
     HoldName,
     MayLive,
-    unreached,
 )
 from trainshed_cluster.remote.credentials import Issuer
 from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
@@ -452,7 +451,7 @@ class Agents:
             (reported for reported in report.nodes if reported.node.name == agent.node), None
         )
         # If the cluster does not answer, nothing is known of its nodes.
-        known = not unreached([reported.node for reported in report.nodes], agent.node)
+        known = not any(reported.node.unreached for reported in report.nodes)
         is_down = known and (node is None or node.state is NodeState.GONE)
         looked = report.looked if node is None or node.looked is None else node.looked
         is_settled = looked >= agent.silent_since + _SETTLED

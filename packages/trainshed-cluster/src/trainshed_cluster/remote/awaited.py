@@ -1,22 +1,15 @@
-"""Joins several clusters, each for its own regions, to one `Cluster` whose nodes are named CLUSTER.NODE. A
-single cluster can be joined with nothing: its nodes keep their names, and it need not answer when the service
-starts."""
+"""A cluster that need not answer when the service starts: until it does, it is one entry of the nodes that is
+GONE, with the reason, and nothing is requested from it."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from trainshed.core.capacity import Delay
 from trainshed.core.held import Leftover
-from trainshed.core.routes import Acceptance
 from trainshed.engines.port import Node, NodeState
 from trainshed.eventloop.background import Crew, joined
 from trainshed_cluster.remote.cluster import (
     Cluster,
-    ClusterRefused,
     ClusterReport,
     ClusterUnavailable,
     Hold,
@@ -30,276 +23,120 @@ from trainshed_cluster.remote.cluster import (
 log = logging.getLogger(__name__)
 
 _START_SECONDS = 10.0
-"""Seconds that a start waits for all clusters; from then on one that answers is enough."""
+"""Seconds that a start waits for the cluster."""
 _AGAIN_SECONDS = 5.0
 """Seconds between two tries to reach a cluster that did not answer."""
 
 
-class Member(Struct, frozen=True):
-    """One of the joined clusters."""
+class AwaitedCluster:
+    """A `Cluster` over another one. `kind`: what messages call it."""
 
-    cluster: Cluster
-    #: Regions whose jobs may run there; () = all.
-    regions: tuple[str, ...]
-    #: Name of this service in its holds there (`HoldName.service`), because two members may be the same
-    #: cluster.
-    service: str
-
-
-ALONE = ""
-"""The name of a cluster that is the only one."""
-
-
-class JoinedClusters:
-    """The joined clusters. `members`: by their names, which contain no dot, or one named `ALONE`, which
-    messages call `kind`. A job has one region, and a region one member, so that all holds of an attempt are
-    on one member."""
-
-    def __init__(self, members: Mapping[str, Member], service: str, kind: str = "cluster") -> None:
-        self._members = dict(members)
+    def __init__(self, cluster: Cluster, kind: str) -> None:
+        self._cluster = cluster
         self._kind = kind
-        self._service = service
-        #: Why clusters have not answered yet, by name. Nothing is requested from them.
-        self._unreached: dict[str, str] = {}
+        #: Why it has not answered yet; "" = it has.
+        self._unreached = "it has not answered yet"
         self._tasks = Crew()
-        self._reader: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
-        #: The cluster that each hold was requested from.
-        self._asked: dict[HoldName, str] = {}
+        self._reports: asyncio.Queue[ClusterReport | None] = asyncio.Queue()
 
     async def start(self) -> None:
-        """Start all members; those that do not answer now join later. Raises ClusterRefused if one can never
-        be queried."""
-        self._unreached = dict.fromkeys(self._members, "it has not answered yet")
-        trying = {name: joined(self._reach(name)) for name in self._members}
+        """Start it; if it does not answer now, that is tried again. Raises ClusterRefused if it can never be
+        queried."""
+        first = joined(self._reach())
         try:
-            tried, _ = await asyncio.wait(trying.values(), timeout=_START_SECONDS)
-            for task in tried:
-                task.result()
+            await asyncio.wait([first], timeout=_START_SECONDS)
+            if first.done():
+                first.result()
         except BaseException:
-            for task in trying.values():
-                task.cancel()
-            await asyncio.gather(*trying.values(), return_exceptions=True)
-            await self._close_members()
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            await self._cluster.close()
             raise
-        for name, why in self._unreached.items():
+        if self._unreached:
             log.warning(
-                "%s does not answer; its jobs wait until it does: %s", self._title(name), why
+                "cluster %s does not answer; jobs wait until it does: %s",
+                self._kind,
+                self._unreached,
             )
-        for name, task in trying.items():
-            self._tasks.begin(self._take_up(name, task), f"following cluster {name}")
+        self._tasks.begin(self._follow(first), f"following cluster {self._kind}")
 
     async def close(self) -> None:
         await self._tasks.close()
-        await self._close_members()
-        self._reader.put_nowait(None)
+        await self._cluster.close()
+        self._reports.put_nowait(None)
 
     def report(self) -> ClusterReport:
-        if ALONE in self._members and not self._unreached:
-            return self._members[ALONE].cluster.report()
-        nodes: list[NodeReport] = []
-        agents: dict[HoldName, frozenset[str]] = {}
-        delays: dict[HoldName, Delay] = {}
-        idle: set[HoldName] = set()
-        looked = 0.0
-        for name, member in self._members.items():
-            if why := self._unreached.get(name):
-                nodes.append(self._stand_in(name, member, why))
-                continue
-            report = member.cluster.report()
-            idle.update(map(self._outer, report.idle))
-            looked = max(looked, report.looked)
-            nodes += [
-                self._named(name, member, reported, report.looked) for reported in report.nodes
-            ]
-            for hold, on in report.agents.items():
-                agents[self._outer(hold)] = frozenset(_joined(name, node) for node in on)
-            delays |= {self._outer(hold): delay for hold, delay in report.delays.items()}
-        return ClusterReport(tuple(nodes), agents, looked, delays, frozenset(idle))
+        if not self._unreached:
+            return self._cluster.report()
+        node = Node(self._kind, 0, 0, unreached=self._unreached)
+        cause = f"cluster {self._kind} does not answer: {self._unreached}"
+        return ClusterReport((NodeReport(node, NodeState.GONE, cause),), {}, 0.0)
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
-        while (report := await self._reader.get()) is not None:
+        while (report := await self._reports.get()) is not None:
             yield report
 
     def suspect(self, node: str) -> None:
-        name, own = self._split(node)
-        self._members[name].cluster.suspect(own)
+        self._cluster.suspect(node)
 
     def detach(self) -> None:
-        for member in self._members.values():
-            member.cluster.detach()
+        self._cluster.detach()
 
     async def owner(self, project: str, node: str) -> Owner:
-        where, own = self._split(node)
-        if where not in self._members:
-            raise ClusterRefused(f"there is no cluster {where} any more, of which the node is")
-        try:
-            return await self._members[where].cluster.owner(project, own)
-        except ClusterRefused as failure:
-            if where == ALONE:
-                raise
-            raise ClusterRefused(f"cluster {where}: {failure}") from failure
+        return await self._cluster.owner(project, node)
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Hold:
-        places = {self._split(need.node)[0] for need in needs}
-        (where,) = places
-        if where not in self._members:
-            raise ClusterUnavailable(f"there is no cluster {where} any more, of which the node is")
-        self._require(where)
-        self._asked[name] = where
-        member = self._members[where]
-        inner = [replace(need, node=self._split(need.node)[1]) for need in needs]
-        own = (
-            None
-            if avoid is None
-            else [inside for at, inside in map(self._split, avoid) if at == where]
-        )
-        hold = await member.cluster.acquire(self._inner(where, name), inner, avoid=own)
-        return Hold(name, hold.cluster_id, tuple(_joined(where, node) for node in hold.nodes))
+        return await self._answering().acquire(name, needs, avoid=avoid)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        where, own = self._split(node)
-        self._require(where)
-        nodes = tuple(self._split(node_name)[1] for node_name in hold.nodes)
-        inner = Hold(self._inner(where, hold.name), hold.cluster_id, nodes)
-        await self._members[where].cluster.start_agent(inner, own, argv, stdin)
+        await self._answering().start_agent(hold, node, argv, stdin)
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
-        silent: ClusterUnavailable | None = None
-        for where, member in self._members.items():
-            if where in self._unreached:
-                continue
-            try:
-                if end := await member.cluster.ended(self._inner(where, name)):
-                    return end
-            except ClusterUnavailable as failure:
-                silent = failure
-        if silent is not None:
-            raise silent
-        return None
+        return None if self._unreached else await self._cluster.ended(name)
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
-        for key in self._candidates(name):
-            if key in self._unreached:
-                continue
-            if end := await self._members[key].cluster.ending(self._inner(key, name)):
-                return end
-        return None
+        return None if self._unreached else await self._cluster.ending(name)
 
     async def require_answer(self, name: HoldName) -> None:
-        for key in self._candidates(name):
-            self._require(key)
-            await self._members[key].cluster.require_answer(self._inner(key, name))
-
-    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
-        wanted: dict[str, list[HoldName]] = {key: [] for key in self._members}
-        for name in names:
-            for key in self._candidates(name):
-                wanted[key].append(self._inner(key, name))
-        left = await asyncio.gather(
-            *(self._members[key].cluster.settle(some) for key, some in wanted.items())
-        )
-        return tuple(key for some in left for key in some)
+        await self._answering().require_answer(name)
 
     async def give_back(self, name: HoldName) -> None:
-        for key in self._candidates(name):
-            self._require(key)
-            await self._members[key].cluster.give_back(self._inner(key, name))
-        self._asked.pop(name, None)
+        await self._answering().give_back(name)
 
-    def _candidates(self, name: HoldName) -> list[str]:
-        """Return the clusters that a hold may be on: the one that it was requested from, after a restart the
-        one that reports it, and otherwise all."""
-        where = self._asked.get(name) or next(
-            (
-                key
-                for key, member in self._members.items()
-                if key not in self._unreached
-                and self._inner(key, name) in member.cluster.report().agents
-            ),
-            "",
-        )
-        return [where] if where else list(self._members)
+    async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
+        return await self._cluster.settle(names)
 
-    def _inner(self, key: str, name: HoldName) -> HoldName:
-        """Return a hold's name on one of the clusters."""
-        return replace(name, service=self._members[key].service)
+    def _answering(self) -> Cluster:
+        """Return the cluster. Raises ClusterUnavailable if it does not answer."""
+        if self._unreached:
+            raise ClusterUnavailable(f"cluster {self._kind} does not answer: {self._unreached}")
+        return self._cluster
 
-    def _outer(self, name: HoldName) -> HoldName:
-        return replace(name, service=self._service)
-
-    def _named(self, name: str, member: Member, report: NodeReport, looked: float) -> NodeReport:
-        node = report.node
-        accepts = replace(node.accepts, regions=member.regions)
-        # Other nodes of its cluster reach it by its name there.
-        return replace(
-            report,
-            node=replace(node, name=_joined(name, node.name), accepts=accepts),
-            address=report.address or node.name,
-            looked=looked if report.looked is None else report.looked,
-        )
-
-    def _require(self, name: str) -> None:
-        """Raise ClusterUnavailable if a member does not answer."""
-        if why := self._unreached.get(name):
-            raise ClusterUnavailable(f"{self._title(name)} does not answer: {why}")
-
-    async def _reach(self, name: str) -> None:
-        """Try once to start a member; a failure is noted in `_unreached`."""
+    async def _reach(self) -> None:
+        """Try once to start it; a failure is noted in `_unreached`."""
         try:
-            await self._members[name].cluster.start()
+            await self._cluster.start()
         except ClusterUnavailable as failure:
-            self._unreached[name] = str(failure)
+            self._unreached = str(failure)
         else:
-            del self._unreached[name]
+            self._unreached = ""
 
-    async def _take_up(self, name: str, first: asyncio.Task[None]) -> None:
-        """Follow a member's reports once it answers."""
-        was_away = name in self._unreached
+    async def _follow(self, first: asyncio.Task[None]) -> None:
+        """Follow its reports once it answers."""
+        was_away = bool(self._unreached)
         try:
             await asyncio.shield(first)
         finally:
             first.cancel()
-        while why := self._unreached.get(name):
+        while why := self._unreached:
             await asyncio.sleep(_AGAIN_SECONDS)
-            await self._reach(name)
-            if self._unreached.get(name, why) != why:
-                self._reader.put_nowait(self.report())
+            await self._reach()
+            if self._unreached not in ("", why):
+                self._reports.put_nowait(self.report())
         if was_away:
-            log.info("%s answers", self._title(name))
-            self._reader.put_nowait(self.report())
-        async for _ in self._members[name].cluster.watch():
-            self._reader.put_nowait(self.report())
-
-    async def _close_members(self) -> None:
-        for member in self._members.values():
-            await member.cluster.close()
-
-    def _title(self, name: str) -> str:
-        return f"cluster {name or self._kind}"
-
-    def _stand_in(self, name: str, member: Member, why: str) -> NodeReport:
-        """Return the report of a cluster whose nodes are not known: one entry that is GONE, with the
-        reason."""
-        regions = Acceptance(regions=member.regions)
-        node = Node(name or self._kind, 0, 0, accepts=regions, unreached=why)
-        return NodeReport(node, NodeState.GONE, f"{self._title(name)} does not answer: {why}")
-
-    def _split(self, node: str) -> tuple[str, str]:
-        """Return the cluster of a node, and the node's name there."""
-        return (ALONE, node) if ALONE in self._members else _split(node)
-
-
-def cluster_of(node: str) -> str:
-    """Return the name of the cluster that a node belongs to."""
-    return _split(node)[0]
-
-
-def _split(node: str) -> tuple[str, str]:
-    cluster, _, own = node.partition(".")
-    return cluster, own
-
-
-def _joined(cluster: str, node: str) -> str:
-    return node if cluster == ALONE else f"{cluster}.{node}"
+            log.info("cluster %s answers", self._kind)
+            self._reports.put_nowait(self.report())
+        async for report in self._cluster.watch():
+            self._reports.put_nowait(report)

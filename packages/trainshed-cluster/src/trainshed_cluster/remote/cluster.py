@@ -147,17 +147,6 @@ class HoldEnd(Struct, frozen=True):
     why: str
 
 
-def unreached(nodes: Sequence[Node], node: str) -> Node | None:
-    """Return the entry that stands for a node's cluster, if that does not answer; None = it does. If there is
-    only one cluster, all nodes belong to it."""
-    silent = [node_state for node_state in nodes if node_state.unreached]
-    if len(nodes) == 1 and silent:
-        return silent[0]
-    return next(
-        (node_state for node_state in silent if node.startswith(f"{node_state.name}.")), None
-    )
-
-
 class Cluster(Protocol):
     """A cluster. All methods but `watch` are idempotent and may be called again after a restart of the
     service. None of them blocks the loop."""

@@ -25,7 +25,7 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
 from trainshed_cluster.remote.attempts import Attempts
-from trainshed_cluster.remote.cluster import Cluster, ClusterReport, NodeReport, unreached
+from trainshed_cluster.remote.cluster import Cluster, ClusterReport, NodeReport
 from trainshed_cluster.remote.gang import Gang, hold_name
 from trainshed_cluster.remote.options import RemoteOptions
 
@@ -145,10 +145,10 @@ class ClusterNodes:
         return {node.name: node for node in self.capacity}
 
     def require(self, requests: Iterable[SlotRequest]) -> None:
-        """Raises EngineUnavailable if a requested node, or its whole cluster, does not answer, and
+        """Raises EngineUnavailable if a requested node, or the whole cluster, does not answer, and
         LaunchRejected if the cluster does not list it."""
         for request in requests:
-            if silent := unreached(self.capacity, request.node):
+            if silent := next((node for node in self.capacity if node.unreached), None):
                 raise EngineUnavailable(
                     f"cluster {silent.name} does not answer: {silent.unreached}"
                 )

@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from trainshed.engines.local import machine
 from trainshed.engines.registry import EngineContext
 from trainshed.engines.streams import FileStreams
-from trainshed_cluster.remote.cluster import Cluster
+from trainshed_cluster.remote.awaited import AwaitedCluster
 from trainshed_cluster.remote.content.bootstrap import AGENT, AgentCode, Bootstrap
 from trainshed_cluster.remote.content.library import Library
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.engine import RemoteEngine
-from trainshed_cluster.remote.joined import ALONE, JoinedClusters, Member, cluster_of
 from trainshed_cluster.remote.messages import AgentDocument
 from trainshed_cluster.remote.options import (
     AgentCommand,
@@ -73,33 +72,16 @@ def new_engine(context: EngineContext) -> RemoteEngine:
     )
 
     return RemoteEngine(
-        _cluster(settings, identity),
+        AwaitedCluster(SlurmCluster(settings, identity), "slurm"),
         FileStreams(context.data / "logs"),
         options,
         engine_here(context, directory / "here"),
     )
 
 
-def _cluster(settings: SlurmSettings, identity: str) -> Cluster:
-    if not settings.clusters:
-        alone = Member(SlurmCluster(settings, identity), (), identity)
-        return JoinedClusters({ALONE: alone}, identity, "slurm")
-    members: dict[str, Member] = {}
-    for name in settings.clusters:
-        service = identity + name
-        cluster = SlurmCluster(settings.of_cluster(name), service)
-        members[name] = Member(cluster, settings.regions_of(name), service)
-    return JoinedClusters(members, identity)
-
-
-def _each(settings: SlurmSettings) -> list[SlurmSettings]:
-    """Return the settings of each cluster, as if there were no other."""
-    return [settings.of_cluster(name) for name in settings.clusters] or [settings]
-
-
 def _has_users(settings: SlurmSettings) -> bool:
     """Whether some jobs run as other users than the service."""
-    return any(not is_own(name) for cluster in _each(settings) for name in cluster.users.values())
+    return any(not is_own(name) for name in settings.users.values())
 
 
 def _open_cache(cache: Path) -> None:
@@ -118,11 +100,6 @@ def _open_cache(cache: Path) -> None:
         ) from error
 
 
-def _of_node(settings: SlurmSettings, node: str) -> SlurmSettings:
-    """Return the settings of a node's cluster."""
-    return settings.of_cluster(cluster_of(node)) if settings.clusters else settings
-
-
 def _document(
     context: EngineContext,
     settings: SlurmSettings,
@@ -134,7 +111,6 @@ def _document(
     **own: Any,
 ) -> AgentDocument:
     """Compose an agent's document from what all agents are told and its own values."""
-    settings = _of_node(settings, node)
     trust: dict[str, Any] = {}
     if settings.shared:
         trust = {"trust": "", "trust_file": shared_trust(context)}
@@ -157,13 +133,12 @@ def _command(settings: SlurmSettings) -> Callable[[str], AgentCommand]:
     otherwise the code is sent along, which is read when the first agent is started."""
 
     def command(node: str) -> AgentCommand:
-        here = _of_node(settings, node)
-        if here.shared:
-            if here.python:
-                return AgentCommand((here.python, "-m", AGENT))
+        if settings.shared:
+            if settings.python:
+                return AgentCommand((settings.python, "-m", AGENT))
             return module_command(node)
         # Without shared files all jobs run as the service's own user.
-        python, directory = here.python or "python3", node_directory(here, None)
+        python, directory = settings.python or "python3", node_directory(settings, None)
         made = Bootstrap(AgentCode.collect(), python, directory)
         return AgentCommand(made.argv, made.parcel)
 

@@ -10,7 +10,6 @@ from shlex import quote
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 import trainshed
 from trainshed.engines.port import NodeState
@@ -57,11 +56,7 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
         reason = str(failure).replace("\n", "; ") + "."
         yield bad("Slurm settings", reason, cause=_IN_FILE, remedy=_SETTINGS)
         return
-    if not settings.clusters:
-        yield from _examine(settings, cache)
-    for name in settings.clusters:
-        for finding in _examine(settings.of_cluster(name), cache):
-            yield replace(finding, about=f"{finding.about} ({name})")
+    yield from _examine(settings, cache)
     yield examine_port("slurm", "nodes", settings.address, settings.port)
 
 

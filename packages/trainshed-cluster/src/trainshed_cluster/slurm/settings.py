@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainshed.core.catalog.machines import closest
-from trainshed.core.catalog.regions import regions
-from trainshed.core.names import Api
 from trainshed.engines.tables import unknown_accelerators, wrong_fields, wrong_machines
 from trainshed_cluster.remote.lease import SHORTEST_LEASE
 
@@ -57,9 +54,6 @@ _Constraint = Annotated[
 ]
 _ADDRESS = "a host's name or address, without a port"
 _Address = Annotated[str, _text(r"^[A-Za-z0-9_.:-]{0,253}$", _ADDRESS)]
-_ClusterName = Annotated[
-    str, _text(r"^[a-z][a-z0-9]{0,15}$", "up to 16 small letters and digits, a letter first")
-]
 _Arguments = Annotated[list[_Argument], msgspec.Meta(max_length=50)]
 _Pattern = Annotated[
     str, _text(r"^[a-z0-9_*?-]{1,100}$", "a machine type, or a pattern of some, such as n1-*")
@@ -91,28 +85,6 @@ class MachineRoute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str, _text(r"^([A-Za-z0-9_-]+(:[A-Za-z0-9_.-]+)?)?$", "NAME or NAME:TYPE, without a count")
     ] = ""
     extra: _Arguments | None = None
-
-
-class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[engines.slurm.clusters.NAME]`: one of several clusters. None = as in the plain settings, which also
-    hold for everything that has no field here."""
-
-    #: Regions whose jobs run there; [] = all that no other cluster names.
-    regions: Annotated[list[str], msgspec.Meta(max_length=200)] = []
-    address: _Address | None = None
-    partition: _Word | None = None
-    #: Replaces the whole table of `[engines.slurm]`, as `accounts` does.
-    users: _Users | None = None
-    accounts: _Accounts | None = None
-    qos: _Word | None = None
-    constraint: _Constraint | None = None
-    extra: _Arguments | None = None
-    accelerators: dict[str, _Word] | None = None
-    machines: Annotated[list[MachineRoute], msgspec.Meta(max_length=200)] | None = None
-    directory: _Directory | None = None
-    python: _Directory | None = None
-    conf: _Directory | None = None
-    commands: _Directory | None = None
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,23 +134,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conf: _Directory = ""
     #: Directory of Slurm's commands; "" = on the PATH.
     commands: _Directory = ""
-    #: Several clusters, by names of their own, each for some regions; {} = one, for all.
-    clusters: dict[_ClusterName, ClusterSettings] = {}
-
-    def of_cluster(self, name: str) -> "SlurmSettings":
-        """Return the settings of one of several clusters."""
-        own = msgspec.structs.asdict(self.clusters[name])
-        changed = {
-            key: value for key, value in own.items() if value is not None and key != "regions"
-        }
-        return msgspec.structs.replace(self, **changed, clusters={})
-
-    def regions_of(self, name: str) -> tuple[str, ...]:
-        """Return the regions whose jobs run on that cluster; () = all."""
-        if own := self.clusters[name].regions:
-            return tuple(own)
-        regions = {region for cluster in self.clusters.values() for region in cluster.regions}
-        return tuple(sorted(_all_regions() - regions)) if regions else ()
 
     @property
     def any_account(self) -> str:
@@ -202,28 +157,15 @@ def parse(table: Mapping[str, Any]) -> SlurmSettings:
     wrong = wrong_fields(SlurmSettings, table)
     if not wrong:
         settings = msgspec.convert(dict(table), SlurmSettings)
-        wrong = [*_wrong_values(settings), *_wrong_regions(settings)]
-        if not wrong:
-            for name in settings.clusters:
-                wrong += _wrong_values(settings.of_cluster(name), f"clusters.{name}.")
+        wrong = [
+            *_wrong_extra(settings.extra),
+            *_wrong_accelerators(settings),
+            *_wrong_machines(settings),
+            *_wrong_users(settings),
+        ]
         if not wrong:
             return settings
     raise ValueError("\n".join(f"[engines.slurm] {line}" for line in wrong))
-
-
-def _all_regions() -> set[str]:
-    return {region for api in Api for region in regions(api)}
-
-
-def _wrong_values(settings: SlurmSettings, at: str = "") -> list[str]:
-    """Return what is wrong with settings whose every field is valid by itself. `at`: prefix of the fields'
-    names in messages."""
-    return [
-        *_wrong_extra(settings.extra, at),
-        *(f"{at}{line}" for line in _wrong_accelerators(settings)),
-        *(f"{at}{line}" for line in _wrong_machines(settings)),
-        *(f"{at}{line}" for line in _wrong_users(settings)),
-    ]
 
 
 def _wrong_users(settings: SlurmSettings) -> list[str]:
@@ -262,25 +204,6 @@ def is_own(name: str) -> bool:
         return pwd.getpwnam(name).pw_uid == os.geteuid()
     except KeyError:
         return False
-
-
-def _wrong_regions(settings: SlurmSettings) -> list[str]:
-    wrong: list[str] = []
-    known, served = sorted(_all_regions()), dict[str, str]()
-    rest = [name for name, cluster in settings.clusters.items() if not cluster.regions]
-    if len(rest) > 1:
-        wrong.append(
-            f"clusters: {' and '.join(rest)} name no regions; one cluster at most may have the others' rest"
-        )
-    for name, cluster in settings.clusters.items():
-        at = f"clusters.{name}.regions"
-        for region in cluster.regions:
-            if region not in known:
-                hint = closest(region, known) or " Such as us-central1."
-                wrong.append(f"{at}: there is no region {region!r}.{hint}")
-            elif served.setdefault(region, name) != name:
-                wrong.append(f"{at}: {region} is served by {served[region]} already")
-    return wrong
 
 
 def _wrong_extra(extra: Iterable[str], at: str = "") -> list[str]:

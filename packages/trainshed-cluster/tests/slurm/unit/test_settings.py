@@ -89,48 +89,6 @@ def test_a_way_that_no_machine_can_go_is_refused(machines: list[object], told: s
     assert told in str(caught.value)
 
 
-def test_each_of_several_clusters_has_settings_and_regions_of_its_own() -> None:
-    clusters = {
-        "east": {"regions": ["us-east1"], "conf": "/etc/slurm-east/slurm.conf", "partition": "gpu"},
-        "rest": {"machines": [{"types": ["n1-*"], "partition": "cpu"}], "qos": ""},
-    }
-    settings = parse({"qos": "low", "extra": ["--time=60"], "clusters": clusters})
-    east, rest = settings.of_cluster("east"), settings.of_cluster("rest")
-    assert (east.conf, east.partition, east.qos) == ("/etc/slurm-east/slurm.conf", "gpu", "low")
-    assert (rest.conf, rest.machines[0].partition, rest.qos) == ("", "cpu", "")
-    assert rest.extra == ["--time=60"] and not rest.clusters
-    assert settings.regions_of("east") == ("us-east1",)
-    others = settings.regions_of("rest")
-    assert "us-central1" in others and "us-east1" not in others
-    assert parse({"clusters": {"one": {}}}).regions_of("one") == ()
-
-
-def test_everything_that_is_wrong_with_clusters_is_named_at_once() -> None:
-    def told(clusters: dict[str, object]) -> str:
-        with pytest.raises(ValueError) as caught:
-            parse({"clusters": clusters})
-        return str(caught.value)
-
-    fields = told({"east": {"reigons": [], "conf": "slurm.conf"}, "West": {}})
-    assert "clusters.east.reigons: there is no such setting; did you mean regions?" in fields
-    assert "clusters.east.conf: " in fields
-    assert "[engines.slurm] clusters: " in told({"West": {}})
-    regions = told(
-        {
-            "a": {"regions": ["us-east1", "us-east11"]},
-            "b": {"regions": ["us-east1"]},
-            "c": {},
-            "d": {},
-        }
-    )
-    assert "clusters.a.regions: there is no region 'us-east11'. Did you mean us-east" in regions
-    assert "clusters.b.regions: us-east1 is served by a already" in regions
-    assert "clusters: c and d name no regions" in regions
-    inside = told({"a": {"extra": ["--qos=x"], "machines": [{"types": ["n9-*"]}]}})
-    assert "clusters.a.extra: --qos has a setting of its own" in inside
-    assert "clusters.a.machines[0].types: no machine type" in inside
-
-
 def test_a_command_that_is_not_there(tmp_path: str) -> None:
     with pytest.raises(FileNotFoundError, match=r"\[engines.slurm\] commands"):
         parse({"commands": str(tmp_path)}).command("salloc")
@@ -167,8 +125,6 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
         ({"extra": ["--wckey"] * 51}, "extra: has 51 entries; write 50 at most"),
         ({"users": "ada"}, "users: 'ada' is no table; write NAME = VALUE"),
         ({"users": {"vision": "9"}}, "users.vision: '9' does not go there; write the name of a"),
-        ({"clusters": {"East": {}}}, "clusters: as a name 'East' does not go there"),
-        ({"clusters": {"east": {"conf": "x"}}}, "clusters.east.conf: 'x' does not go there"),
         ({"machines": [{"qos": 1}]}, "machines[0].qos: 1 is no text"),
         ({"accelerators": {"T4": "t4"}}, "'T4'; did you mean NVIDIA_TESLA_T4?"),
     ],

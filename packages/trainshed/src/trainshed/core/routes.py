@@ -41,16 +41,8 @@ class Acceptance(Struct, frozen=True):
     routes: tuple[Route, ...] = ()
     #: The positions of the routes that lead to the node.
     open: frozenset[int] = frozenset()
-    #: Regions whose jobs it takes; () = all.
-    regions: tuple[str, ...] = ()
 
-    def serves(self, region: str) -> bool:
-        """Whether jobs of a region may run there; "" = the region is not known."""
-        return not self.regions or not region or region in self.regions
-
-    def takes(self, machine: MachineWanted, region: str = "") -> bool:
-        if not self.serves(region):
-            return False
+    def takes(self, machine: MachineWanted) -> bool:
         return not self.routes or self.position(machine) in self.open
 
     def position(self, machine: MachineWanted) -> int:

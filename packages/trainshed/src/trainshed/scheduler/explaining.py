@@ -142,7 +142,7 @@ def _unplaced(snapshot: Snapshot, entry: Entry) -> Waiting:
 def _no_node(snapshot: Snapshot, kinds: Kinds) -> str:
     if not snapshot.nodes or all(node.capacity is None for node in snapshot.nodes.values()):
         return "no node is known yet"
-    if silent := unreached(snapshot, kinds):
+    if silent := unreached(snapshot):
         return "; ".join(
             f"cluster {cluster.name} does not answer: {cluster.unreached}" for cluster in silent
         )

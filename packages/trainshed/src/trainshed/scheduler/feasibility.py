@@ -41,20 +41,17 @@ def assess_kinds(snapshot: Snapshot, kinds: Kinds) -> Feasibility:
         return "", False
     if fits(snapshot.ready, kinds):
         return "", True
-    if fits(snapshot.known, kinds) or unreached(snapshot, kinds):
+    if fits(snapshot.known, kinds) or unreached(snapshot):
         return "", False
     return shortage(snapshot.known, kinds), False
 
 
-def unreached(snapshot: Snapshot, kinds: Kinds) -> list[NodeCapacity]:
-    """Return the clusters that do not answer, and that serve the region of such replicas."""
-    regions = {kind.demand.region for kind, _ in kinds}
+def unreached(snapshot: Snapshot) -> list[NodeCapacity]:
+    """Return the clusters that do not answer."""
     return [
         node.capacity
         for _, node in sorted(snapshot.nodes.items())
-        if node.capacity is not None
-        and node.capacity.unreached
-        and any(node.capacity.accepts.serves(region) for region in regions)
+        if node.capacity is not None and node.capacity.unreached
     ]
 
 
@@ -131,14 +128,10 @@ def _too_large(nodes: NodeResources, kind: Kind) -> str:
 
 
 def _not_taken(nodes: NodeResources, kind: Kind) -> str:
-    """Say that no node is for its region, or for its machine."""
+    """Say that no node is for its machine."""
     demand = kind.demand
-    serving = [n for n in nodes if nodes.layout(n).accepts.serves(demand.region)]
-    if not serving:
-        there = {region for n in nodes for region in nodes.layout(n).accepts.regions}
-        return f"needs a node for region {demand.region}; there are nodes for {', '.join(sorted(there))}"
     machine = demand.machine + (f" with {kind.accelerator}" if kind.accelerator else "")
-    of = _destination(nodes, serving, kind).removeprefix(" of ")
+    of = _destination(nodes, nodes, kind).removeprefix(" of ")
     if not of:
         return f"needs a node for {machine}; no node takes that"
     return f"needs a node of {of}, where {machine} goes; there is none"

@@ -23,9 +23,8 @@ class Demand(Struct, frozen=True, gc=False):
     accelerator: str = ""
     #: How many of them.
     accelerators: int = 0
-    #: Public machine type and region, by which some nodes take it and others do not; "" = not known.
+    #: Public machine type, by which some nodes take it and others do not; "" = not known.
     machine: str = ""
-    region: str = ""
 
     @property
     def wanted(self) -> MachineWanted:
@@ -214,13 +213,13 @@ def _contents(form: _Form) -> tuple[str, Replicas, tuple[tuple[str, float], ...]
     hundred thousand gangs, each of many replicas."""
     replicas: list[tuple[ReplicaId, Demand]] = []
     for position, machine, _, count in form.pools:
-        demand = _demand(machine, form.memory_factor, form.region, form.policy)
+        demand = _demand(machine, form.memory_factor, form.policy)
         replicas += [(ReplicaId(position, index), demand) for index in range(count)]
     quota = quotas.usage_of(form.api, form.strategy, [pool[1:] for pool in form.pools])
     return form.region, tuple(replicas), quota
 
 
-def _demand(machine: Machine, memory_factor: float, region: str, policy: Policy) -> Demand:
+def _demand(machine: Machine, memory_factor: float, policy: Policy) -> Demand:
     devices = machine.accelerators
     return Demand(
         vcpus=machine.vcpus,
@@ -228,7 +227,6 @@ def _demand(machine: Machine, memory_factor: float, region: str, policy: Policy)
         accelerator=devices.type if devices else "",
         accelerators=devices.count if devices else 0,
         machine=machine.type,
-        region=region,
     )
 
 

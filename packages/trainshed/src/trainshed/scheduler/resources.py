@@ -52,7 +52,7 @@ class Kind:
         self.accelerator = demand.accelerator if demand.accelerators else ""
         self.cpus = thousandths(demand.vcpus)
         #: Kinds with the same route have the same nodes to go to.
-        self.route = self.accelerator, demand.machine, demand.region
+        self.route = self.accelerator, demand.machine
         self._vectors: dict[Layout, Vector] = {}
         self._suits: dict[Layout, bool] = {}
 
@@ -77,12 +77,12 @@ class Kind:
 
     def is_taken(self, layout: Layout) -> bool:
         """Whether nodes of that layout accept it, if they have what it needs."""
-        return layout.accepts.takes(self.demand.wanted, self.demand.region)
+        return layout.accepts.takes(self.demand.wanted)
 
 
 def _by_worth(layout: Layout) -> tuple[object, ...]:
     accepts = layout.accepts
-    return len(layout.types), layout.types, len(accepts.open), sorted(accepts.open), accepts.regions
+    return len(layout.types), layout.types, len(accepts.open), sorted(accepts.open)
 
 
 Kinds = tuple[tuple[Kind, int], ...]
@@ -215,7 +215,7 @@ class NodeResources:
         self._vectors: dict[str, Vector] = {}
         self._layouts: dict[str, Layout] = {}
         self._classes: dict[Layout, _Classes] = {}
-        self._routes: dict[tuple[str, str, str], list[Layout]] = {}
+        self._routes: dict[tuple[str, str], list[Layout]] = {}
 
     def copy(self) -> "NodeResources":
         made = NodeResources()
