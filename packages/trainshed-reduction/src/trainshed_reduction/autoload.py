@@ -7,9 +7,6 @@ import contextlib
 import os
 import sys
 
-under_way: "list[bool]" = []
-"""Not empty while `trainshed_reduction.pytorch` is imported only for its override."""
-
 
 def autoload() -> None:
     """Install the override where TRAINSHED_REDUCERS is set. Lets only KeyboardInterrupt through."""
@@ -17,7 +14,6 @@ def autoload() -> None:
         return
     fault = ""
     if os.environ.get("TRAINSHED_REDUCTION") != "off":
-        under_way.append(True)
         try:
             from trainshed_reduction.pytorch import override
 
@@ -29,8 +25,6 @@ def autoload() -> None:
             # SystemExit included: a program's `import torch` must not fail for want of reducers.
             text = "not usable here ({}: {}): native all-reduce is used"
             fault = text.format(type(error).__name__, error)
-        finally:
-            under_way.clear()
     try:
         from trainshed_reduction import process
 

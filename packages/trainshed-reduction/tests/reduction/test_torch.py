@@ -56,7 +56,7 @@ def test_every_collective_is_right_and_sums_are_exact(
         )
     assert [rank.status for rank in ended] == [0, 0, 0]
     wanted = ["types", "average", "async", "futures", "native", "others", "functional", "subgroups"]
-    wanted += ["threads", "forks", "again", "by_name", "all_lost"]
+    wanted += ["threads", "forks", "again", "all_lost"]
     for rank in ended:
         assert [line.split()[1] for line in rank.output.splitlines() if line != "now"] == wanted
     # The service writes into the log what is reported; nothing stands there twice.

@@ -207,13 +207,6 @@ def check_again():
     check_async()
 
 
-def check_by_name():
-    begin_again("trainshed", "c")
-    assert dist.get_backend() == "trainshed"
-    check_async()
-    check_others()
-
-
 def check_all_lost():
     """The last reducer goes in the middle of a sum."""
     tensors = inputs(count=100 * LARGE, seed=6)

@@ -6,14 +6,11 @@ reductions and element types, sparse or strided tensors, small ones.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Callable, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
-from trainshed_reduction import process
-from trainshed_reduction import settings as settings_module
 from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.session import Sessions
 from trainshed_reduction.pytorch.tensors import is_served, reduction_of
@@ -131,16 +128,6 @@ for _name in _NATIVE:
         setattr(ReducingGroup, _name, _natively(_name))
 for _name in _TOLD:
     setattr(ReducingGroup, _name, _by_both(_name))
-
-
-def configured() -> Optional[Settings]:
-    """Return the settings for a program that asks for reducers itself. Where it has none, report that and
-    return None: it runs anywhere. Raises settings.Unusable, OSError."""
-    settings = settings_module.from_environ(os.environ)
-    if settings is None:
-        text = "native all-reduce is used: {} is not set".format(settings_module.REDUCERS)
-        process.tell("native", text)
-    return settings
 
 
 def _call(

@@ -16,46 +16,8 @@ import torch.distributed as dist
 from trainshed_reduction import process
 from trainshed_reduction import settings as settings_module
 from trainshed_reduction.pytorch import usage
-from trainshed_reduction.pytorch.group import ReducingGroup, configured
+from trainshed_reduction.pytorch.group import ReducingGroup
 from trainshed_reduction.settings import Settings
-
-# The backend that programs can ask for by name: init_process_group("trainshed").
-#
-# Its groups use gloo for CPU tensors and NCCL for GPU tensors, and reducers as any other group does. Without
-# configured reducers they are native, and a line says so: the same program runs anywhere.
-
-NAME = "trainshed"
-
-
-def register() -> None:
-    """Register the backend, once, in PyTorch's public way for foreign backends."""
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
-
-
-def _make(parameters: Any, options: Any) -> ReducingGroup:
-    """`given`: store, group_rank, group_size, timeout, group_id, global_ranks_in_group."""
-    rank, size = parameters.group_rank, parameters.group_size
-    group = ReducingGroup(parameters.store, rank, size)
-    kinds = dist.ProcessGroup.BackendType
-    group._set_default_backend(kinds.GLOO)
-    store = dist.PrefixStore("gloo", parameters.store)
-    gloo = dist.ProcessGroupGloo(store, rank, size, parameters.timeout)
-    group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
-    if torch.cuda.is_available() and dist.is_nccl_available():
-        own = options if options is not None else dist.ProcessGroupNCCL.Options()
-        own._timeout = parameters.timeout
-        store = dist.PrefixStore("nccl", parameters.store)
-        nccl = dist.ProcessGroupNCCL(store, rank, size, own)
-        group._set_default_backend(kinds.NCCL)
-        group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
-    settings = configured()
-    if settings is not None and size > 1:
-        group.begin(
-            settings, str(parameters.group_id), is_world=not parameters.global_ranks_in_group
-        )
-    return group
-
 
 _MAKER = "_new_process_group_helper"
 _PARAMETERS = (
@@ -111,10 +73,8 @@ def _replacement(c10d: Any, native: Any, settings: Settings) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs).arguments
         backend, size = str(call["backend"]).lower(), call["group_size"]
-        if backend == "trainshed":
-            register()
         served = size > 1 and _is_served(c10d, backend)
-        usage.record.made(backend, size, served or backend == "trainshed")
+        usage.record.made(backend, size, served)
         if not served:
             return native(*args, **kwargs)
         before = c10d.ProcessGroup
