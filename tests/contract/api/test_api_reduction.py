@@ -67,17 +67,6 @@ async def parts(house: House, query: str = "") -> dict[str, Any]:
     return {each["id"]: each.get("reduction") for each in answer["replicas"]}
 
 
-async def test_before_anything_is_reported(house: House) -> None:
-    nothing: dict[str, Any] = {
-        "incarnation": 0,
-        "sampleTime": "",
-        "over": False,
-        "metrics": {},
-        "notes": [],
-    }
-    assert list((await parts(house)).values()) == [nothing] * 4
-
-
 async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
     """spec/reduction#reports: bytes, chunks in flight, waits by rank, resets."""
     before = {"received_bytes": 1000, "sent_bytes": 900, "chunks_in_flight": 3}
@@ -110,14 +99,6 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
     assert [each["text"] for each in found["workerpool2-0"]["notes"]] == ["rank 1 is late"]
     assert found["workerpool1-0"]["notes"] == []
     assert (await parts(house, "?attempt=1"))["workerpool0-0"]["notes"] == [said]
-
-
-async def test_the_timeline_is_as_without_notes(house: House) -> None:
-    """A note is no life of a replica: it neither ends nor judges it."""
-    before = (await house.call("GET", f"{JOB}/timeline")).json["attempts"]
-    note = ReplicaNoted(1, PRIMARY, 1, 1, START, "mode", "WARNING", "idle")
-    await house.happen(NAME, note)
-    assert (await house.call("GET", f"{JOB}/timeline")).json["attempts"] == before
 
 
 async def is_secured(house: House, body: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
-from tests.unit.specs_requests import container, custom_job, package, pool
+from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls.services import ApiSettings
 from trainshed.api.rest import ApiApplication
 from trainshed.core.lifecycle.actors import Actor
@@ -143,12 +143,6 @@ async def test_places_that_are_none(house: House) -> None:
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 
 
-async def test_v1beta1_is_the_same(house: House) -> None:
-    name = await created(house)
-    answer = await house.call("GET", f"/v1beta1/{name}")
-    assert answer.json["name"] == name
-
-
 async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -> None:
     """spec/clients#numbers; facts/resources#vertex."""
     name = await created(house)
@@ -249,11 +243,6 @@ async def test_delete_answers_a_finished_operation_that_can_be_read_again(house:
     assert not (house.log_root / "1000").exists()
 
 
-async def test_only_operations_are_served_below_ui(house: House) -> None:
-    name = await created(house)
-    assert (await house.call("GET", f"/ui/{name}")).status == 404
-
-
 async def test_lists_filter_page_and_mask(house: House) -> None:
     names = [await created(house, f"run_{n}", labels={"n": str(n % 2)}) for n in range(5)]
     await finish(house, names[2])
@@ -330,28 +319,6 @@ async def test_a_token_of_another_filter_is_refused(house: House) -> None:
     other = await house.call("GET", f"{JOBS}?pageSize=1&pageToken={token}")
     assert other.status == 400
     assert other.error["details"][0]["fieldViolations"][0]["field"] == "page_token"
-
-
-async def test_projects_and_locations_keep_jobs_apart(house: House) -> None:
-    await created(house)
-    for other in ("projects/p2/locations/us-central1", "projects/p1/locations/europe-west4"):
-        assert (await house.call("GET", f"/v1/{other}/customJobs")).json == {}
-        assert (await house.call("GET", f"/v1/{other}/customJobs/1000")).status == 404
-
-
-async def test_warnings_and_notices_stand_on_the_timeline(house: House) -> None:
-    """spec/submit#warnings."""
-    name = await created(house)
-    ignored = await house.call("POST", JOBS, custom_job(container(), enableDashboardAccess=True))
-    assert ignored.status == 200, ignored.body
-    stories = [
-        await house.store.reader.timeline(house.woken[index]) for index in range(len(house.woken))
-    ]
-    assert [entry.kind for entry in stories[0]] == ["created"]
-    assert stories[0][0].message.startswith(
-        f"{name} was created by owner@trainshed.local: 1 replica."
-    )
-    assert "warning" in [entry.kind for entry in stories[1]]
 
 
 async def test_locations(house: House) -> None:

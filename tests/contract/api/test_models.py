@@ -220,11 +220,6 @@ async def test_deletes_are_finished_operations(house: House) -> None:
     assert (await shown(house, "m1"))["versionId"] == "1"
 
 
-async def test_what_models_are_not_there_for_says_so(house: House) -> None:
-    answer = await house.call("POST", f"{MODELS}/m1:updateExplanationDataset", {})
-    assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED")
-
-
 async def copied(house: House, target: str = MODELS, **request: Any) -> Any:
     return await house.call("POST", f"{target}:copy", request)
 

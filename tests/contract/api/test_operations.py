@@ -87,18 +87,6 @@ async def test_a_suggestion_that_runs_and_one_that_is_done(house: House, prefix:
     assert {trial["clientId"] for trial in response["trials"]} == {"c1"}
 
 
-async def test_a_check_of_early_stopping_says_whether_to_stop(house: House) -> None:
-    """spec/clients#surface: the name lies below the trial."""
-    await begun(house, CHECK)
-    metadata = (await shown(house, CHECK.name))["metadata"]
-    assert (metadata["study"], metadata["trial"]) == (str(STUDY), STUDY.trial(1))
-    done = replace(CHECK, state=OperationState.SUCCEEDED, should_stop=True)
-    await house.store.studies.finish_operation(done)
-    response = (await shown(house, CHECK.name))["response"]
-    assert response["@type"].endswith("v1.CheckTrialEarlyStoppingStateResponse")
-    assert response["shouldStop"] is True
-
-
 async def test_a_failed_operation_has_an_error_and_no_response(house: House) -> None:
     await begun(house, ASKED)
     failed = replace(ASKED, state=OperationState.FAILED, error=JobError(13, "It broke."))

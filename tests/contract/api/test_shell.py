@@ -195,12 +195,6 @@ async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
     assert await links(house, name) == {}
 
 
-async def test_without_being_asked_for_there_are_no_links(house: Shelled) -> None:
-    name = await running(house, web_access=False)
-    assert await links(house, name) == {}
-    assert await described_links(house) == {}
-
-
 async def test_the_description_has_the_same_links(house: Shelled) -> None:
     """spec/operations#shells; programs, which may read the description too, are shown none."""
     name = await running(house)

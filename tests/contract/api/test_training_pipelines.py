@@ -21,11 +21,9 @@ from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import OWNER, ROLES
 from trainshed.api.calls.call import Call
 from trainshed.api.registry import handlers
-from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, JobUid, ModelName
-from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.tuning.records import TuningJob
 from trainshed.wire import json as wire_json
 
@@ -161,21 +159,6 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
     assert shown["modelToUpload"] == MODEL | {"name": str(model), "versionId": "2"}
 
 
-async def test_a_failed_pipeline_carries_its_error(house: House) -> None:
-    view = await created(house)
-    await house.become(
-        view["name"],
-        state=PipelineState.FAILED,
-        ended=START,
-        error=JobError(3, "It broke."),
-    )
-    shown = (await house.call("GET", f"/v1/{view['name']}")).json
-    assert (shown["state"], shown["error"]) == (
-        "PIPELINE_STATE_FAILED",
-        {"code": 3, "message": "It broke."},
-    )
-
-
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
     """spec/submit#refusals: of the pipeline, of its inputs (unknown fields and wrong types included), and of
     what is not there."""
@@ -272,32 +255,3 @@ async def test_cancel_and_delete(house: House) -> None:
     assert (await house.call("DELETE", f"/v1/{name}")).json["done"] is True
     assert (await house.call("GET", f"/v1/{name}")).status == 404
     assert (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).status == 200
-
-
-async def test_a_model_of_a_pipeline_can_be_read(house: House) -> None:
-    """What the SDK does at the end of run(): get the model by name and version."""
-    view = await created(house, modelToUpload=MODEL)
-    name = ModelName("p1", "us-central1", "m")
-    version = ModelVersion(
-        name=name,
-        version=1,
-        display_name="model",
-        public_json=json.dumps(MODEL),
-        artifact_uri="gs://bucket/out/model",
-        created=START,
-        updated=START,
-        aliases=("default",),
-        pipeline=view["name"],
-    )
-    await house.become(
-        view["name"],
-        {"model": version},
-        state=PipelineState.SUCCEEDED,
-        ended=START,
-        model=f"{name}@1",
-    )
-    shown = (await house.call("GET", f"/v1/{name}%401")).json
-    assert (shown["name"], shown["versionId"]) == (str(name), "1")
-    assert shown["trainingPipeline"] == view["name"]
-    assert shown["artifactUri"] == "gs://bucket/out/model"
-    assert shown["modelSourceInfo"] == {"sourceType": "CUSTOM"}

@@ -158,9 +158,3 @@ async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
     ):
         answer = await house.call("POST", JOBS, tuning_job(labels=labels))
         assert list(violations(answer)) == [f"labels.{next(iter(labels))}"]
-
-
-async def test_the_story_begins_with_who_wants_how_many_trials(house: House) -> None:
-    name = await created(house)
-    (entry,) = await house.store.reader.timeline(JobUid(int(name.rpartition("/")[2])))
-    assert "owner@trainshed.local: up to 12 trials, 4 at a time." in entry.message

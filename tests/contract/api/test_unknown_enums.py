@@ -7,7 +7,6 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job, pool
-from tests.unit.test_specs_pipeline import inputs, pipeline
 
 pytestmark = pytest.mark.anyio
 ML_JOBS = "/v1/projects/p1/jobs"
@@ -79,11 +78,3 @@ async def test_what_is_wrong_whatever_the_value_is_told_beside_it(house: House) 
         "job_spec.network",
     ]
     assert "STANDARD, SPOT, FLEX_START." in told["custom_job.job_spec.scheduling.strategy"]
-
-
-async def test_within_the_inputs_of_a_pipeline(house: House) -> None:
-    given = inputs() | {"workerPoolSpecs": [gpu_pool("NVIDIA_TESLA_T5")]}
-    told = await faults(house, f"{LOCATION}/trainingPipelines", pipeline(trainingTaskInputs=given))
-    (field,) = told
-    assert field.endswith("machine_spec.accelerator_type")
-    assert "did you mean NVIDIA_TESLA_T4?" in told[field]

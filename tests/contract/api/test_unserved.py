@@ -14,7 +14,7 @@ from tests.contract.api.test_grpc import grpc
 from trainshed.api import service_accounts
 from trainshed.api.registry import handlers
 from trainshed.wire import json as wire_json
-from trainshed.wire import known_methods, pool, routes
+from trainshed.wire import pool, routes
 
 pytestmark = pytest.mark.anyio
 
@@ -57,12 +57,6 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
     assert asked > 700
 
 
-async def test_what_no_api_has_is_not_found(house: House) -> None:
-    for path in (f"{LOCATION}/gardens", "/v1/nonsense", "/v7/projects/p1/datasets", "/elsewhere"):
-        answer = await house.call("GET", path)
-        assert (answer.status, answer.error["status"]) == (404, "NOT_FOUND"), path
-
-
 @pytest.mark.parametrize(
     ("verb", "path", "words"),
     [
@@ -90,11 +84,6 @@ async def test_what_to_do_instead(house: House, verb: str, path: str, words: str
     assert words in answer.error["message"]
 
 
-async def test_who_says_nothing_of_himself_is_asked_first(house: House) -> None:
-    answer = await house.call("POST", f"{LOCATION}/datasets", {}, token=None)
-    assert (answer.status, answer.error["status"]) == (401, "UNAUTHENTICATED")
-
-
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> None:
     method = f"/{STORES.replace('.v1.', f'.{version}.')}/CreateFeaturestore"
@@ -108,15 +97,3 @@ async def test_the_same_words_over_grpc(grpc_house: GrpcHouse, version: str) -> 
     assert status.message.startswith(
         f"{STORES}.CreateFeaturestore is not served here. Put the data"
     )
-
-
-def test_methods_of_the_beta_alone_and_of_grpc_alone_are_known() -> None:
-    beta = "google.cloud.aiplatform.v1beta1.ExtensionRegistryService.ImportExtension"
-    found = known_methods.by_name(beta)
-    assert found is not None
-    assert found.path == "/v1beta1/projects/*/locations/*/extensions:import"
-    streamed = known_methods.by_name(
-        "google.cloud.aiplatform.v1.PredictionService.StreamingPredict"
-    )
-    assert streamed is not None
-    assert streamed.path.startswith("/v1/projects/*/locations/*/endpoints/*:")

@@ -128,40 +128,9 @@ def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> 
     assert "Outcome  started over, 2 steps lost" in text.stdout
 
 
-def test_without_waiting_it_says_where_to_look(run: Run, service: FakeService) -> None:
-    running(service)
-    text = run(drill.command, "7", "--kind", "segv", "--after", "30s", "--no-wait")
-    assert text.exit_code == 0
-    assert text.stdout.endswith("trainshed jobs resume-report 7\n")
-    (sent,) = service.bodies("POST", f"{JOB}:drill")
-    assert json.loads(sent) == {"kind": "segv", "after": "30s"}
-
-
-def test_the_report_of_a_job(run: Run, service: FakeService) -> None:
-    running(service)
-    service.on("GET", REPORT, report(WAITING, reported("started_over"), result="FAIL"))
-    text = run(drill.report, "7", "--step-pattern", "at (.*)")
-    assert text.exit_code == 1
-    assert "Outcome  it has not fired yet\n" in text.stdout
-    assert text.stdout.endswith("\nReport  FAIL\n")
-    assert service.sent[-1].query == {"stepPattern": "at (.*)"}
-    record = run(drill.report, "7", "--format", "json")
-    assert json.loads(record.stdout)["result"] == "FAIL"
-    assert record.exit_code == 1
-
-
 def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
     prepare(service)
     over = job(state="SUCCEEDED", replicas=[replica("workerpool0-0", "EXITED", exit=exited())])
     service.on("GET", JOB, over)
     service.on("POST", f"{JOB}:drill", DRILL)
     service.on("GET", REPORT, report(*drills, result=result))
-
-
-def test_the_demo_shows_that_its_job_resumes(trainshed: Invoke, service: FakeService) -> None:
-    demo(service, reported(), result="PASS")
-    text = trainshed("demo", "--drill")
-    assert text.exit_code == 0, text.output
-    (sent,) = service.bodies("POST", f"{JOB}:drill")
-    assert json.loads(sent)["kind"] == "kill"
-    assert "Report  PASS\n" in text.stdout

@@ -99,13 +99,6 @@ def test_describe_shows_error_and_replicas(trainshed: Invoke, service: FakeServi
     assert rows[1].split() == ["workerpool1-0", "WAITING", "–", "–", "node-0"]
 
 
-def test_a_full_name_is_one_segment_of_the_path(trainshed: Invoke, service: FakeService) -> None:
-    name = "projects/p/locations/us-central1/customJobs/7"
-    service.on("GET", f"{JOBS}/{name}", job())
-    result = trainshed("jobs", "describe", name, "--format", "json")
-    assert json.loads(result.stdout)["uid"] == "7"
-
-
 def test_the_beginning_of_an_id_is_enough(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", JOBS, listed(job("1234"), job("1299"), job("5678")))
     service.on("GET", f"{JOBS}/5678", job("5678"))
@@ -139,15 +132,6 @@ def test_logs_are_coloured_on_a_terminal(trainshed: Invoke, service: FakeService
     assert "\x1b[36mworkerpool0-0" in trainshed("jobs", "logs", "7", color=True).stdout
     plain = trainshed("jobs", "logs", "7", color=True, env={"NO_COLOR": "1"}).stdout
     assert plain == "workerpool0-0  oh\n"
-
-
-def test_following_ends_with_the_job(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", job(), job(state="FAILED"))
-    service.on("GET", f"{JOBS}/7/logs", Stream([line("workerpool0-0", "one")]))
-    result = trainshed("jobs", "logs", "-f", "7", "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["message"] == "one"
-    assert service.sent[1].query == {"follow": "true"}
 
 
 def test_a_stream_that_breaks_off_is_an_error(trainshed: Invoke, service: FakeService) -> None:

@@ -26,11 +26,3 @@ def test_the_service_at_a_glance(trainshed: Invoke, service: FakeService, tmp_pa
     assert facts["Up"].startswith("1m 00s, since")
     assert facts["Data"] == str(tmp_path)
     assert json.loads(trainshed("status", "--format", "json").stdout)["url"] == service.address
-
-
-def test_no_service_is_an_error_that_says_how_to_start_one(
-    trainshed: Invoke, tmp_path: Path
-) -> None:
-    result = trainshed("status")
-    assert result.exit_code == 1
-    assert f"trainshed up --data {tmp_path}" in result.stderr

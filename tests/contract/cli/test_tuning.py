@@ -76,13 +76,6 @@ def serve_search(service: FakeService, *views: dict[str, Any]) -> None:
 OVER = search(trial(1, 0.5), trial(2, 0.75), state="SUCCEEDED")
 
 
-def test_a_list_of_the_trials_jobs(trainshed: Invoke, service: FakeService) -> None:
-    service.on("GET", f"{JOBS}/7", search())
-    service.on("GET", JOBS, {"jobs": [job("71")], "nextPageToken": ""})
-    assert "71" in trainshed("jobs", "list", "--parent", "7").stdout
-    assert service.sent[-1].query == {"parent": NAME, "limit": "21", "glance": "true"}
-
-
 def test_describe_begins_with_the_best(trainshed: Invoke, service: FakeService) -> None:
     service.on("GET", f"{JOBS}/7", search(trial(1, 0.5), trial(2, 0.75), trial(3)))
     lines = trainshed("jobs", "describe", "7").stdout.splitlines()
@@ -116,18 +109,6 @@ def test_watch_tells_trials_as_lines_and_ends_with_the_best(
     ]
     # The lines of many trials are not asked for.
     assert not [request for request in service.sent if request.path.endswith("/logs")]
-
-
-def test_watch_as_json_of_a_job_with_replicas(trainshed: Invoke, service: FakeService) -> None:
-    over = job(state="SUCCEEDED")
-    service.on("GET", f"{JOBS}/7", over)
-    service.on("GET", f"{JOBS}/7/watch", Stream([job(), over]))
-    result = trainshed("jobs", "watch", "7", "--format", "json")
-    assert result.exit_code == 0
-    assert [json.loads(text)["state"] for text in result.stdout.splitlines()] == [
-        "RUNNING",
-        "SUCCEEDED",
-    ]
 
 
 def test_a_pipeline_tells_of_its_trials_and_its_model(

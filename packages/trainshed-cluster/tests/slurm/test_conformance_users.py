@@ -24,17 +24,14 @@ IDENTITIES: dict[str, tuple[int, dict[str, Any]]] = {
     "users of projects": (0, {"users": {"*": "lab-ada"}}),
 }
 """As whom the engine's process runs, and what is set besides."""
-IN_SHORT = {
-    "an ordinary user": ("gang_starts", "one_replica_is_stopped", "killed_at_any_step_of_a_stop"),
-    "users of projects": ("restarted_in_place", "outlive_the_service", "too_much_memory"),
-}
-"""What is other for who is not root: how steps are begun, told apart and ended. All of it is a soak."""
+IN_SHORT = ("restarted_in_place", "outlive_the_service", "too_much_memory")
+"""What is other for who is not root: how steps are begun, told apart and ended. All of it is a soak; of an
+ordinary user's service: test_ordinary_user.py."""
 
 
-@pytest.mark.parametrize("identity", IDENTITIES)
-def test_the_suite_in_short(slurm_lab: SlurmLab, identity: str) -> None:
+def test_the_suite_in_short(slurm_lab: SlurmLab) -> None:
     """spec/program#isolation: root or not."""
-    conforms(slurm_lab, identity, "-k", " or ".join(IN_SHORT[identity]))
+    conforms(slurm_lab, "users of projects", "-k", " or ".join(IN_SHORT))
 
 
 @pytest.mark.soak

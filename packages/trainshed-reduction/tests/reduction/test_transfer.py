@@ -80,52 +80,6 @@ def of(events: list[Event], kind: type) -> list[object]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_a_chunk_goes_out_and_its_result_comes_into_its_place(
-    make: Make, reducers: Reducers
-) -> None:
-    """spec/reduction#reducers: a worker sends each piece to a reducer and gets the sum back."""
-    transfer, reducer = make(1, PLENTY), reducers()
-    attach(transfer, 0, reducer)
-    data = bytearray(b"mine" * 25)
-    transfer.push(0, chunk(7, 3, data))
-    run_until(transfer, [reducer], lambda _: reducer.arrived)
-    assert reducer.arrived[0].header == header(Kind.DATA, 7, 3, 100)
-    assert reducer.arrived[0].payload == b"mine" * 25
-    assert transfer.unsent() == 0
-    reducer.own.send(result(7, 3, b"sums" * 25, acknowledged=1))
-    events = run_until(transfer, [reducer], len)
-    assert events == [Result(0, 0)]
-    assert data == b"sums" * 25
-    assert transfer.acknowledged == [1]
-
-
-@pytest.mark.parametrize("piece", [1, 47, 48, 49, 147, 148, 149, 400])
-def test_partial_reads(make: Make, reducers: Reducers, piece: int) -> None:
-    """spec/reduction#exactness: a result is in its place whole or not at all, wherever the stream is cut."""
-    transfer, reducer = make(1, PLENTY), reducers()
-    attach(transfer, 0, reducer)
-    data = [bytearray(b"mine" * 25) for _ in range(3)]
-    for index, payload in enumerate(data):
-        transfer.push(0, chunk(0, index, payload))
-    run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
-    sums = [b"%dsum" % index * 25 for index in range(3)]
-    stream, expected = b"", list[Event]()
-    for index, payload in enumerate(sums):
-        text = b"waiting" * index
-        stream += message(Kind.STATUS, text) + result(0, index, payload)
-        expected.append(Message(0, wire.Header(Kind.STATUS, nbytes=len(text)), text))
-        expected.append(Result(0, index))
-    events = list[Event]()
-    for start in range(0, len(stream), piece):
-        reducer.own.send(stream[start : start + piece])
-        events += transfer.run(0)
-        here = len(of(events, Result))
-        assert data == sums[:here] + [b"mine" * 25] * (3 - here)
-    events += run_until(transfer, [], lambda more: len(events + more) == len(expected))
-    assert events == expected
-    assert data == sums
-
-
 def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
     """spec/reduction#flow-control: no more than the credit is under way, so that shaped links are filled and
     no more."""
@@ -144,19 +98,6 @@ def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
         answered[lane] += 1
         settle(transfer, both)
         assert sum(len(each.arrived) for each in both) == total
-
-
-def test_a_lane_with_nothing_under_way_needs_no_credit(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#flow-control: ranks whose credit is used up on different lanes do not wait for each
-    other."""
-    all_three = [reducers(), reducers(), reducers()]
-    transfer = make(3, 1)
-    for lane, reducer in enumerate(all_three):
-        attach(transfer, lane, reducer)
-        for index in range(2):
-            transfer.push(lane, chunk(0, 3 * index + lane, bytearray(1000), row=index))
-    settle(transfer, all_three)
-    assert [len(each.arrived) for each in all_three] == [1, 1, 1]
 
 
 def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:
@@ -266,52 +207,6 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     assert run_until(transfer, [again], len) == [Result(1, 1)]
 
 
-def test_a_result_that_comes_in_parts_is_taken_whole(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#losses: over TCP, where the system may tell of a result when all of it is there; until
-    then the tensor is the rank's own input, and the end of the connection is noticed at once."""
-    transfer, reducer = make(1, PLENTY), reducers(tcp=True)
-    attach(transfer, 0, reducer)
-    data = [bytearray(b"mine" * 20_000) for _ in range(3)]
-    for index, each in enumerate(data):
-        transfer.push(0, chunk(0, index, each))
-    run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
-    first, second = (result(0, index, b"sums" * 20_000) for index in range(2))
-    reducer.own.setblocking(True)
-    reducer.own.sendall(first[:50_000])
-    for _ in range(3):
-        assert transfer.run(0.03) == []
-        assert data[0] == b"mine" * 20_000
-    reducer.own.sendall(first[50_000:])
-    assert run_until(transfer, [], len) == [Result(0, 0)]
-    assert data[0] == b"sums" * 20_000
-    reducer.own.sendall(second[:50_000])
-    reducer.own.close()
-    begun = time.monotonic()
-    assert run_until(transfer, [], len) == [Lost(0, "the connection was closed by the other side")]
-    assert time.monotonic() - begun < PATIENCE / 2
-    assert data[1] == b"mine" * 20_000
-
-
-def test_detached_lanes_are_left_alone(make: Make, reducers: Reducers) -> None:
-    """spec/reduction#flow-control: what a lane had under way gives its credit back to the others."""
-    gone, stays = reducers(), reducers()
-    transfer = make(2, 1000)
-    for lane, reducer in enumerate((gone, stays)):
-        attach(transfer, lane, reducer)
-        for index in range(2):
-            transfer.push(lane, chunk(0, 2 * index + lane, bytearray(500), row=index))
-    settle(transfer, [gone, stays])
-    assert (len(gone.arrived), len(stays.arrived)) == (1, 1)
-    transfer.detach(0)
-    transfer.detach(0)
-    gone.own.send(result(0, 0, bytes(500)))
-    assert settle(transfer, [gone, stays]) == []
-    assert (len(gone.arrived), len(stays.arrived)) == (1, 2)
-    # The socket is its owner's.
-    assert gone.worker.fileno() >= 0
-    assert gone.worker.send(b"mine") == 4
-
-
 def test_the_reason_comes_before_the_end(make: Make, reducers: Reducers) -> None:
     """spec/reduction#reports: what a reducer says of a rank is heard, even by one that was still sending."""
     transfer, reducer = make(1, PLENTY), reducers(4096)
@@ -385,31 +280,6 @@ def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: R
     assert causes[0] == wire.STRANGE
     assert causes[1]
     assert mine == b"mine" * 100_000
-
-
-def test_it_can_be_woken(make: Make) -> None:
-    """spec/reduction: an operation that is issued while nothing moves is begun at once."""
-    transfer = make(1, PLENTY)
-    transfer.wake()
-    transfer.wake()
-    begun = time.monotonic()
-    assert transfer.run(PATIENCE) == []
-    waker = threading.Timer(0.05, transfer.wake)
-    waker.start()
-    assert transfer.run(PATIENCE) == []
-    assert time.monotonic() - begun < PATIENCE
-    waker.join()
-
-
-def test_what_comes_after_its_end_harms_nobody(kind_of: Make, reducers: Reducers) -> None:
-    """spec/reduction: other threads may still wake it, and whoever closes it may have lanes to detach."""
-    transfer, reducer = kind_of(1, PLENTY), reducers()
-    attach(transfer, 0, reducer)
-    transfer.push(0, chunk(0, 0, bytearray(400)))
-    transfer.close()
-    transfer.wake()
-    transfer.detach(0)
-    assert transfer.unsent() == 0
 
 
 def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: Reducers) -> None:

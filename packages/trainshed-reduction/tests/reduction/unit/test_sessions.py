@@ -12,17 +12,6 @@ from trainshed_reduction.wire import DType, Header, Kind, Reduction
 # ---- who takes part
 
 
-def test_a_group_starts_when_all_are_there() -> None:
-    """spec/reduction: at the least position that any rank has reached."""
-    desk = Desk()
-    desk.join(2, 3, received=5)
-    desk.join(0, 3, received=4)
-    assert not desk.starts
-    desk.join(1, 3, received=6)
-    assert set(desk.starts.values()) == {4}
-    assert desk.completed == [3]
-
-
 def test_a_lost_connection_begins_the_group_anew() -> None:
     """spec/reduction#losses: all come again, and who was lost is named."""
     desk = Desk()
@@ -210,15 +199,6 @@ def test_who_leaves_in_good_order_stops_nobody() -> None:
     assert desk.dismissed[members[0]] == desk.dismissed[members[2]] == text
 
 
-def test_who_leaves_early_is_named() -> None:
-    """spec/reduction: while others wait for its chunk."""
-    desk = Desk()
-    members = desk.group(3)
-    desk.send(members[0])
-    desk.bye(members[2])
-    assert desk.dismissed[members[0]] == desk.dismissed[members[1]] == "rank 2 has left the group"
-
-
 def test_when_all_have_left_the_name_is_free() -> None:
     """spec/reduction#losses: the same generation may make a group of the same name again."""
     desk = Desk()
@@ -244,19 +224,6 @@ def test_who_waits_is_told_for_whom() -> None:
     assert desk.reminders == dict.fromkeys(members[1:3], "waits 12 s for ranks 0, 3")
 
 
-def test_two_ranks_that_disagree_are_both_told_in_full() -> None:
-    """spec/reduction#reports: of two nobody can tell which one is wrong."""
-    desk = Desk()
-    members = desk.group(2)
-    desk.send(members[1], 2, ordinal=4)
-    desk.send(members[0], 1, reduction=Reduction.AVERAGE, ordinal=3)
-    text = (
-        "rank 0 has the AVERAGE of 1 elements of FLOAT32 as operation 3, rank 1 has the SUM of 2 elements "
-        "of FLOAT32 as operation 4: every rank must issue the same all-reduces in the same order"
-    )
-    assert desk.dismissed == dict.fromkeys(members, text)
-
-
 def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
     """spec/reduction#exactness: a program's operations are counted from 1; what a group tries itself out with
     has no number."""
@@ -269,14 +236,3 @@ def test_the_first_sums_of_a_group_are_nobodys_operations() -> None:
     assert list(desk.reminders) == [members[0]]
     desk.bye(members[2])
     assert desk.dismissed[members[0]] == "rank 2 has left the group"
-
-
-def test_nothing_waits_in_an_idle_group() -> None:
-    """spec/reduction#frameworks: so nobody has to look after it."""
-    desk = Desk()
-    members = desk.group(2)
-    assert not desk.sessions.is_waiting
-    desk.send(members[0])
-    assert desk.sessions.is_waiting
-    desk.send(members[1])
-    assert not desk.sessions.is_waiting
