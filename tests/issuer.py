@@ -120,7 +120,7 @@ def issuing(now: Any = time.time, port: int = 0) -> Generator[ScriptedIssuer]:
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         issuer = ScriptedIssuer(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield issuer

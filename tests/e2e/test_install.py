@@ -78,6 +78,7 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.soak  # Half a minute; before a release all soaks are run.
 def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path) -> None:
     place = installed(wheels, tmp_path / "service", "[service]")
     assert size_of(tmp_path / "service") < 350

@@ -6,7 +6,7 @@ from tests.sim.crowds import crowd, starved
 from tests.sim.universe import Universe
 from trainshed.scheduler import planning
 
-CROWDS = 5
+CROWDS = 3
 
 
 @pytest.mark.parametrize("seed", [*range(CROWDS), 26])

@@ -5,7 +5,6 @@ import json
 from functools import cache
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -19,7 +18,7 @@ _DOCUMENTED = Path(__file__).parents[1] / "runtime_contents/documented.json"
 _HIGHEST_PATCH = 99
 
 _RUNTIMES = [
-    pytest.param(sheet, release, (3, minor), id=f"{sheet.family}-{release.version}-py3.{minor}")
+    (sheet, release, (3, minor))
     for sheet in FAMILIES
     # Of the small ones nobody expects more than their name says.
     if set(FOUNDATION) <= set(sheet.requirements)
@@ -74,26 +73,17 @@ def _flat(version: Minor) -> int:
     return version[0] * 1000 + version[1]
 
 
-@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
-def test_each_module_of_the_table_is_pinned_or_left_out_with_a_reason(
-    sheet: Sheet, release: Release, python: Minor
-) -> None:
-    wanted = {each.distribution for each in MODULES if sheet.family in each.families}
-    assert wanted
-    assert not _absent(sheet, release, python, wanted)
+def test_what_each_runtime_should_hold_is_pinned_or_left_out_with_a_reason() -> None:
+    """Modules of the table, and packages that the public pages name."""
+    for sheet, release, python in _RUNTIMES:
+        modules = {module.distribution for module in MODULES if sheet.family in module.families}
+        assert modules
+        for wanted in (modules, _documented(sheet, release)):
+            assert not _absent(sheet, release, python, wanted), (sheet.family, release, python)
 
 
-@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
-def test_each_documented_package_is_pinned_or_left_out_with_a_reason(
-    sheet: Sheet, release: Release, python: Minor
-) -> None:
-    assert not _absent(sheet, release, python, _documented(sheet, release))
-
-
-@pytest.mark.parametrize(("sheet", "release", "python"), _RUNTIMES)
-def test_nothing_is_said_to_be_left_out_that_is_there(
-    sheet: Sheet, release: Release, python: Minor
-) -> None:
-    left_out = {canonicalize_name(each.name) for each in sheet.lacks(release, python)}
-    assert not left_out & _pins(sheet.lock(release), python)
-    assert all(each.reason for each in sheet.lacks(release, python))
+def test_nothing_is_said_to_be_left_out_that_is_there() -> None:
+    for sheet, release, python in _RUNTIMES:
+        left_out = {canonicalize_name(lack.name) for lack in sheet.lacks(release, python)}
+        assert not left_out & _pins(sheet.lock(release), python), (sheet.family, release, python)
+        assert all(lack.reason for lack in sheet.lacks(release, python))

@@ -80,7 +80,7 @@ def test_the_seed_matters() -> None:
     assert BANDIT.suggest(FLAT, trials, 1, 7) != BANDIT.suggest(FLAT, trials, 1, 8)
 
 
-@pytest.mark.parametrize("known", [0, 1, 12])
+@pytest.mark.parametrize("known", [0, 12])
 def test_pending_points_are_not_proposed_again(known: int) -> None:
     """spec/tuning#trials: parallel trials: eight at once lie apart from each other."""
 
@@ -137,6 +137,7 @@ def test_infeasible_points_are_left_behind() -> None:
     often(keeps, share=0.8, seeds=10)
 
 
+@pytest.mark.soak
 def test_the_best_point_is_found_at_the_border_of_what_fails() -> None:
     """spec/tuning#trials: beyond the border it would become better still, and every trial there fails."""
 

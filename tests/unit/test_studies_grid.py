@@ -39,7 +39,7 @@ def test_points_that_others_tried_are_left_out() -> None:
     assert set(found) | {everything[11], everything[3]} == set(everything)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(trees())
 def test_places_are_points_and_points_have_one_place(tree: tuple[Parameter, ...]) -> None:
     grid, spec = Grid(tree), StudySpec(tree, (LOSS,))
