@@ -20,7 +20,6 @@ from trainshed.wire.trainshed_v1 import (
     launches,
     models,
     secrets,
-    settings,
     shells,
     timeline,
     usage,
@@ -39,7 +38,6 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     models,
     secrets,
     access,
-    settings,
     shells,
     viewers,
 )

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.serve.setting_facts import ABOUT, described
 from trainshed.serve.settings import (
     Settings,
     SettingsError,
     load,
-    load_with_origins,
 )
 from trainshed.serve.up import command
 
@@ -176,52 +174,6 @@ def test_the_documented_settings_are_the_settings() -> None:
         )
         for name in Settings.__struct_fields__
     ]
-
-
-def test_every_setting_is_told_with_who_has_set_it_and_without_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`GET /trainshed/v1/settings`."""
-    config = tmp_path / "c.toml"
-    config.write_text(
-        """
-        grace = 5
-        port = 1
-        web_url = "http://me:secret-1@here.example:4318/console?key=secret-2"
-        retention_jobs = "90d"
-        [[notify]]
-        name = "team"
-        webhook = "https://chat.example/hooks/secret-3"
-        secret_env = "HOOK_SECRET"
-        [engines.mine]
-        api_token = "secret-4"
-        clusters = [{ name = "a", password = "secret-5", url = "https://a.example/x" }]
-        """
-    )
-    monkeypatch.setenv("HOOK_SECRET", "secret-6" * 4)
-    monkeypatch.setenv("TRAINSHED_NODES", "2")
-    monkeypatch.setenv("TRAINSHED_PORT", "2")
-    settings, origins = load_with_origins(config, {"port": 3})
-    rows = {row.name: row for row in described(settings, origins)}
-    assert list(rows) == [name for members in ABOUT.values() for name in members]
-    assert set(rows) == set(Settings.__struct_fields__)
-    assert all(row.about and row.group for row in rows.values())
-    places = {name: (rows[name].value, rows[name].source, rows[name].place) for name in rows}
-    assert places["port"] == ("3", "option", "--port")
-    assert places["nodes"] == ("2", "environment", "TRAINSHED_NODES")
-    assert places["grace"] == ("5", "file", str(config))
-    assert rows["grace"].default == "30"
-    assert places["retention_jobs"] == ("90d", "file", str(config))
-    assert places["data"] == (str(tmp_path / "data"), "environment", "TRAINSHED_DATA")
-    assert places["capacity"] == ("relaxed", "default", "")
-    assert places["exact_runtimes"] == ("false", "default", "")
-    assert "secret-" not in repr(rows)
-    assert rows["notify"].value == (
-        '[{"name": "team", "webhook": "https://chat.example/(redacted)", "secret_env": "HOOK_SECRET", '
-        '"on": ["succeeded", "failed", "cancelled", "stalled"], "jobs": "named"}]'
-    )
-    assert "https://a.example/x" in rows["engines"].value
-    assert "//(redacted)@here.example:4318/console" in rows["web_url"].value
 
 
 @pytest.mark.parametrize(

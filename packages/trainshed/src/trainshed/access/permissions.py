@@ -21,7 +21,7 @@ _VIZIER = "google.cloud.aiplatform.v1.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
 OF_THE_SERVICE: Final = (
-    *("trainshed.nodes.", "trainshed.settings.", "trainshed.tokens."),
+    *("trainshed.nodes.", "trainshed.tokens."),
     *("trainshed.secrets.rotateKey", "resourcemanager.projects.create"),
 )
 """How permissions begin that concern no project: who has them in some projects only cannot use them."""
@@ -195,7 +195,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     "trainshed.v1.Service.GetStatus": "trainshed.service.get",
     "trainshed.v1.Tokens.CreateOwn": "trainshed.tokens.createOwn",
     "trainshed.v1.Service.GetMetrics": "trainshed.nodes.list",
-    "trainshed.v1.Service.ListSettings": "trainshed.settings.list",
     "trainshed.v1.Tokens.List": "trainshed.tokens.list",
     "trainshed.v1.Tokens.Create": "trainshed.tokens.create",
     "trainshed.v1.Tokens.Revoke": "trainshed.tokens.delete",

@@ -57,7 +57,6 @@ _OF_OWNERS: Final = (
     "trainshed.quotas.set",
     "trainshed.nodes.drain",
     "trainshed.secrets.rotateKey",
-    "trainshed.settings.*",
     "iam.serviceAccounts.getAccessToken",
     "iam.serviceAccountKeys.create",
 )

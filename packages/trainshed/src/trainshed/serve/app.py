@@ -66,7 +66,6 @@ from trainshed.serve.engine_adapters import (
     link_key,
     viewer_terms,
 )
-from trainshed.serve.setting_facts import described
 from trainshed.serve.setting_types import prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
@@ -502,5 +501,4 @@ def _api_settings(bootstrap: Bootstrap) -> ApiSettings:
         notify=tuple(table.name for table in settings.notify),
         data=str(settings.data),
         pages=_address(bootstrap),
-        configured=described(settings, bootstrap.origins),
     )

@@ -5,7 +5,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, TypeVar
@@ -35,7 +35,7 @@ from trainshed.serve.bucket_tables import bucket_rules, cannot_serve
 from trainshed.serve.certificates import Certificates, CertificatesUnusable, Interception
 from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
-from trainshed.serve.settings import Origin, Settings, is_loopback, speaks_tls
+from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.signing_in import SigningIn
 from trainshed.store.port import Store, StoreInUse, StoreUnreadable, open_store
 
@@ -50,8 +50,6 @@ class Bootstrap(Struct, frozen=True):
     """What exists before the event loop does."""
 
     settings: Settings
-    #: The origins of settings that are not at their default.
-    origins: Mapping[str, Origin]
     #: The listening socket of REST.
     listener: socket.socket
     #: The Unix sockets on which replicas call the APIs.
@@ -91,14 +89,13 @@ class Bootstrap(Struct, frozen=True):
 @contextlib.contextmanager
 def assembled(
     settings: Settings,
-    origins: Mapping[str, Origin],
     meanwhile: Callable[[], object],
 ) -> Generator[Bootstrap]:
     """Yield what a `Service` is made of; close it at the end. Raises StartFailed. `meanwhile`: called in this
     thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
         aside = ThreadPoolExecutor(1, "bootstrap")
-        opened = aside.submit(_open_in_order, settings, origins, cleanup)
+        opened = aside.submit(_open_in_order, settings, cleanup)
         aside.shutdown(wait=False)
         try:
             meanwhile()
@@ -111,7 +108,6 @@ def assembled(
 
 def _open_in_order(
     settings: Settings,
-    origins: Mapping[str, Origin],
     cleanup: contextlib.ExitStack,
 ) -> Bootstrap:
     """Open everything, beginning with the store: its lock decides whether the data directory is ours. Raises
@@ -161,7 +157,6 @@ def _open_in_order(
     storage_port, storage_tls_port = listeners.ports()
     return Bootstrap(
         settings=settings,
-        origins=origins,
         listener=listener,
         programs=programs,
         grpc=GrpcPorts(grpc_sockets["--grpc-port"], grpc_sockets["--grpc-tls-port"], certified),

@@ -200,41 +200,19 @@ LOCAL_ENGINE = (
 """Settings of the local engine."""
 
 
-class Origin(Struct, frozen=True):
-    """Where the value of a setting comes from."""
-
-    #: "file", "environment" or "option".
-    kind: str
-    #: The path of the file, the name of the variable, the option.
-    place: str
-
-
 def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
     """Return the settings in force. `overrides` are the command line's; None there means "not given".
 
     Raises SettingsError for unknown keys and values of the wrong type, naming all of them, and for settings
     that do not fit together.
     """
-    return load_with_origins(config, overrides)[0]
-
-
-def load_with_origins(
-    config: Path | None, overrides: dict[str, Any]
-) -> tuple[Settings, dict[str, Origin]]:
-    """Return the same, and the origins of those settings that are not at their default."""
     known = Settings.__annotations__
     wrong: list[str] = []
     values: dict[str, tuple[Any, str]] = {}
-    origins: dict[str, Origin] = {
-        name: Origin("environment", variable)
-        for name, variable in (("data", "TRAINSHED_DATA"), ("cache", "TRAINSHED_CACHE"))
-        if os.environ.get(variable)
-    }
     if config is not None:
         document = _read(config)
         wrong += _engine_tables(config, document.get("engines", {}))
         values.update({key: (value, f"{config}: {key}") for key, value in document.items()})
-        origins.update({key: Origin("file", str(config.absolute())) for key in document})
         wrong += [
             f"{config}: unknown setting {key!r}.{near(key, known) or ' docs/settings.md lists all.'}"
             for key in document
@@ -254,12 +232,9 @@ def load_with_origins(
         variable = f"TRAINSHED_{name.upper()}"
         if (text := os.environ.get(variable)) is not None:
             values[name] = (text, variable)
-            origins[name] = Origin("environment", variable)
     for name, value in overrides.items():
         if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            values[name] = (value, option)
-            origins[name] = Origin("option", option)
+            values[name] = (value, f"--{name.replace('_', '-')}")
     converted: dict[str, Any] = {}
     for name, (value, source) in values.items():
         if name in known:
@@ -273,14 +248,13 @@ def load_with_origins(
     settings = replace(Settings(data=default_data(), cache=default_cache()), **converted)
     if cause := exposed(settings) or _unheeded(settings) or _no_mail(settings):
         raise SettingsError(cause)
-    settings = replace(
+    return replace(
         settings,
         data=settings.data.absolute(),
         cache=settings.cache.absolute(),
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
     )
-    return settings, origins
 
 
 def engine_settings(settings: Settings) -> dict[str, Any]:

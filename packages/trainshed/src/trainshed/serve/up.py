@@ -19,13 +19,13 @@ import click
 
 from trainshed.cli.text.colours import plain
 from trainshed.core.units import Nanos
-from trainshed.serve.settings import SettingsError, is_loopback, load_with_origins, speaks_tls
+from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
     from trainshed.serve.bootstrap import Bootstrap
     from trainshed.serve.emulation import Emulation
-    from trainshed.serve.settings import Origin, Settings
+    from trainshed.serve.settings import Settings
 
 _NAMED = 10
 """Jobs taken over that the terminal shows by name."""
@@ -125,7 +125,7 @@ def command(
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
     try:
-        settings, origins = load_with_origins(config, overrides)
+        settings = load(config, overrides)
     except SettingsError as failure:
         raise click.ClickException(str(failure)) from None
     # The service's files, including jobs' variables and logs, are only for their owner; programs get their
@@ -146,7 +146,7 @@ def command(
 
     try:
         emulation = _emulation(plan, capture) if emulate else None
-        _serve(settings, origins, announce, emulation, stop_jobs=stop_jobs_on_exit)
+        _serve(settings, announce, emulation, stop_jobs=stop_jobs_on_exit)
     except Exception as failure:
         # Of any kind: a full disk shows in errors of the store, of the engine and of the file system.
         if _is_disk_full(failure):
@@ -182,7 +182,6 @@ def _start_in_the_background(settings: "Settings") -> None:
 
 def _serve(
     settings: "Settings",
-    origins: "Mapping[str, Origin]",
     announce: Callable[[dict[str, Any]], None],
     emulation: "Emulation | None",
     *,
@@ -198,7 +197,7 @@ def _serve(
     for mended in close_to_others(settings.data):
         click.echo(f"NOTE: {mended}", err=True)
 
-    with assembled(settings, origins, _load_the_rest) as bootstrap:
+    with assembled(settings, _load_the_rest) as bootstrap:
         _run(bootstrap, announce, emulation, last_sign, stop_jobs=stop_jobs)
 
 

@@ -49,7 +49,6 @@ from trainshed.store.resources import (
 from trainshed.store.studies import Studies
 from trainshed.summaries.places import LogDirectory
 from trainshed.telemetry.meters import Meters
-from trainshed.wire.trainshed_v1.settings import Setting
 
 
 class CreateWorks(Protocol):
@@ -340,8 +339,6 @@ class ApiSettings(Struct, frozen=True):
     data: str = ""
     #: Address of the pages of jobs to which errors refer; "" = they refer to the page of the public text.
     pages: str = ""
-    #: The settings, as the operator or a default has set them; without secrets.
-    configured: tuple[Setting, ...] = ()
 
 
 def no_retention() -> RetentionReport | None:

@@ -55,7 +55,6 @@ from trainshed.store.conditions import (
 from trainshed.store.port import JobQuery
 from trainshed.wire.trainshed_v1 import jobs as records
 from trainshed.wire.trainshed_v1.record import Nothing
-from trainshed.wire.trainshed_v1.settings import SettingList
 from trainshed.wire.trainshed_v1.timeline import Timeline
 
 _ALL_PROJECTS: Final = "-"
@@ -76,7 +75,7 @@ async def status(call: JsonCall) -> records.Status:
     )
     name = call.parameter("project")
     project = _project(name) if name else usual
-    is_operator = PERMISSIONS["trainshed.v1.Service.ListSettings"] in principal.rights.everywhere
+    is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
     return records.Status(
         version=own.version,
         start_time=text_micros(call.services.started),
@@ -91,12 +90,6 @@ async def status(call: JsonCall) -> records.Status:
         retention=_retention(call.services.retention()) if is_operator else UNSET,
         notifications=await _outbox(call.services) if is_operator else UNSET,
     )
-
-
-async def settings(call: JsonCall) -> SettingList:
-    """`GET /trainshed/v1/settings`: list every setting with its value, where that came from, and what it
-    means. Secrets are masked."""
-    return SettingList(settings=call.services.settings.configured)
 
 
 async def _disk(data: str) -> records.Disk | UnsetType:

@@ -106,7 +106,6 @@ class Method(Struct, frozen=True):
 
 METHODS: Final[dict[tuple[str, str], Method]] = {
     ("GET", "status"): Method("trainshed.v1.Service.GetStatus", jobs.status),
-    ("GET", "settings"): Method("trainshed.v1.Service.ListSettings", jobs.settings),
     ("GET", "whoami"): Method("trainshed.v1.Service.WhoAmI", access.who_am_i),
     ("GET", "tokens"): Method("trainshed.v1.Tokens.List", access.list_tokens),
     ("POST", "tokens"): Method(
