@@ -135,10 +135,7 @@ WRITERS = {
     "tensorflow-2.17-keras": Writer(
         _KERAS,
         "logs/validation",
-        {
-            "epoch_loss": _EPOCHS,
-            "evaluation_loss_vs_iterations": dict.fromkeys((1, 2, 3), 1.0),
-        },
+        {"epoch_loss": _EPOCHS, "evaluation_loss_vs_iterations": dict.fromkeys((1, 2, 3), 1.0)},
         ("tensorflow", "2.17"),
     ),
     "torch-scalars": Writer(

@@ -75,10 +75,7 @@ class _Making:
 
     def crashes_and_succeeds(self) -> JobPlan:
         crashes = [
-            self.life(
-                self._chance.choice((End.ABORTS, End.SEGFAULTS, End.EXITS_139)),
-                part=0.4,
-            )
+            self.life(self._chance.choice((End.ABORTS, End.SEGFAULTS, End.EXITS_139)), part=0.4)
             for _ in range(self._chance.choice((1, 1, 2, 3)))
         ]
         last = self.life(End.SUCCEEDS)

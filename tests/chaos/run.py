@@ -130,11 +130,7 @@ def _settings(options: Options) -> str:
     cpus, memory = (share * each for each in MACHINE)
     capacity = "strict" if options.strict else "relaxed"
     return SETTINGS.format(
-        replicas=REPLICAS,
-        nodes=options.nodes,
-        capacity=capacity,
-        cpus=cpus,
-        memory=memory,
+        replicas=REPLICAS, nodes=options.nodes, capacity=capacity, cpus=cpus, memory=memory
     )
 
 

@@ -115,9 +115,7 @@ def client_at(address: str) -> Any:
     from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] it ships none
 
     return storage.Client(
-        project="p",
-        credentials=AnonymousCredentials(),
-        client_options={"api_endpoint": address},
+        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": address}
     )
 
 

@@ -232,9 +232,7 @@ def test_grants_of_the_iam_policy_count(service: Service) -> None:
     write = ("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=media&name=z")
     assert ask(service, program("p"), *read)[0] == 403
     policy = {
-        "bindings": [
-            {"role": "roles/storage.objectViewer", "members": ["serviceAccount:sa@p"]},
-        ]
+        "bindings": [{"role": "roles/storage.objectViewer", "members": ["serviceAccount:sa@p"]}]
     }
     assert owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)[0] == 200
     assert ask(service, program("p"), *read) == (200, b"old")
@@ -323,9 +321,7 @@ def test_the_port_asks_who_calls(service: Service) -> None:
     assert plain(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
 
 
-def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(
-    service: Service,
-) -> None:
+def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service: Service) -> None:
     """A token, a role and their end are known from the file, from one request to the next."""
     token = known(service.tokens, "ana@test", "roles/storage.objectViewer", "p")
     service.publish()

@@ -94,9 +94,7 @@ async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
     for word in (b"cookie", b"secret", b"forwarded", b"example"):
         assert word not in asked.lower()
     assert answer == Got(
-        200,
-        {b"content-type": b"text/html", b"content-length": b"4", **dict(OURS)},
-        b"page",
+        200, {b"content-type": b"text/html", b"content-length": b"4", **dict(OURS)}, b"page"
     )
 
 

@@ -88,9 +88,7 @@ NOT_RUN = re.compile(
 )
 """Commands in blocks that are left out, by how they begin: the test starts and ends the service itself."""
 
-JOBS: dict[str, str] = {
-    r"trainshed (drill|jobs shell) JOB": "going",
-}
+JOBS: dict[str, str] = {r"trainshed (drill|jobs shell) JOB": "going"}
 """Commands that need another job than that of their block, by how they begin."""
 
 INPUTS: dict[str, str] = {

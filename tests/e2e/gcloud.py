@@ -19,8 +19,7 @@ from tests.e2e.running import PROJECT, REGION, Service
 BINARY = shutil.which("gcloud")
 
 needs_gcloud = pytest.mark.skipif(
-    BINARY is None,
-    reason="gcloud is NOT INSTALLED: nothing here was tried with the real command",
+    BINARY is None, reason="gcloud is NOT INSTALLED: nothing here was tried with the real command"
 )
 """Beside `@pytest.mark.gcloud`: skips, and says so."""
 

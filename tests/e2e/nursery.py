@@ -208,11 +208,7 @@ class Nursery:
 
 
 def _begin(
-    path: Path,
-    modules: Sequence[str],
-    python: str,
-    environ: Mapping[str, str] | None,
-    keeper: str,
+    path: Path, modules: Sequence[str], python: str, environ: Mapping[str, str] | None, keeper: str
 ) -> subprocess.Popen[bytes]:
     """`path`: where it listens. `keeper`: the process with which it ends."""
     # Not every Python that a nursery may be of knows such handles.

@@ -57,9 +57,7 @@ def test_the_demo_trains_a_model_and_says_where_it_lies(demonstrated: tuple[Path
     )
 
 
-def test_down_stops_the_service_and_what_comes_then_says_so(
-    demonstrated: tuple[Path, str],
-) -> None:
+def test_down_stops_the_service_and_what_comes_then_says_so(demonstrated: tuple[Path, str]) -> None:
     data, _ = demonstrated
     trainshed(data, "down")
     output = trainshed(data, "jobs", "list", expect=1)

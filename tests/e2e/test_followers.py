@@ -5,14 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.e2e.running import (
-    command,
-    container_job,
-    environment,
-    running,
-    start,
-    submit,
-)
+from tests.e2e.running import command, container_job, environment, running, start, submit
 from tests.ports import free_port
 
 COUNTS = """

@@ -17,14 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.processes import marked, new_mark
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    running,
-    submit,
-    trainshed,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit, trainshed
 from tests.e2e.stories import at, make_pipe, timeline, until
 from trainshed.replica.observe import disk
 

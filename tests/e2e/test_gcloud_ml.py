@@ -229,9 +229,7 @@ def test_everything_by_flags(submitted: Submitted, gcloud: Gcloud) -> None:
     assert [uri.startswith(f"gs://{BUCKET}/by_flags/packages/") for uri in uris] == [True, True]
 
 
-def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(
-    submitted: Submitted,
-) -> None:
+def test_a_custom_cluster_of_13_replicas_succeeds_with_its_master(submitted: Submitted) -> None:
     """The guide's second form runs on this machine in relaxed mode (spec/lifecycle#end); the workers never
     end."""
     streamed = submitted.by["custom"]

@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, Output, needs_gcloud
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    PROJECT,
-    REGION,
-    SKLEARN,
-    Service,
-    container_job,
-    submit,
-)
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, container_job, submit
 
 pytestmark = [pytest.mark.gcloud, needs_gcloud]
 

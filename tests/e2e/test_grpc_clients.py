@@ -11,15 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.e2e.running import (
-    PROJECT,
-    REGION,
-    SKLEARN,
-    Service,
-    environment,
-    given_by_env,
-    seen_by,
-)
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, environment, given_by_env, seen_by
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
 

@@ -57,9 +57,7 @@ def test_grpc_is_loaded_by_the_first_connection_and_not_before(started: Service)
     assert list(started.data.glob("grpc*.sock")) == []
 
 
-def test_the_authority_stays_from_start_to_start_and_nobody_else_reads_its_key(
-    data: Path,
-) -> None:
+def test_the_authority_stays_from_start_to_start_and_nobody_else_reads_its_key(data: Path) -> None:
     """Also after a kill, over the old sockets. Once its key is gone and the service has another name, nothing
     is made behind the user's back."""
     first = start(data, new_authority=True)

@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import nursery
-from tests.e2e.running import (
-    PROJECT,
-    REGION,
-    Service,
-    container_job,
-    environment,
-    running,
-    submit,
-)
+from tests.e2e.running import PROJECT, REGION, Service, container_job, environment, running, submit
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[H\x9b2J\x9d0;x\x9c\u202etxt\u2066\x1bP1$r\x1b\\\x1b[31m"
 PASSING = re.compile(

@@ -6,12 +6,7 @@ import json
 from pathlib import Path
 
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import (
-    SKLEARN,
-    Service,
-    given_by_env,
-    seen_by,
-)
+from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
 
 WRITER = (PROGRAMS / "event_writer.py").read_text()
 

@@ -2,13 +2,7 @@
 
 from pathlib import Path
 
-from tests.e2e.running import (
-    PROJECT,
-    Service,
-    container_job,
-    submit,
-    trainshed,
-)
+from tests.e2e.running import PROJECT, Service, container_job, submit, trainshed
 from tests.e2e.stories import at, make_pipe, until
 
 EPOCHS = """

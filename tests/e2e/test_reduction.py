@@ -52,11 +52,7 @@ def pool(count: int, image: str, **container: object) -> dict[str, object]:
 def reduced(end: Path, **more: object) -> dict[str, object]:
     """Three workers and two reducers; the workers go on until `end` exists."""
     command = ["python3", "-c", _SUMS, str(end)]
-    pools = [
-        pool(1, SKLEARN, command=command),
-        pool(2, SKLEARN, command=command),
-        pool(2, IMAGE),
-    ]
+    pools = [pool(1, SKLEARN, command=command), pool(2, SKLEARN, command=command), pool(2, IMAGE)]
     return {"displayName": "reduced", "jobSpec": {"workerPoolSpecs": pools}, **more}
 
 

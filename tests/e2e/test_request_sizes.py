@@ -72,13 +72,7 @@ CASES = [
         "And 19900 more faults",
         id="unknown-fields",
     ),
-    pytest.param(
-        ML_JOBS,
-        of_the_older_api,
-        "labels",
-        "at most 64",
-        id="labels-of-the-older-api",
-    ),
+    pytest.param(ML_JOBS, of_the_older_api, "labels", "at most 64", id="labels-of-the-older-api"),
 ]
 
 

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import (
-    PROJECT,
-    REGION,
-    SKLEARN,
-    Service,
-    common_place,
-    given_by_env,
-    seen_by,
-)
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, given_by_env, seen_by
 
 BUCKET = "trainshed"
 

@@ -152,10 +152,7 @@ def shown(service: Service, path: str, body: Any = None) -> bytes:
     request = urllib.request.Request(
         service.rest + path,
         data=None if body is None else json.dumps(body).encode(),
-        headers={
-            "Authorization": f"Bearer {service.token}",
-            "Content-Type": "application/json",
-        },
+        headers={"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -224,9 +221,7 @@ def test_a_job_that_shows_its_secrets_shows_nothing(guarded: Service) -> None:
     assert_nowhere(guarded, job_id)
 
 
-def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(
-    guarded: Service,
-) -> None:
+def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(guarded: Service) -> None:
     """spec/failures#messages: the public message ends with the last lines of the log."""
     job_id = submit(guarded, showing(FAIL))
     assert guarded.finish(job_id)["state"] == "FAILED"

@@ -153,10 +153,7 @@ def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: st
     with connect(door(service)) as again:
         again.send(json.dumps({"token": given["token"]}))
         assert "ticket" in json.loads(again.recv(30))["error"]
-    with (
-        pytest.raises(InvalidStatus),
-        connect(door(service), origin=Origin("http://evil.example")),
-    ):
+    with pytest.raises(InvalidStatus), connect(door(service), origin=Origin("http://evil.example")):
         pass
     story = service.call("GET", f"/trainshed/v1/jobs/{waiting}/timeline")["entries"]
     told = [entry["message"] for entry in story if entry["kind"] == "shell"]

@@ -7,14 +7,7 @@ from pathlib import Path
 
 from tests.e2e.packages import submit_endless_build
 from tests.e2e.processes import children, command_line, leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    running,
-    start,
-    submit,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, start, submit
 from tests.e2e.stories import process_of
 
 NUMBERS = """

@@ -14,14 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    start,
-    submit,
-    trainshed,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, start, submit, trainshed
 from tests.summary_writers import GOLDEN, WRITERS
 
 BUCKET = "trainshed"
@@ -115,10 +108,7 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
         path + "data/plugin/scalars/scalars_multirun",
         method="POST",
         body=form,
-        headers={
-            "Content-Type": "application/x-www-form-urlencoded",
-            "Origin": service.rest,
-        },
+        headers={"Content-Type": "application/x-www-form-urlencoded", "Origin": service.rest},
     )
     told: dict[str, Any] = json.loads(answer.body)
     assert {step: value for _, step, value in told["train"]} == pytest.approx(points)

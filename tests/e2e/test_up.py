@@ -18,22 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import running as services
-from tests.e2e.processes import (
-    children,
-    end_those_in,
-    leftovers,
-    marked,
-    new_mark,
-    wait_until_gone,
-)
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    down,
-    running,
-    submit,
-)
+from tests.e2e.processes import children, end_those_in, leftovers, marked, new_mark, wait_until_gone
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, down, running, submit
 
 # A process as users start it.
 start = partial(services.start, forked=False)
@@ -130,10 +116,7 @@ def test_what_it_says_can_be_typed_as_it_stands(announced: Service, tmp_path: Pa
     assert advice
     shell = subprocess.run(
         ["sh", "-c", f"eval {advice[1]} && echo $TRAINSHED_ENDPOINT"],
-        env={
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-        },
+        env={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=30,

@@ -238,10 +238,7 @@ class ProcessCluster:
                 node for node, pid in held["agents"].items() if lives(pid)
             )
         delays = dict(self._delays)
-        before, self._report = (
-            self._report,
-            ClusterReport(nodes, agents, looked, delays),
-        )
+        before, self._report = (self._report, ClusterReport(nodes, agents, looked, delays))
         if (before.nodes, before.agents, before.delays) != (nodes, agents, delays):
             self._changed.set()
 

@@ -106,6 +106,4 @@ def test_processes_killed_at_each_single_step(tmp_path: Path, call: str) -> None
 def test_the_suite_on_the_local_engine_as_an_ordinary_user(suite: str, which: str) -> None:
     """spec/program#isolation: root or not."""
     chosen = f"({which}) and " if which else ""
-    run_as_nobody(
-        *(f"{__file__}::{suite}", "-m", "", "-k", f"{chosen}not killed_at_any_step"),
-    )
+    run_as_nobody(*(f"{__file__}::{suite}", "-m", "", "-k", f"{chosen}not killed_at_any_step"))

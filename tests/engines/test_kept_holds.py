@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conformance.lab import Program
-from tests.engines.conformance.stage import (
-    PRIMARY,
-    SECOND_REPLICA,
-    Stage,
-    staged,
-)
+from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
 from tests.engines.remote_lab import RemoteLab
 from tests.ports import free_port
 from trainshed.core.names import JobUid

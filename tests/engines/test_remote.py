@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.conformance.lab import Lab, OnTerm, Program
-from tests.engines.conformance.stage import (
-    PRIMARY,
-    SECOND,
-    SECOND_REPLICA,
-    Stage,
-    hostname,
-    staged,
-)
+from tests.engines.conformance.stage import PRIMARY, SECOND, SECOND_REPLICA, Stage, hostname, staged
 from tests.engines.conformance.suite import FOREVER, Conformance, moved_to
 from tests.engines.remote_lab import LEASE, RemoteLab
 from tests.ports import free_port
@@ -288,8 +281,7 @@ def test_a_node_that_is_given_up_is_lost_when_its_lease_is_over(tmp_path: Path) 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 @pytest.mark.parametrize(
-    ("away", "dies"),
-    [(60.0, False), pytest.param(LEASE + 4, True, marks=pytest.mark.soak)],
+    ("away", "dies"), [(60.0, False), pytest.param(LEASE + 4, True, marks=pytest.mark.soak)]
 )
 def test_a_service_that_ends_as_it_should_may_be_away_for_longer(
     tmp_path: Path, away: float, dies: bool

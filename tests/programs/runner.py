@@ -203,10 +203,7 @@ class Runner:
         while below := self._below(name):
             name = below[0]["name"]
         (pool, *_) = self.service.call("GET", f"/v1/{name}")["jobSpec"]["workerPoolSpecs"]
-        spec: dict[str, Any] = {
-            "machineSpec": {"machineType": "n1-standard-4"},
-            "replicaCount": 1,
-        }
+        spec: dict[str, Any] = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1}
         if program.own_image:
             paths = [uri.replace("gs://", "/gcs/") for uri in models]
             image = pool["containerSpec"]["imageUri"]

@@ -68,11 +68,7 @@ def plain(seed: int, *, jobs: int | None = None) -> Scenario:
     submitted = [_submission(dice, i, span) for i in range(1, count + 1)]
     requests: list[Request] = [submit for submit, _ in submitted]
     made = Scenario(
-        seed,
-        nodes,
-        policy,
-        (),
-        {submit.job.uid: character for submit, character in submitted},
+        seed, nodes, policy, (), {submit.job.uid: character for submit, character in submitted}
     )
     for submit, _ in submitted:
         requests += _meddling(dice, submit, span)
@@ -134,9 +130,7 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
     trouble = dice.choice((0, 0, 0.02, 0.2, 0.9))
     kind = dice.choice(("crash", "exit", "killed", "oom", "start_fails"))
     character = Character(
-        runs,
-        on_term=dice.choice(tuple(OnTerm)),
-        term_takes=dice.choice((0, SECOND, 20 * SECOND)),
+        runs, on_term=dice.choice(tuple(OnTerm)), term_takes=dice.choice((0, SECOND, 20 * SECOND))
     )
     return Submit(at, job), replace(character, **{kind: trouble})
 

@@ -14,11 +14,7 @@ class Mishaps:
     after it."""
 
     def __init__(
-        self,
-        world: World,
-        dice: random.Random,
-        faults: Counter[str],
-        blocks: Callable[[int], None],
+        self, world: World, dice: random.Random, faults: Counter[str], blocks: Callable[[int], None]
     ) -> None:
         self._world = world
         self._dice = dice

@@ -17,13 +17,7 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
 from trainshed.store.port import NO_JOB, JobQuery, Reader
 
-_SIGHTINGS = (
-    "replica_started",
-    "replica_exited",
-    "running",
-    "cancel_requested",
-    "drill_ordered",
-)
+_SIGHTINGS = ("replica_started", "replica_exited", "running", "cancel_requested", "drill_ordered")
 """Entries that give the time at which something happened or was asked for, of which the controller may hear
 later."""
 _PAGE = 3

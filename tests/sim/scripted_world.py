@@ -126,11 +126,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(
-    directory: Path,
-    *,
-    warm: bool = True,
-    limit: int = 100,
-    nodes: tuple[str, ...] = ("node-0",),
+    directory: Path, *, warm: bool = True, limit: int = 100, nodes: tuple[str, ...] = ("node-0",)
 ) -> AsyncGenerator[World]:
     made = World(directory, warm=warm, limit=limit, nodes=nodes)
     await made.controller.start()

@@ -10,13 +10,7 @@ from msgspec.structs import replace
 
 from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
-from tests.sim.scenario import (
-    MINUTE,
-    Cancel,
-    CancelTrial,
-    Character,
-    Scenario,
-)
+from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
 from tests.sim.tuning_jobs import METRIC, OUTPUT, trial_spec, tuning
 from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning_job
 from tests.sim.universe import Universe

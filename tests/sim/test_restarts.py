@@ -13,19 +13,13 @@ from tests.unit.jobs import CREATED, REDUCER, job
 from trainshed.controller import steps
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.events import (
-    Event,
-)
+from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import (
-    EngineUnavailable,
-    LaunchRejected,
-    ReplicaReport,
-)
+from trainshed.engines.port import EngineUnavailable, LaunchRejected, ReplicaReport
 from trainshed.store.port import Commit
 
 

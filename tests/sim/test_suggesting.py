@@ -31,13 +31,7 @@ from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
-from trainshed.studies.port import (
-    AdvisorFailed,
-    Curve,
-    Proposals,
-    Seen,
-    StoppingVerdict,
-)
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 
 Happening = Callable[[], Coroutine[Any, Any, None]]
 

@@ -150,19 +150,9 @@ def test_memory_that_grows_is_counted_before_it_is_given() -> None:
             (Node("node-0", 16, 60 * 2**30),),
             Policy(strict=True),
             tuple(Submit(CREATED, job) for job in (hungry, other)),
-            {
-                hungry.uid: Character(60 * SECOND, oom=1.0),
-                other.uid: Character(3600 * SECOND),
-            },
+            {hungry.uid: Character(60 * SECOND, oom=1.0), other.uid: Character(3600 * SECOND)},
             house=House(
-                (
-                    {
-                        "name": "out_of_memory",
-                        "retries": 1,
-                        "memory_growth": 2.0,
-                        "memory_cap": 2.0,
-                    },
-                )
+                ({"name": "out_of_memory", "retries": 1, "memory_growth": 2.0, "memory_cap": 2.0},)
             ),
         )
     ).run()

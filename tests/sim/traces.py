@@ -35,12 +35,7 @@ from trainshed.core.lifecycle.events import (
 )
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.replica_events import (
-    Loss,
-    ReplicaExited,
-    ReplicaLost,
-    ReplicaStarted,
-)
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 
@@ -90,8 +85,7 @@ def random_job(dice: random.Random) -> Job:
     workers = dice.choice((0, 0, 1, 2, 4))
     servers = dice.choice((0, 0, 1)) if workers else 0
     scheduling = Scheduling(
-        restart_job_on_worker_restart=dice.random() < 0.2,
-        disable_retries=dice.random() < 0.15,
+        restart_job_on_worker_restart=dice.random() < 0.2, disable_retries=dice.random() < 0.15
     )
     made = job(1, workers, servers, scheduling=scheduling)
     if servers and dice.random() < 0.6:

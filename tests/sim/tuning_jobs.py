@@ -27,9 +27,7 @@ OUTPUT = "gs://b/out"
 
 
 def study_spec(
-    goal: Goal = Goal.MAXIMIZE,
-    selection: Selection = Selection.LAST,
-    limits: Limits | None = None,
+    goal: Goal = Goal.MAXIMIZE, selection: Selection = Selection.LAST, limits: Limits | None = None
 ) -> StudySpec:
     """One parameter `x` from 0 to 1, one metric."""
     return StudySpec(

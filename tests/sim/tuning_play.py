@@ -50,11 +50,7 @@ class Play:
         self.now = max(self.now, self.job.updated)
 
     def look(
-        self,
-        *,
-        cancel: CancelCause | None = None,
-        stop: tuple[int, ...] = (),
-        broken: bool = False,
+        self, *, cancel: CancelCause | None = None, stop: tuple[int, ...] = (), broken: bool = False
     ) -> "Play":
         """One transition. `stop`: trials that the study's rule wants stopped early. `broken`: the service
         cannot go on."""

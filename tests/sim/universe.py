@@ -35,11 +35,7 @@ from trainshed.core.lifecycle.transition import FailurePolicy, Step
 from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.engines.port import (
-    EngineEvent,
-    EngineUnavailable,
-    ReplicaReport,
-)
+from trainshed.engines.port import EngineEvent, EngineUnavailable, ReplicaReport
 from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE

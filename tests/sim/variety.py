@@ -102,8 +102,7 @@ def _older(dice: random.Random, job: Job) -> Job:
     """The same job by way of `ml` v1, which knows two limits of time and no other wishes."""
     name = JobName(Api.ML, job.name.project_id, "", f"job_{job.name.job_id}")
     scheduling = Scheduling(
-        timeout=job.spec.scheduling.timeout,
-        max_wait=dice.choice((None, 5 * MINUTE, 2 * HOUR)),
+        timeout=job.spec.scheduling.timeout, max_wait=dice.choice((None, 5 * MINUTE, 2 * HOUR))
     )
     return replace(job, name=name, spec=replace(job.spec, api=Api.ML, scheduling=scheduling))
 

@@ -87,10 +87,7 @@ class World:
     states alone."""
 
     def __init__(
-        self,
-        nodes: Iterable[NodeCapacity],
-        policy: Policy = STRICT,
-        quotas: Quotas | None = None,
+        self, nodes: Iterable[NodeCapacity], policy: Policy = STRICT, quotas: Quotas | None = None
     ) -> None:
         self.snapshot = Snapshot()
         self.policy = policy

@@ -63,12 +63,7 @@ def job(
         if count
     )
     spec = JobSpec(
-        api,
-        "us-central1",
-        pools,
-        scheduling or Scheduling(),
-        "{}",
-        base_output_directory=output,
+        api, "us-central1", pools, scheduling or Scheduling(), "{}", base_output_directory=output
     )
     name = JobName(api, "demo", "us-central1" if api is Api.VERTEX else "", "7")
     return Job(JobUid(7), name, "a job", spec, "{}", CREATED, CREATED)

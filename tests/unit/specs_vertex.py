@@ -4,12 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.specs_requests import (
-    FakeRuntimes,
-    Request,
-    custom_job,
-    pool,
-)
+from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 

@@ -12,13 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.access.book import AccessBook
-from trainshed.access.job_tokens import (
-    KEY_FILE,
-    LIFETIME,
-    JobClaims,
-    JobKeyUnreadable,
-    JobTokens,
-)
+from trainshed.access.job_tokens import KEY_FILE, LIFETIME, JobClaims, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unauthenticated
 

@@ -10,15 +10,7 @@ from tests.unit.jobs import job
 from trainshed.api.aiplatform_v1.views import STATES
 from trainshed.api.filters.jobs import compile_job_filter
 from trainshed.api.filters.matching import moment
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    FilterError,
-    Not,
-    Or,
-    Term,
-    parse_filter,
-)
+from trainshed.api.filters.syntax import And, Comparison, FilterError, Not, Or, Term, parse_filter
 from trainshed.api.ml_v1.views import STATES as ML_STATES
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
@@ -51,10 +43,7 @@ A, B, C = (Comparison((name,), Operator.EQUAL, "1") for name in "abc")
         ("a=(1 OR 2)", Or((A, Comparison(("a",), Operator.EQUAL, "2")))),
         ("a.b.c!=x", Comparison(("a", "b", "c"), Operator.NOT_EQUAL, "x")),
         ('labels."k.x/y">=2', Comparison(("labels", "k.x/y"), Operator.GREATER_EQUAL, "2")),
-        (
-            "t<2026-01-01T00:00:00Z",
-            Comparison(("t",), Operator.LESS, "2026-01-01T00:00:00Z"),
-        ),
+        ("t<2026-01-01T00:00:00Z", Comparison(("t",), Operator.LESS, "2026-01-01T00:00:00Z")),
         ("labels.k:*", Comparison(("labels", "k"), Operator.HAS, "*")),
         ("labels.k", Term(("labels", "k"))),
         (r'a="q\"x\\"', Comparison(("a",), Operator.EQUAL, 'q"x\\')),

@@ -6,12 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.jobs import job
-from trainshed.api.calls.paging import (
-    SCAN_LIMIT,
-    decode_number,
-    encode_token,
-    list_jobs,
-)
+from trainshed.api.calls.paging import SCAN_LIMIT, decode_number, encode_token, list_jobs
 from trainshed.api.filters.jobs import JobFilter
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job

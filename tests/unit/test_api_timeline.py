@@ -1,10 +1,7 @@
 """The story by attempts, replicas and incarnations, from what the real machine tells."""
 
 from tests.unit.jobs import WORKER, Life, job
-from trainshed.api.trainshed_v1.timeline import (
-    AttemptTimeline,
-    timeline_of,
-)
+from trainshed.api.trainshed_v1.timeline import AttemptTimeline, timeline_of
 from trainshed.core.lifecycle.events import CapacityRefused
 
 

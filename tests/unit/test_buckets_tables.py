@@ -90,9 +90,7 @@ def test_every_fault_is_told_and_no_secret(tmp_path: Path) -> None:
     assert "can/ary+secret" not in faults
 
 
-def test_what_cannot_be_served_stops_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_served_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     table = BucketTable("far-1", "s3", access_key_env="FAR_KEY", secret_key_env="FAR_SECRET")
     monkeypatch.delenv("FAR_KEY", raising=False)
     monkeypatch.setattr("trainshed.serve.bucket_tables.find_spec", lambda name: None)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]

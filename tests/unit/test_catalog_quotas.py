@@ -23,9 +23,7 @@ A3 = Machine("a3-ultragpu-8g", 224, 1, 1, Accelerators("NVIDIA_H200_141GB", 8))
 
 
 def spec(
-    *pools: tuple[int, Machine, Disk],
-    api: Api = Api.VERTEX,
-    strategy: Strategy = Strategy.STANDARD,
+    *pools: tuple[int, Machine, Disk], api: Api = Api.VERTEX, strategy: Strategy = Strategy.STANDARD
 ) -> JobSpec:
     made = (
         WorkerPool(at, count, machine, program(), disk)

@@ -5,10 +5,7 @@ import pytest
 
 from trainshed.cli.jobs.describe import timeline_lines
 from trainshed.cli.jobs.views import TimelineView
-from trainshed.cli.text.moments import (
-    duration,
-    parse_moment,
-)
+from trainshed.cli.text.moments import duration, parse_moment
 from trainshed.cli.text.tables import Field, table_of, width
 
 SECOND = 10**9

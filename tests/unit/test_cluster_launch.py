@@ -29,13 +29,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.cluster import Endpoint, hostname
-from trainshed.core.environment import (
-    Gang,
-    arguments,
-    cluster_spec,
-    environment,
-    expand,
-)
+from trainshed.core.environment import Gang, arguments, cluster_spec, environment, expand
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.records import Replica
@@ -152,11 +146,7 @@ TRIAL = package(
 )
 VERTEX_TRIAL = replace(
     vertex(
-        custom_job(
-            TRIAL,
-            TRIAL,
-            baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/12/"},
-        )
+        custom_job(TRIAL, TRIAL, baseOutputDirectory={"outputUriPrefix": "gs://bucket/out/12/"})
     ),
     trial="12",
 )

@@ -51,9 +51,7 @@ def test_ends_restarts_and_lines_are_counted_once() -> None:
     stopping = replace(restarted, replicas=(ended,), retries=(("internal_error", 1),))
     count_step(meters, restarted, stopping, 0)
     over = replace(
-        stopping,
-        state=JobState.FAILED,
-        outcome=Outcome(JobState.FAILED, "user_code_failed", at=0),
+        stopping, state=JobState.FAILED, outcome=Outcome(JobState.FAILED, "user_code_failed", at=0)
     )
     count_step(meters, stopping, over, 0)
     count_step(meters, over, over, 0)

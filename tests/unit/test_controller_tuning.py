@@ -29,13 +29,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
 from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
-from trainshed.studies.port import (
-    AdvisorFailed,
-    Curve,
-    Proposals,
-    Seen,
-    StoppingVerdict,
-)
+from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import Directory
 
@@ -70,10 +64,7 @@ class House:
     """A store with one tuning job, and a clock that a test sets."""
 
     def __init__(
-        self,
-        job: TuningJob,
-        advisor: Advisor | None = None,
-        summaries: SummaryPlaces | None = None,
+        self, job: TuningJob, advisor: Advisor | None = None, summaries: SummaryPlaces | None = None
     ) -> None:
         self.store = open_inline()
         self.now = job.created

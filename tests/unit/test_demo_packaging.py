@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.cli.sdist import (
-    PackagingError,
-    Sdist,
-    build_sdist,
-)
+from trainshed.cli.sdist import PackagingError, Sdist, build_sdist
 
 
 def content(sdist: Sdist) -> dict[str, bytes]:

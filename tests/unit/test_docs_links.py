@@ -9,10 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TRAINSHED = ROOT / "packages/trainshed/src/trainshed"
-PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _NAMED = re.compile(r"\b(?:docs|tests|tools|packages)/[\w./-]*\w")

@@ -38,10 +38,7 @@ PLAN = LaunchPlan(
 
 
 def document(
-    host: HostFacts = HOST,
-    plan: LaunchPlan = PLAN,
-    slot: Slot = SLOT,
-    shared: SharedPaths = GROUND,
+    host: HostFacts = HOST, plan: LaunchPlan = PLAN, slot: Slot = SLOT, shared: SharedPaths = GROUND
 ) -> protocol.LaunchDocument:
     where = Where(
         slot=slot,

@@ -6,14 +6,7 @@ import re
 
 import pytest
 
-from trainshed.httpd.messages import (
-    BodyNotRead,
-    BodyTooLarge,
-    Message,
-    Receive,
-    Request,
-    Scope,
-)
+from trainshed.httpd.messages import BodyNotRead, BodyTooLarge, Message, Receive, Request, Scope
 
 pytestmark = pytest.mark.anyio
 
@@ -46,8 +39,7 @@ def pieces(*bodies: bytes, gone: bool = False) -> Receive:
 
 
 @pytest.mark.parametrize(
-    ("length", "bodies"),
-    [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])],
+    ("length", "bodies"), [("6", [b"sixsix"]), ("9" * 40, [b""]), ("", [b"six", b"six"])]
 )
 async def test_a_body_over_its_limit_is_refused(length: str, bodies: list[bytes]) -> None:
     """By what its head says, or as soon as more has come."""

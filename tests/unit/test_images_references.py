@@ -2,11 +2,7 @@
 
 import pytest
 
-from trainshed.runtimes.images.references import (
-    fault_of,
-    is_pinned,
-    tag_of,
-)
+from trainshed.runtimes.images.references import fault_of, is_pinned, tag_of
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -67,10 +67,7 @@ def reachable(table: AnyTable, first: enum.StrEnum) -> set[enum.StrEnum]:
 
 @pytest.mark.parametrize(("table", "states", "triggers", "_first"), THINGS, ids=NAMES)
 def test_a_table_says_something_of_every_state_and_every_trigger(
-    table: AnyTable,
-    states: type[enum.StrEnum],
-    triggers: type[enum.StrEnum],
-    _first: enum.StrEnum,
+    table: AnyTable, states: type[enum.StrEnum], triggers: type[enum.StrEnum], _first: enum.StrEnum
 ) -> None:
     """spec/lifecycle#states: every moment has an answer to everything that may come."""
     assert set(table.cells) == {(state, trigger) for state in states for trigger in triggers}
@@ -111,10 +108,7 @@ def test_every_cell_does_what_it_says(
 
 @pytest.mark.parametrize(("table", "_states", "_triggers", "first"), THINGS, ids=NAMES)
 def test_every_state_can_be_reached(
-    table: AnyTable,
-    _states: type[enum.StrEnum],
-    _triggers: type[enum.StrEnum],
-    first: enum.StrEnum,
+    table: AnyTable, _states: type[enum.StrEnum], _triggers: type[enum.StrEnum], first: enum.StrEnum
 ) -> None:
     assert reachable(table, first) == set(table.states)
 

@@ -38,12 +38,7 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.lifecycle.states import (
-    FINAL_STATES,
-    AttemptState,
-    JobState,
-    ReplicaState,
-)
+from trainshed.core.lifecycle.states import FINAL_STATES, AttemptState, JobState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy, instructions
 from trainshed.core.names import ReplicaId
 

@@ -18,12 +18,7 @@ from hypothesis import strategies as st
 
 import trainshed
 from tests.soaks import SOAKS
-from trainshed.core.patterns import (
-    MAX_LENGTH,
-    PatternError,
-    compile_regex,
-    compile_wildcard,
-)
+from trainshed.core.patterns import MAX_LENGTH, PatternError, compile_regex, compile_wildcard
 
 LONG = 100_000
 codes: Any = importlib.import_module("re._constants")
@@ -102,10 +97,7 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 
 def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
-        if re.search(
-            r"__main__|demo_program|trainshed_reduction|\.smoke|absent_op",
-            found.name,
-        ):
+        if re.search(r"__main__|demo_program|trainshed_reduction|\.smoke|absent_op", found.name):
             continue  # Programs of their own, which read what is theirs.
         yield importlib.import_module(found.name)
 

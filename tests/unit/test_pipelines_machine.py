@@ -82,10 +82,7 @@ def test_the_first_version_of_a_model_is_its_default() -> None:
     version = left(draft(stored(), aliases=("champion",)))
     assert (version.version, version.aliases) == (1, ("default", "champion"))
     assert version.artifact_uri == f"{OUTPUT}/model"
-    assert json.loads(version.public_json) == {
-        "displayName": "m",
-        "artifactUri": f"{OUTPUT}/model",
-    }
+    assert json.loads(version.public_json) == {"displayName": "m", "artifactUri": f"{OUTPUT}/model"}
     assert version.pipeline == str(stored().name)
     assert left(draft(stored(), aliases=("default",))).aliases == ("default",)
 

@@ -6,14 +6,7 @@ from statistics import median
 
 import pytest
 
-from trainshed.core.progress import (
-    Estimate,
-    Tracker,
-    counts,
-    last_state,
-    remaining_text,
-    totals_of,
-)
+from trainshed.core.progress import Estimate, Tracker, counts, last_state, remaining_text, totals_of
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "progress_corpus").glob("*.txt"))
 """What programs of each library printed: `# COMMAND`, lines `SECONDS TEXT`, `# end SECONDS`."""

@@ -20,11 +20,7 @@ from tests.unit.specs_requests import (
 from trainshed.core.catalog.machines import egress_with, machine_types
 from trainshed.core.job.spec import Accelerators, Machine
 from trainshed.core.names import Api
-from trainshed.core.reducers import (
-    MACHINE,
-    bandwidth,
-    warning_for,
-)
+from trainshed.core.reducers import MACHINE, bandwidth, warning_for
 from trainshed.core.runtime import REDUCERS
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.runtimes.families import FAMILIES, GSUTIL, TENSORBOARD

@@ -10,10 +10,7 @@ import pytest
 import trainshed
 
 ROOT = Path(trainshed.__path__[0]).parent
-PROGRAMS = (
-    "trainshed.replica.preloader.forking",
-    "trainshed.replica.supervisor.executor",
-)
+PROGRAMS = ("trainshed.replica.preloader.forking", "trainshed.replica.supervisor.executor")
 
 
 def _file(name: str) -> Path | None:

@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from trainshed.core.retention import (
-    parse_age,
-    parse_size,
-)
+from trainshed.core.retention import parse_age, parse_size
 
 DAY = 86400 * 10**9
 NOW = 100 * DAY

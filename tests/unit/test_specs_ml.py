@@ -142,10 +142,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
     ),
     "TPU worker without its TensorFlow": (
         image(
-            scaleTier="CUSTOM",
-            masterType="n1-standard-4",
-            workerType="cloud_tpu",
-            workerCount="1",
+            scaleTier="CUSTOM", masterType="n1-standard-4", workerType="cloud_tpu", workerCount="1"
         ),
         "worker_config.tpu_tf_version",
     ),

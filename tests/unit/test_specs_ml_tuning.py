@@ -87,10 +87,7 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         tuned(hyperparameterMetricTag="trial"),
         "hyperparameters.hyperparameter_metric_tag",
     ),
-    "no job id": (
-        tuned(resumePreviousJobId="a-b"),
-        "hyperparameters.resume_previous_job_id",
-    ),
+    "no job id": (tuned(resumePreviousJobId="a-b"), "hyperparameters.resume_previous_job_id"),
     "goes on from itself": (
         tuned(resumePreviousJobId="job_1"),
         "hyperparameters.resume_previous_job_id",

@@ -137,31 +137,13 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
         data(fractionSplit={"testFraction": -0.1}),
         f"{DATA}.fraction_split.test_fraction",
     ),
-    "split without a column": (
-        data(predefinedSplit={}),
-        f"{DATA}.predefined_split.key",
-    ),
-    "split by time": (
-        data(timestampSplit={"key": "when"}),
-        f"{DATA}.timestamp_split",
-    ),
-    "split by strata": (
-        data(stratifiedSplit={"key": "kind"}),
-        f"{DATA}.stratified_split",
-    ),
+    "split without a column": (data(predefinedSplit={}), f"{DATA}.predefined_split.key"),
+    "split by time": (data(timestampSplit={"key": "when"}), f"{DATA}.timestamp_split"),
+    "split by strata": (data(stratifiedSplit={"key": "kind"}), f"{DATA}.stratified_split"),
     "split by labels": (data(filterSplit={"trainingFilter": "labels.a=1"}), f"{DATA}.filter_split"),
-    "annotation schema": (
-        data(annotationSchemaUri="file.yaml"),
-        f"{DATA}.annotation_schema_uri",
-    ),
-    "saved query": (
-        data(savedQueryId="1"),
-        f"{DATA}.saved_query_id",
-    ),
-    "split written back": (
-        data(persistMlUseAssignment=True),
-        f"{DATA}.persist_ml_use_assignment",
-    ),
+    "annotation schema": (data(annotationSchemaUri="file.yaml"), f"{DATA}.annotation_schema_uri"),
+    "saved query": (data(savedQueryId="1"), f"{DATA}.saved_query_id"),
+    "split written back": (data(persistMlUseAssignment=True), f"{DATA}.persist_ml_use_assignment"),
 }
 
 

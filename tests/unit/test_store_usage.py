@@ -42,13 +42,7 @@ def write(root: Path, *entries: Any, replica: ReplicaId = PRIMARY, end: str = "\
 
 def test_incarnations_add_up(tmp_path: Path) -> None:
     """spec/failures#lost-replicas: a replica that was restarted in place has begun to count anew."""
-    write(
-        tmp_path,
-        start(100),
-        look(110, 10.0, 500, last=True),
-        start(200, 2),
-        look(210, 5.0, 100),
-    )
+    write(tmp_path, start(100), look(110, 10.0, 500, last=True), start(200, 2), look(210, 5.0, 100))
     (usage,) = read(tmp_path)
     assert [(life.incarnation, life.cpu, life.over) for life in usage.lives] == [
         (1, 10.0, True),

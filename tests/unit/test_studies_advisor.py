@@ -14,21 +14,11 @@ import pytest
 
 from tests.sim.tuning_jobs import METRIC, study_spec
 from trainshed.core.study.records import Measurement, TrialState
-from trainshed.core.study.spec import (
-    Algorithm,
-    MedianStopping,
-    Parameter,
-    ParameterType,
-    StudySpec,
-)
+from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, ParameterType, StudySpec
 from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
-from trainshed.studies.port import (
-    AdvisorFailed,
-    Curve,
-    Seen,
-)
+from trainshed.studies.port import AdvisorFailed, Curve, Seen
 
 Story = Callable[[ProcessAdvisor], Awaitable[None]]
 

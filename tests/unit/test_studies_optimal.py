@@ -42,11 +42,7 @@ def test_unsafe_trials_are_out(limit: float, goal: Goal) -> None:
     """facts/tuning#vertex: safetyConfig. The threshold itself is safe; what was not measured is not known to
     be."""
     spec = StudySpec((), (UP, Metric("risk", goal, safety=limit)))
-    trials = [
-        tried(1, up=1, risk=limit),
-        tried(2, up=3, risk=0.6),
-        tried(3, up=9),
-    ]
+    trials = [tried(1, up=1, risk=limit), tried(2, up=3, risk=0.6), tried(3, up=9)]
     assert numbers(spec, trials) == [1]
 
 

@@ -50,9 +50,7 @@ def ml(**training: Any) -> JobSpec:
 def test_parameters_follow_the_arguments_of_every_program() -> None:
     """spec/tuning#parameters: trials of several pools; a reduction server reads no parameters."""
     spec = vertex(
-        package(args=["--epochs", "2"]),
-        container(command=["run"]),
-        container(imageUri=REDUCER),
+        package(args=["--epochs", "2"]), container(command=["run"]), container(imageUri=REDUCER)
     )
     trial = trial_spec(spec, 7, PARAMETERS)
     assert trial.pool(0).program.args == ("--epochs", "2", *ARGUMENTS)
@@ -79,10 +77,7 @@ def test_trials_of_ml_jobs() -> None:
 
 def test_trials_keep_the_longest_wait_of_vertex() -> None:
     """facts/lifecycle#scheduling: maxWaitDuration is each custom job's own."""
-    request = custom_job(
-        package(),
-        scheduling={"strategy": "FLEX_START", "maxWaitDuration": "60s"},
-    )
+    request = custom_job(package(), scheduling={"strategy": "FLEX_START", "maxWaitDuration": "60s"})
     request["jobSpec"]["workerPoolSpecs"][0]["machineSpec"] = {
         "machineType": "g2-standard-4",
         "acceleratorType": "NVIDIA_L4",

@@ -188,9 +188,7 @@ def test_measurements_and_own_trials_are_input() -> None:
         }
     }
     assert public(AI + "AddTrialMeasurementRequest", measured) == measured
-    created = {
-        "trial": {"parameters": [{"parameterId": "x", "value": 2}], "state": "SUCCEEDED"},
-    }
+    created = {"trial": {"parameters": [{"parameterId": "x", "value": 2}], "state": "SUCCEEDED"}}
     assert public(AI + "CreateTrialRequest", created) == created
     assert public(AI + "CreateTrialRequest", {"trial": {"id": "7"}}) == {"trial": {}}
 

@@ -66,12 +66,7 @@ class ValueRoom:
 
     def quotas(self, project_id: str) -> tuple[QuotaStatus, ...]:
         return tuple(
-            QuotaStatus(
-                key,
-                self._limits.get(key),
-                self.used.get(key, 0),
-                0,
-            )
+            QuotaStatus(key, self._limits.get(key), self.used.get(key, 0), 0)
             for key in {**self.used, **self._limits}
             if key.project_id == project_id
         )

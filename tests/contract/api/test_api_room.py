@@ -282,10 +282,7 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
 
 @pytest.mark.parametrize(
     ("by", "names"),
-    [
-        ("machine", ["n1-standard-4 + NVIDIA_L4", "n1-standard-4"]),
-        ("labels.team", ["x", ""]),
-    ],
+    [("machine", ["n1-standard-4 + NVIDIA_L4", "n1-standard-4"]), ("labels.team", ["x", ""])],
 )
 async def test_usage_is_summed_up_as_asked(house: House, by: str, names: list[str]) -> None:
     await used(house)

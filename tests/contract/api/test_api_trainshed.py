@@ -10,10 +10,7 @@ from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
 from trainshed.api.trainshed_v1 import streams
-from trainshed.core.lifecycle.events import (
-    JobAdmitted,
-    RuntimePrepared,
-)
+from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId

@@ -7,14 +7,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import (
-    ARTIFACTS,
-    CONTEXTS,
-    EXECUTIONS,
-    STORE,
-    ok,
-    store_made,
-)
+from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, ok, store_made
 from tests.contract.api.test_tensorboards import run_made, series_made
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +54,7 @@ async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None
     }
     path = f"{CONTEXTS}/c:addContextArtifactsAndExecutions"
     assert fields(await house.call("POST", path, members)) == {
-        *("artifacts[0]", "artifacts[1]", "executions[1]"),
+        *("artifacts[0]", "artifacts[1]", "executions[1]")
     }
     events = [
         {"artifact": "a", "type": "INPUT"},
@@ -70,7 +63,7 @@ async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None
     ]
     path = f"{EXECUTIONS}/x:addExecutionEvents"
     assert fields(await house.call("POST", path, {"events": events})) == {
-        *("events[0].artifact", "events[1].type", "events[2].labels"),
+        *("events[0].artifact", "events[1].type", "events[2].labels")
     }
     lineage = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
     assert "events" not in lineage

@@ -287,9 +287,7 @@ async def test_a_program_learns_nothing_of_models_and_datasets_of_others(house: 
     messages: set[str] = set()
     for there in ("there", "none"):
         body = pipeline(
-            trainingTaskInputs=inputs(),
-            modelToUpload=model,
-            parentModel=f"{place}/models/{there}",
+            trainingTaskInputs=inputs(), modelToUpload=model, parentModel=f"{place}/models/{there}"
         )
         answer = await asked(house, "POST", f"{LOCATION}/trainingPipelines", body)
         assert answer.status == 400, answer.body

@@ -224,10 +224,7 @@ async def test_programs_that_may_read_a_job_get_no_links(house: Shelled) -> None
     name = await running(house)
     assert (await house.call("GET", f"/v1/{name}", token=PROGRAM_TOKEN)).status == 200
     assert await links(house, name, PROGRAM_TOKEN) == {}
-    for method, path in (
-        ("POST", f"{JOB}:shell"),
-        ("GET", f"{JOB}/autopsyFiles"),
-    ):
+    for method, path in (("POST", f"{JOB}:shell"), ("GET", f"{JOB}/autopsyFiles")):
         refused = await house.call(method, path, {}, token=PROGRAM_TOKEN)
         assert refused.status == 403, path
 

@@ -9,14 +9,7 @@ import pytest
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import package, pool
-from tests.unit.test_specs_pipeline import (
-    CUSTOM,
-    MODEL,
-    TUNING,
-    inputs,
-    pipeline,
-    tuning_inputs,
-)
+from tests.unit.test_specs_pipeline import CUSTOM, MODEL, TUNING, inputs, pipeline, tuning_inputs
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import OWNER, ROLES
 from trainshed.api.calls.call import Call
@@ -163,8 +156,7 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
     """spec/submit#refusals: of the pipeline, of its inputs (unknown fields and wrong types included), and of
     what is not there."""
     given = inputs(
-        pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"),
-        surprise=1,
+        pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"), surprise=1
     )
     given["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
     answer = await house.call(

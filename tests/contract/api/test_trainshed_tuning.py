@@ -318,10 +318,7 @@ async def test_following_takes_in_trials_that_begin_later(house: House) -> None:
 
 @pytest.mark.parametrize(
     ("query", "text"),
-    [
-        ("trial=9", "begun are: 1 to 2"),
-        ("replica=workerpool1-0", "it has: workerpool0-0"),
-    ],
+    [("trial=9", "begun are: 1 to 2"), ("replica=workerpool1-0", "it has: workerpool0-0")],
 )
 async def test_logs_refuse_what_is_not_there(house: House, query: str, text: str) -> None:
     name = await created(house)
@@ -335,8 +332,7 @@ async def test_logs_refuse_what_is_not_there(house: House, query: str, text: str
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", ":drill"), ("GET", "/drills"), ("GET", "/resumeReport")],
+    ("method", "path"), [("POST", ":drill"), ("GET", "/drills"), ("GET", "/resumeReport")]
 )
 async def test_what_needs_replicas_names_a_trials_job(house: House, method: str, path: str) -> None:
     """spec/operations#drills: drills are of jobs that have replicas of their own."""

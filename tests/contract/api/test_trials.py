@@ -324,15 +324,10 @@ async def test_the_optimal_trials_of_several_objectives_are_the_front(
     house: House, adviser: Adviser
 ) -> None:
     """spec/tuning#objectives: multi-objective studies through the study API."""
-    metrics = [
-        {"metricId": "loss", "goal": "MINIMIZE"},
-        {"metricId": "speed", "goal": "MAXIMIZE"},
-    ]
+    metrics = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "speed", "goal": "MAXIMIZE"}]
     path = await study(house, metrics=metrics)
     for trial, (loss, speed) in zip(
-        await suggested(house, path, count=4),
-        ((1, 1), (2, 3), (3, 2), (0.5, 0.5)),
-        strict=True,
+        await suggested(house, path, count=4), ((1, 1), (2, 3), (3, 2), (0.5, 0.5)), strict=True
     ):
         values = [{"metricId": "loss", "value": loss}, {"metricId": "speed", "value": speed}]
         await house.call(

@@ -152,9 +152,6 @@ async def test_more_trials_than_the_setting_allows(house: House) -> None:
 
 
 async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
-    for labels in (
-        {"trainshed-stall-after": "soon"},
-        {"trainshed-reduction-tls": "yes"},
-    ):
+    for labels in ({"trainshed-stall-after": "soon"}, {"trainshed-reduction-tls": "yes"}):
         answer = await house.call("POST", JOBS, tuning_job(labels=labels))
         assert list(violations(answer)) == [f"labels.{next(iter(labels))}"]

@@ -37,10 +37,7 @@ class Stand:
         return any(each.uri in self.written for each in directories)
 
     async def open(
-        self,
-        name: str,
-        directories: Sequence[LogDirectory],
-        say: Callable[[str], None],
+        self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
     ) -> None:
         say("Starting.")
 

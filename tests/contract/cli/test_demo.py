@@ -12,15 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.cli.conftest import Invoke
-from tests.contract.cli.fake_service import (
-    FakeService,
-    Stream,
-    entry,
-    exited,
-    job,
-    line,
-    replica,
-)
+from tests.contract.cli.fake_service import FakeService, Stream, entry, exited, job, line, replica
 from trainshed.cli.sdist import build_demo_sdist
 
 JOBS = "/trainshed/v1/jobs"
@@ -115,10 +107,7 @@ class Interrupting(list[dict[str, Any]]):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_ends_it_ends_the_job(
-    trainshed: Invoke,
-    service: FakeService,
-    number: signal.Signals,
-    request: pytest.FixtureRequest,
+    trainshed: Invoke, service: FakeService, number: signal.Signals, request: pytest.FixtureRequest
 ) -> None:
     # Python takes over from who starts it that SIGINT is ignored, as a shell has it for `pytest &`.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -196,10 +196,7 @@ def test_an_experiment_has_its_runs(trainshed: Invoke, service: FakeService) -> 
     contexts = f"/v1/{PLACE}/metadataStores/default/contexts"
     service.on("GET", f"{contexts}/churn", EXPERIMENT)
     service.on(
-        "GET",
-        contexts,
-        {"contexts": runs[:1], "nextPageToken": "t"},
-        {"contexts": runs[1:]},
+        "GET", contexts, {"contexts": runs[:1], "nextPageToken": "t"}, {"contexts": runs[1:]}
     )
     shown = yaml.safe_load(trainshed("experiments", "describe", "churn").stdout)
     assert shown == EXPERIMENT | {"runs": runs}

@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
-from tests.contract.cli.fake_service import (
-    Asked,
-    FakeService,
-    Reply,
-    Stream,
-    job,
-    line,
-    serve,
-)
+from tests.contract.cli.fake_service import Asked, FakeService, Reply, Stream, job, line, serve
 from trainshed.cli.jobs import follow
 
 JOBS = "/trainshed/v1/jobs"

@@ -82,10 +82,7 @@ def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Pa
     )
     assert package["pythonModule"] == "trainshed_program.my_task"
     assert package["args"] == ["--epochs", "3"]
-    assert package["env"] == [
-        {"name": "A", "value": "1"},
-        {"name": "B", "value": "$(secret:key)"},
-    ]
+    assert package["env"] == [{"name": "A", "value": "1"}, {"name": "B", "value": "$(secret:key)"}]
     assert body["jobSpec"]["scheduling"] == {"timeout": "7200s"}
     (uri,) = package["packageUris"]
     (upload,) = [request for request in ready.sent if request.path.startswith("/upload")]

@@ -14,12 +14,7 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run, process
 from tests.contract.engines.test_stock import stocked
 from tests.engines.cut_nodes import cut_off, rejoin
 from trainshed.core.lifecycle.replica_events import ReplicaLost
-from trainshed.engines.port import (
-    NodeChanged,
-    NodeState,
-    ReplicaReport,
-    SlotRequest,
-)
+from trainshed.engines.port import NodeChanged, NodeState, ReplicaReport, SlotRequest
 
 LEASE = 2.0
 GONE = "its shim did not answer for 2 s; it was killed, and its program with it"

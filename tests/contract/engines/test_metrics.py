@@ -12,9 +12,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.options import Options
-from trainshed.engines.port import (
-    MetricsWritten,
-)
+from trainshed.engines.port import MetricsWritten
 from trainshed.engines.streams import FileStreams
 from trainshed.store.logs.metrics import MetricsReader
 

@@ -9,9 +9,7 @@ import pytest
 from tests.contract.engines.conftest import SECOND, House, Run
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
-from trainshed.engines.port import (
-    EngineUnavailable,
-)
+from trainshed.engines.port import EngineUnavailable
 
 
 def test_a_stop_that_cannot_be_written_down_ends_what_runs(

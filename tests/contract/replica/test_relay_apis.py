@@ -99,10 +99,7 @@ def test_a_write_is_the_services_and_a_buckets_is_not(endpoint: Endpoint) -> Non
     host = "www.googleapis.com"
     write = b"POST /%s HTTP/1.1\r\nHost: www.googleapis.com\r\nContent-Length: 2\r\n\r\n{}"
     with endpoint.client(host) as client:
-        for path, behind in (
-            (b"discovery/x", endpoint.rest),
-            (b"storage/v1/b", endpoint.buckets),
-        ):
+        for path, behind in ((b"discovery/x", endpoint.rest), (b"storage/v1/b", endpoint.buckets)):
             client.sendall(write % path)
             connection = behind.accept()[1] if behind is endpoint.buckets else taken(behind)
             with connection:

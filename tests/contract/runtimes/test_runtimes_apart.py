@@ -28,12 +28,7 @@ from tests.contract.runtimes.conftest import probe
 from trainshed.replica.protocol import LEVEL_ROOT, LEVEL_USER
 from trainshed.replica.sandbox import levels
 from trainshed.replica.system import cgroups
-from trainshed.runtimes.confinement import (
-    Confinement,
-    InstallationTerms,
-    LentDirectory,
-    Verdict,
-)
+from trainshed.runtimes.confinement import Confinement, InstallationTerms, LentDirectory, Verdict
 from trainshed.runtimes.installer import begun
 
 _PRYING = """

@@ -22,13 +22,7 @@ from tests.contract.store.metadata_samples import (
     make_node,
     make_progress,
 )
-from tests.contract.store.store_samples import (
-    T0,
-    cancel,
-    entry,
-    make_job,
-    operation,
-)
+from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
 from tests.contract.store.study_samples import (
     make_dataset,
     make_evaluation,

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.store.store_samples import make_job
-from tests.contract.store.study_samples import (
-    child,
-    make_pipeline,
-    make_tuning,
-)
+from tests.contract.store.study_samples import child, make_pipeline, make_tuning
 from trainshed.core.names import Api, Collection
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, NewWork, open_store

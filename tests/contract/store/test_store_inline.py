@@ -3,12 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.store.store_samples import (
-    entry,
-    live_job,
-    make_job,
-    step,
-)
+from tests.contract.store.store_samples import entry, live_job, make_job, step
 from tests.contract.store.study_samples import (
     child,
     make_trial,

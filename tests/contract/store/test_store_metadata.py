@@ -31,14 +31,7 @@ from trainshed.core.metadata.conditions import (
     Or,
     TextIs,
 )
-from trainshed.core.metadata.records import (
-    EdgeRole,
-    Lineage,
-    Node,
-    NodeKind,
-    NodeName,
-    StoreName,
-)
+from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
 from trainshed.core.operators import Operator
 from trainshed.store.port import Store
 
@@ -130,10 +123,7 @@ async def test_lists_are_filtered(metadata: Store) -> None:
 
 async def test_nodes_are_deleted_all_or_none_and_their_neighbours_stay(metadata: Store) -> None:
     await created(
-        metadata,
-        make_node(context("e")),
-        make_node(context("r")),
-        make_node(artifact("a")),
+        metadata, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
     )
     await metadata.metadata.link(
         [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]

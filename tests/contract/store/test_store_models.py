@@ -4,10 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
-from tests.contract.store.study_samples import (
-    make_version,
-    told,
-)
+from tests.contract.store.study_samples import make_version, told
 from trainshed.core.errors import NotFound
 from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelVersion

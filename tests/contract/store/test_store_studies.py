@@ -7,13 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
-from tests.contract.store.study_samples import (
-    PLACE,
-    make_study,
-    make_trial,
-    measured,
-    suggesting,
-)
+from tests.contract.store.study_samples import PLACE, make_study, make_trial, measured, suggesting
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState

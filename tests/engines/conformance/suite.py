@@ -116,10 +116,7 @@ class Conformance:
         uid = stage.job()
         await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
         await stage.engine.launch(
-            [
-                stage.plan(uid, Program(code=3), PRIMARY),
-                stage.plan(uid, FOREVER, SECOND_REPLICA),
-            ]
+            [stage.plan(uid, Program(code=3), PRIMARY), stage.plan(uid, FOREVER, SECOND_REPLICA)]
         )
         await stage.started(uid, SECOND_REPLICA)
         assert (await stage.exited(uid)).exit.exit_code == 3

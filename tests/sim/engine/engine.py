@@ -64,12 +64,7 @@ class SimEngine:
         self._world.stop_replica(job_uid, attempt, replica, incarnation, grace)
 
     async def inject(
-        self,
-        job_uid: JobUid,
-        attempt: int,
-        replica: ReplicaId,
-        incarnation: int,
-        fault: Fault,
+        self, job_uid: JobUid, attempt: int, replica: ReplicaId, incarnation: int, fault: Fault
     ) -> None:
         await self._pass()
         self._world.inject(job_uid, attempt, replica, incarnation, fault)

@@ -21,12 +21,7 @@ from trainshed.core.lifecycle.replica_events import (
 )
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
-from trainshed.engines.port import (
-    EngineEvent,
-    ReplicaReport,
-    Slot,
-    SlotRequest,
-)
+from trainshed.engines.port import EngineEvent, ReplicaReport, Slot, SlotRequest
 
 SIGKILL = 9
 SIGSEGV = 11

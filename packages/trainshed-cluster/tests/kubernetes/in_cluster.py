@@ -49,9 +49,7 @@ def install(lab: KubernetesLab) -> None:
 def remove(lab: KubernetesLab) -> None:
     """All of it, with its jobs' Pods and its data."""
     lab.kubectl("delete", "namespace", NAMESPACE, "--wait=false", "--ignore-not-found")
-    lab.kubectl(
-        *("delete", "pods", "-n", NAMESPACE, "--all", "--grace-period=1", "--wait=false"),
-    )
+    lab.kubectl(*("delete", "pods", "-n", NAMESPACE, "--all", "--grace-period=1", "--wait=false"))
     for _ in until("the end of the namespace", 150):
         if NAMESPACE not in lab.kubectl("get", "namespaces"):
             break

@@ -194,9 +194,7 @@ class KubernetesLab(Machines):
 
     def start_etcd(self) -> None:
         self._run(
-            HUB,
-            "etcd",
-            ["etcd", "--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync"],
+            HUB, "etcd", ["etcd", "--data-dir", str(self.directory / "etcd"), "--unsafe-no-fsync"]
         )
 
     def start_api(self) -> None:

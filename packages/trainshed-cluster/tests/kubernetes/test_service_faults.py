@@ -12,12 +12,7 @@ from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
 from tests.e2e.stories import PRIMARY, Story, story, telling, until
 from tests.kubernetes.lab import KubernetesLab
-from tests.kubernetes.whole import (
-    await_condition,
-    configure,
-    service_on,
-    settle,
-)
+from tests.kubernetes.whole import await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
 
 pytestmark = pytest.mark.kubernetes

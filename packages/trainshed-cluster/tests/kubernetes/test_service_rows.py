@@ -80,10 +80,7 @@ def opened(
     kubernetes_lab: KubernetesLab, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     config = configure(
-        kubernetes_lab,
-        tmp_path_factory.mktemp("rows") / "service",
-        pull_minutes=0.2,
-        grace=1.0,
+        kubernetes_lab, tmp_path_factory.mktemp("rows") / "service", pull_minutes=0.2, grace=1.0
     )
     with service_on(kubernetes_lab, config) as service:
         yield Site(kubernetes_lab, service)

@@ -92,10 +92,7 @@ def test_many_that_start_at_once_unpack_once(code: AgentCode, tmp_path: Path) ->
 @pytest.mark.parametrize("cut", [200_000, 500_000])
 def test_what_broke_off_leaves_nothing(code: AgentCode, tmp_path: Path, cut: int) -> None:
     status, _, errors = _run(code, tmp_path / "node", cut=cut)
-    assert (status, errors.rpartition(": ")[2]) == (
-        UNFIT,
-        "what came broke off in the middle\n",
-    )
+    assert (status, errors.rpartition(": ")[2]) == (UNFIT, "what came broke off in the middle\n")
     assert not (tmp_path / "node").exists()
 
 

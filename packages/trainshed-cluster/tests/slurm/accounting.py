@@ -81,10 +81,7 @@ class AccountedLab(SlurmLab):
         )
         with (self.directory / "log" / "mariadbd").open("ab") as log:
             self._database = subprocess.Popen(
-                [*command, f"--socket={at}"],
-                env=self._environment(),
-                stdout=log,
-                stderr=log,
+                [*command, f"--socket={at}"], env=self._environment(), stdout=log, stderr=log
             )
         for _ in until("the database", 60):
             if at.exists():

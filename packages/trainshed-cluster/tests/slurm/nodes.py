@@ -334,10 +334,7 @@ class Machines:
             f"link set port{machine.port} master switch up",
         )
         self._ip(
-            name,
-            "link set lo up",
-            f"addr add {machine.address}/24 dev eth0",
-            "link set eth0 up",
+            name, "link set lo up", f"addr add {machine.address}/24 dev eth0", "link set eth0 up"
         )
 
 

@@ -20,12 +20,7 @@ from tests.e2e.processes import commands
 from tests.e2e.running import cache_of
 from tests.slurm.lab import SPOOL, USERS, SlurmLab
 from tests.slurm.nodes import HUB
-from tests.slurm.whole import (
-    cache_for_users,
-    configure,
-    give_environments,
-    service_on_login_node,
-)
+from tests.slurm.whole import cache_for_users, configure, give_environments, service_on_login_node
 from trainshed.replica.system import trees
 
 _DAEMONS = ("slurmd", "slurmstepd", "munged")

@@ -59,14 +59,7 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
     with SlurmLab.open(tmp_path / "lab", shown=[common_place()]) as lab:
         # A path that is short enough for a socket, and lies where nodes see it.
         place = Path(tempfile.mkdtemp(prefix="c", dir=common_place()))
-        directory = configure(
-            lab,
-            "chaos",
-            SETTINGS,
-            f"keep = {keep:g}",
-            lease=LEASE,
-            place=place,
-        )
+        directory = configure(lab, "chaos", SETTINGS, f"keep = {keep:g}", lease=LEASE, place=place)
         data = directory / "data"
         diary = diary_of(directory)
         diary.mkdir(parents=True)

@@ -353,9 +353,7 @@ async def test_an_agent_outlives_the_service_that_lets_go(slurm_lab: SlurmLab) -
     slurm_lab.clear()
 
 
-async def test_who_comes_next_need_not_wait_for_what_was_given_back(
-    cluster: SlurmCluster,
-) -> None:
+async def test_who_comes_next_need_not_wait_for_what_was_given_back(cluster: SlurmCluster) -> None:
     """Slurm gives nothing of a node on which a step is ending, and a step without its srun is long about
     it."""
     hold = await held_with_agent(cluster)

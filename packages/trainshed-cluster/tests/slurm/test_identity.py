@@ -15,12 +15,7 @@ from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
 from tests.slurm.spies import spied
-from tests.slurm.whole import (
-    cache_for_users,
-    configure,
-    on_login_node,
-    service_on_login_node,
-)
+from tests.slurm.whole import cache_for_users, configure, on_login_node, service_on_login_node
 
 _TOP = """
 capacity = "relaxed"

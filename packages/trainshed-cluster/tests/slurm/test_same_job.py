@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    PROJECT,
-    REGION,
-    SKLEARN,
-    Service,
-    container_job,
-    running,
-)
+from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, container_job, running
 from tests.e2e.running import submit as submit_container
 from tests.e2e.stories import PRIMARY, timeline
 

@@ -12,16 +12,7 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import (
-    BEGUN,
-    PRIMARY,
-    WORKER,
-    Story,
-    at,
-    pools,
-    story,
-    until,
-)
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, at, pools, story, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import AGENTS, configure, service_on
 

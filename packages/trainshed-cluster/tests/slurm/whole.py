@@ -148,11 +148,7 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
     said = directory / "service.log"
     with said.open("ab") as log:
         process = subprocess.Popen(
-            argv,
-            env=environment,
-            pass_fds=(writer,),
-            stdout=log,
-            stderr=log,
+            argv, env=environment, pass_fds=(writer,), stdout=log, stderr=log
         )
     os.close(writer)
     service = ready(directory / "data", process, reader, said)

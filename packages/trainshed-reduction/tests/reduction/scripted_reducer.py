@@ -98,9 +98,7 @@ def message(kind: Kind, text: bytes) -> bytes:
 
 
 def run_until(
-    transfer: NativeTransfer,
-    reducers: list[ScriptedReducer],
-    done: Callable[[list[Event]], object],
+    transfer: NativeTransfer, reducers: list[ScriptedReducer], done: Callable[[list[Event]], object]
 ) -> list[Event]:
     """Both sides go on until `done` says so of all events, which are returned."""
     events: list[Event] = []

@@ -139,11 +139,9 @@ def rank_ordered(parts: list[bytes], shape: Header) -> bytes:
     """The result by the plainest means."""
     half = {DType.FLOAT16: np.float16, DType.BFLOAT16: None}
     dtype = DType(shape.dtype)
-    full: Any = {
-        DType.FLOAT64: np.float64,
-        DType.INT32: np.int32,
-        DType.INT64: np.int64,
-    }.get(dtype, np.float32)
+    full: Any = {DType.FLOAT64: np.float64, DType.INT32: np.int32, DType.INT64: np.int64}.get(
+        dtype, np.float32
+    )
 
     def widened(data: bytes) -> Any:
         if dtype is DType.BFLOAT16:

@@ -123,10 +123,7 @@ def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, s
     """spec/reduction#exactness: with several ranks on each node, one sum of each part leaves it; all ranks
     have the same bits. The first rank is started as a job starts it."""
     with Reducers(2) as reducers:
-        environ = with_reducers(
-            reducers.addresses,
-            **{variables.MIN_BYTES: "65536"},
-        )
+        environ = with_reducers(reducers.addresses, **{variables.MIN_BYTES: "65536"})
         ended = run_ranks(
             *(torch_python, "nodes.py", 4, environment(site, **environ)),
             nursery=torch_nursery,

@@ -10,13 +10,7 @@ import pytest
 from tests.contract.engines import conftest
 from tests.contract.engines.conftest import House, Run
 from tests.contract.engines.warm import framework_programs
-from tests.contract.engines.warm.running import (
-    differences,
-    namespaced,
-    outcome,
-    preloaded,
-    start,
-)
+from tests.contract.engines.warm.running import differences, namespaced, outcome, preloaded, start
 from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
 from trainshed.runtimes.families import PYTORCH, SCIKIT_LEARN, XGBOOST

@@ -132,11 +132,7 @@ def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent")
     table = {**TABLE, "kubeconfig": absent, "address": "127.0.0.1", "run_as": 0}
     api, address, port, security = examine_kubernetes(table)
-    assert (api.verdict, address.verdict, port.verdict) == (
-        Verdict.BAD,
-        Verdict.BAD,
-        Verdict.GOOD,
-    )
+    assert (api.verdict, address.verdict, port.verdict) == (Verdict.BAD, Verdict.BAD, Verdict.GOOD)
     assert absent in api.text
     assert "Pods run as root" in security.text
 

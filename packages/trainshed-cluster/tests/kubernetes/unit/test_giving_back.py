@@ -20,10 +20,7 @@ from trainshed_cluster.remote.cluster import AgentEnded, HoldName, NodeNeed
 pytestmark = pytest.mark.anyio
 
 NAME = HoldName("abc", JobUid(7), 1, 0)
-NODE = {
-    "metadata": {"name": "a"},
-    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-}
+NODE = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
 def pod(phase: str, version: int, **metadata: Any) -> dict[str, Any]:

@@ -40,9 +40,7 @@ GPUS = {
     "scheduler": "volcano",
     "overcommit": 2.0,
     "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "training"}],
-    "accelerators": {
-        "NVIDIA_TESLA_T4": {"node_selector": {"nvidia.com/gpu.product": "Tesla-T4"}},
-    },
+    "accelerators": {"NVIDIA_TESLA_T4": {"node_selector": {"nvidia.com/gpu.product": "Tesla-T4"}}},
     "machines": [
         {
             "accelerators": ["NVIDIA_TESLA_T4"],

@@ -95,14 +95,7 @@ def test_of_two_jobs_with_one_name_the_known_one_is_the_hold() -> None:
     routes = Routes(SlurmSettings())
     for known, kept, other in (({}, 25, 31), ({HELD: 31}, 31, 25)):
         seen = compile_look(
-            0.0,
-            now=0.0,
-            pending=(),
-            jobs=jobs,
-            steps=(),
-            nodes=(),
-            routes=routes,
-            known=known,
+            0.0, now=0.0, pending=(), jobs=jobs, steps=(), nodes=(), routes=routes, known=known
         )
         assert seen.jobs[HELD].id == kept
         assert [job.id for _, job in seen.doubles] == [other]

@@ -18,10 +18,7 @@ def config(**more: str) -> dict[str, str]:
 def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
     found = list(on_nodes(config(), has_gpus=True))
     assert [finding.verdict for finding in found] == ["good"] * 2
-    assert [finding.about for finding in found] == [
-        "memory on nodes",
-        "GPUs on nodes",
-    ]
+    assert [finding.about for finding in found] == ["memory on nodes", "GPUs on nodes"]
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,7 @@ class Desk:
         self.completed: list[int] = []
 
     def join(
-        self,
-        rank: int,
-        world: int = 2,
-        *,
-        generation: int = 1,
-        received: int = 0,
-        now: float = 0.0,
+        self, rank: int, world: int = 2, *, generation: int = 1, received: int = 0, now: float = 0.0
     ) -> Member:
         hello = Hello(GROUP, generation, rank, world, 0, received)
         member, following = self.sessions.admit(hello, now)

@@ -18,13 +18,7 @@ def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
     hello = Hello(bytes(GROUP), 1, 0, 2)
     settings = Settings((), b"", lost_seconds=30.0)
     told = Membership(
-        settings,
-        OperationQueue(),
-        hello,
-        None,
-        None,
-        Reports(str(report)),
-        list[str]().append,
+        settings, OperationQueue(), hello, None, None, Reports(str(report)), list[str]().append
     )
     first = ("10.0.0.2", 2222)
     for thread in range(2):
