@@ -111,7 +111,7 @@ def runs(service: Service, job_id: str) -> list[list[int]]:
         ("kill", "replica_lost", "replica_restarts"),
         ("maintenance", "replica_lost", "replica_restarts"),
         ("segv", "transient_exit", "job_retries"),
-        ("preempt", "spot_preempted", "job_retries"),
+        ("preempt", "preempted", "job_retries"),
         ("stockout", "stock_out", "job_retries"),
         ("internal", "internal_error", "job_retries"),
     ],

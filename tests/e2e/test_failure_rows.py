@@ -335,7 +335,7 @@ print("main is done")
     assert "main is done" in service.lines(job_id)
 
 
-ELSEWHERE = {"stock_out", "spot_preempted", "out_of_disk", "data_failed", "reducer_lost"}
+ELSEWHERE = {"stock_out", "preempted", "out_of_disk", "data_failed", "reducer_lost"}
 """Scripted in `test_queueing`, `test_reduction`, `tests/contract/engines/test_disks.py` and
 `tests/sim/test_controller.py`."""
 ON_CLUSTERS = {

@@ -109,6 +109,6 @@ def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
         until_running(service, on_demand)
         cancel(service, on_demand)
         view = until_running(service, spot)
-        assert (view["attempt"], view["retries"]) == (2, {"spot_preempted": 1})
+        assert (view["attempt"], view["retries"]) == (2, {"preempted": 1})
         cancel(service, spot)
     assert not leftovers(data)

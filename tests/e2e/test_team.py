@@ -197,6 +197,29 @@ def test_limits_and_budgets_hold_jobs_and_say_so_until_they_are_raised(
     assert second not in mine.stdout
 
 
+def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Service) -> None:
+    """And lets it go on when it is raised."""
+    metric, project = "cpu_hours_per_month_hard", "walk-budget"
+    program = (
+        f"import signal\nsignal.signal(15, lambda *_: exit(print('stops', flush=True)))\n{TALKS}"
+    )
+    jobs = JOBS.replace(PROJECT, project)
+    name = service.call("POST", jobs, container_job(program))["name"]
+    job = name.rpartition("/")[2]
+    log = service.follow(job)
+    assert next(log) == "talks"
+    [row] = service.call("GET", f"/trainshed/v1/usage?project={project}&by=project")["rows"]
+    # Some three seconds of four processors more.
+    limit = f"{row['cpuHours'] + 0.003:.6f}"
+    trainshed("quotas", "set", metric, limit, "--project", project, data=service.data)
+    assert next(log) == "stops"
+    trainshed("quotas", "set", metric, "unlimited", "--project", project, data=service.data)
+    assert next(log) == "talks"
+    told = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
+    assert f"of {float(limit):g} CPU-hours of this month's budget" in told
+    service.call("POST", f"/v1/{name}:cancel")
+
+
 def until_running(service: Service, job: str) -> None:
     """The log is followed until its first line."""
     assert next(service.follow(job)) == "talks"

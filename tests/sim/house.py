@@ -24,7 +24,7 @@ _MENU: dict[str, tuple[Entry, ...]] = {
     "replica_lost": ({"restarts": 1}, {"restarts": 2, "retries": 0}, {"restarts": 0, "retries": 1}),
     "internal_error": ({"restarts": 2}, {"retries": 0}, {"back_off": [5, 20]}),
     "reducer_lost": ({"restarts": 3, "window": 20},),
-    "spot_preempted": ({"retries": 1},),
+    "preempted": ({"retries": 1},),
     "stock_out": ({"retries": 1, "back_off": [5]},),
     "early_stop": (
         {"causes": ["exited"], "exit_codes": [2], "primary": False, "action": "done"},

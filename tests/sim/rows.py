@@ -118,7 +118,7 @@ CAUSES = {
     "launch_rejected": "rejected",
     "stock_out": "no room",
     "internal_error": "service",
-    "spot_preempted": "preempted",
+    "preempted": "preempted",
 }
 """Names of the table by the words of the reference; an operator's new row has the same name here and
 there."""

@@ -112,7 +112,7 @@ def test_every_outcome_is_met() -> None:
         "launch_rejected",
         "internal_error",
         "stock_out",
-        "spot_preempted",
+        "preempted",
         "cancelled_user",
     }
 

@@ -97,7 +97,7 @@ EXAMPLES = [
     (met(Cause.STOCK_OUT), "stock_out", Effect.JOB_RETRIES),
     (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
     (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
-    (met(Cause.PREEMPTED), "spot_preempted", Effect.JOB_RETRIES),
+    (met(Cause.PREEMPTED), "preempted", Effect.JOB_RETRIES),
     (met(Cause.CANCELLED), "cancelled", Effect.JOB_CANCELLED),
 ]
 
@@ -161,7 +161,7 @@ def test_the_public_codes_are_those_of_the_specification() -> None:
         "launch_rejected": 9,
         "stock_out": 8,
         "internal_error": 13,
-        "spot_preempted": 8,
+        "preempted": 8,
         "cancelled": 1,
     }
     assert all(rule.message is not Message.NONE for rule in RULES if rule.name in ending)
@@ -183,7 +183,7 @@ def test_the_budgets_are_those_of_the_specification() -> None:
         "cluster_preempted": (0, 6),
         "stock_out": (0, 3),
         "internal_error": (0, 2),
-        "spot_preempted": (0, 6),
+        "preempted": (0, 6),
     }
     rules = {rule.name: rule for rule in RULES}
     assert rules["reducer_lost"].window == 60 * SECOND
@@ -192,7 +192,7 @@ def test_the_budgets_are_those_of_the_specification() -> None:
     assert all(0 < rule.back_off[0] == min(rule.back_off) for rule in paused)
     assert all(list(rule.back_off) == sorted(rule.back_off) for rule in paused)
     in_new_room = {rule.name for rule in RULES if rule.gives_room}
-    assert in_new_room == {"stock_out", "spot_preempted", "cluster_preempted"}
+    assert in_new_room == {"stock_out", "preempted", "cluster_preempted"}
 
 
 def _tries(rule: Rule) -> bool:

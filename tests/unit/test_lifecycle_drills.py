@@ -24,7 +24,7 @@ def order(
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [
-        (DrillKind.PREEMPT, "spot_preempted"),
+        (DrillKind.PREEMPT, "preempted"),
         (DrillKind.STOCKOUT, "stock_out"),
         (DrillKind.INTERNAL, "internal_error"),
     ],

@@ -11,7 +11,6 @@ from trainshed.core.lifecycle.events import (
     CapacityRefused,
     JobAdmitted,
     NodeLeft,
-    Preempted,
     PreparationFailed,
     RuntimePrepared,
     StopReplica,
@@ -63,16 +62,6 @@ def test_a_stock_out_that_is_told_twice_counts_once() -> None:
     """spec/failures#no-capacity: with back-off; nothing is asked for before the pause is over."""
     life = Life(job(1)).see(CapacityRefused("none"), CapacityRefused("none"))
     assert life.job.retries == (("stock_out", 1),)
-
-
-def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
-    """On the timeline, in the verdict and in the job's error."""
-    names = {"its own": f"{job(1).name}0", "theirs": "projects/speech/jobs/secret"}
-    told = {
-        whose: str(Life(job(1)).up().see(Preempted(name)).told) for whose, name in names.items()
-    }
-    assert names["its own"] in told["its own"]
-    assert "speech" not in told["theirs"] and "a job of another project" in told["theirs"]
 
 
 def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replica() -> None:

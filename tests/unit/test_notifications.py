@@ -5,14 +5,17 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import WORKER, Life, job
+from tests.unit.jobs import CREATED, WORKER, Life, job
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.notifications import (
     LABEL,
     Occasion,
     Target,
+    budget_notices,
     mail_of,
     notifications,
 )
+from trainshed.core.usage import Budget
 from trainshed.notifying.targets import key_of, notify_tables
 
 ALL = frozenset(Occasion)
@@ -54,7 +57,7 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     rows = (
         {"name": "ops", "webhook": "https://a.example/x"},
         {"name": "Ops!", "webhook": "ftp://a", "colour": 1},
-        {"name": "x", "mail": ["nobody"], "on": ["ended"], "jobs": "some"},
+        {"name": "x", "mail": ["nobody"], "on": ["ended"], "jobs": "some", "budgets": [0]},
         {"name": "y", "webhook": "http://a", "secret_env": "NOT_SET_ANYWHERE"},
         {"name": "z", "webhook": "http://a", "secret_env": "BAD"},
         {"name": "n"},
@@ -70,6 +73,7 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         "notify[2].mail",
         "notify[2].on",
         "notify[2].jobs",
+        "notify[2].budgets",
         "notify[3].secret_env",
         "notify[4].secret_env",
         "notify[5].webhook",
@@ -80,3 +84,24 @@ def test_each_fault_of_a_table_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_key_of_a_signature() -> None:
     assert key_of("whsec_a2V5") == b"key"
     assert key_of("a2V5") == b"a2V5"
+
+
+def test_a_target_hears_of_the_highest_of_its_own_percentages_and_of_hard_budgets() -> None:
+    soft = Budget(QuotaKey("p", "global", "cost_per_month"), 100, 92, 1, marks=(50, 80, 90))
+    hard = Budget(QuotaKey("p", "global", "cost_per_month_hard", "a@x"), 90, 90, 1, marks=(100,))
+    early, late = replace(OPS, budgets=(50, 80)), Target("late", ALL, budgets=(95,))
+    notices = budget_notices((soft, hard), CREATED, (early, late, EVERYBODY), CREATED)
+    contents = [
+        (notice.notification.target, json.loads(notice.notification.content)["data"])
+        for notice in notices
+    ]
+    assert [(target, data["metric"], data["percent"]) for target, data in contents] == [
+        ("ops", "cost_per_month", 80),
+        ("ops", "cost_per_month_hard", 100),
+        ("late", "cost_per_month_hard", 100),
+    ]
+    subject, text = mail_of(json.loads(notices[1].notification.content))
+    assert subject == "a@x in p: 100 % of cost_per_month_hard"
+    assert (
+        "a@x in p has used 90 of 90 cost_per_month_hard.\nWhat runs gives its places back" in text
+    )

@@ -290,13 +290,26 @@ def test_a_homeless_replica_that_no_node_could_take_is_a_stock_out() -> None:
 # Spot
 
 
+def preempted(uid: int, by: int) -> Preempt:
+    name = gang(by).name
+    return Preempt(JobUid(uid), f"its room went to {name}", name)
+
+
 def test_on_demand_work_takes_the_room_of_the_youngest_spot_job() -> None:
     """spec/failures#preemption."""
     world = World([node("a", 8)])
     world.run(gang(1, 4, spot=True), "a")
     world.run(gang(2, 4, spot=True), "a")
     world.wait(gang(3, 4))
-    assert world.plan().decisions == (Preempt(JobUid(2), gang(3).name),)
+    assert world.plan().decisions == (preempted(2, by=3),)
+
+
+def test_a_preempted_job_does_not_name_one_of_another_project() -> None:
+    world = World([node("a", 8)])
+    world.run(gang(1, 8, spot=True), "a")
+    world.wait(gang(2, 8, project="speech"))
+    reason = "its room went to a job of another project"
+    assert world.plan().decisions == (Preempt(JobUid(1), reason, gang(2, project="speech").name),)
 
 
 def test_who_is_of_no_use_is_not_asked() -> None:
@@ -316,7 +329,7 @@ def test_room_that_was_made_is_not_given_to_others() -> None:
     world.run(gang(1, 4, spot=True), "a")
     world.wait(gang(2, 8), gang(3, 1, longest=1))
     made = world.step(NOW)
-    assert made.decisions == (Preempt(JobUid(1), gang(2).name),)
+    assert made.decisions == (preempted(1, by=2),)
     assert world.plan().decisions == ()
     world.end(1)
     assert world.admitted() == [2]

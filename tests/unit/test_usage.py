@@ -16,6 +16,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.usage import (
     HOUR,
+    Budget,
     MachineTime,
     Prices,
     Use,
@@ -25,7 +26,7 @@ from trainshed.core.usage import (
 from trainshed.engines.port import Node
 from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.explaining import why
-from trainshed.scheduler.model import Admit, Policy
+from trainshed.scheduler.model import Admit, Policy, Preempt
 
 ANA, BO = "ana@corp.example", "bo@corp.example"
 
@@ -209,3 +210,38 @@ def test_a_budget_of_nothing_lets_nothing_start_and_a_raised_one_everything() ->
     assert month.admitted(moment(2026, 11, 3)) == []
     month.tracker.set_quotas({month.key: 1})
     assert month.admitted(moment(2026, 11, 3)) == [1]
+
+
+def test_a_hard_budget_that_is_used_up_stops_what_runs_once() -> None:
+    month = Month(f"{CPU_HOURS}_hard", 40, ANA)
+    at = moment(2026, 11, 1, 9)
+    month.wait(1)
+    assert month.admitted(at) == [1]
+    month.running = [replace(Life(job(1)).up().job, placed=moment(2026, 11), creator=Actor(ANA))]
+    month.wait(2, BO)
+    assert month.tracker.decide(at + HOUR // 2)[0].uid == 2
+    month.tracker.time_passed()
+    reason = f"{ANA} has used 40 of 40 CPU-hours of this month's budget"
+    assert month.tracker.decide(at + HOUR) == (Preempt(JobUid(1), reason),)
+    month.tracker.time_passed()
+    assert month.tracker.decide(at + HOUR) == (), "it is leaving"
+
+
+def test_a_budget_says_what_it_has_reached_and_when_it_reaches_more() -> None:
+    budget = Budget(QuotaKey("demo", GLOBAL, CPU_HOURS), 200, 90, 4, marks=(25, 40, 50, 90))
+    assert budget.reached == 40
+    at = budget.next_mark(0)
+    assert at is not None
+    later = replace(budget, used=90 + 4 * at / HOUR)
+    assert later.reached == 50 and abs(at - 2.5 * HOUR) < SECOND
+    assert replace(budget, rate=0).next_mark(0) is None
+    assert replace(budget, used=190).next_mark(0) is None
+
+
+def test_where_budgets_stand_is_told_of_people_who_share_a_limit_each() -> None:
+    month = Month(CPU_HOURS, 8, EACH)
+    at = moment(2026, 11, 3)
+    month.tracker.given_back((hour_of(ANA, at), hour_of(BO, at, hours=2)))
+    (ana, bo) = sorted(month.tracker.budgets.standing(at, (50, 90)), key=lambda b: b.key.person)
+    assert (ana.key.person, ana.used, ana.reached) == (ANA, 4, 50)
+    assert (bo.key.person, bo.used, bo.reached) == (BO, 8, 90)

@@ -23,8 +23,11 @@ from tests.contract.notifying.receivers import Hook, hook, mailbox
 from tests.unit.specs_requests import custom_job, ml_job
 from trainshed.api.rest import ApiApplication
 from trainshed.controller.outbox import OutboxWorker
+from trainshed.core.capacity import QuotaKey
+from trainshed.core.catalog.quotas import GLOBAL, GPU_HOURS
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import JobState
+from trainshed.core.usage import Budget, month_of
 from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.serve import certificates
@@ -240,3 +243,27 @@ async def test_jobs_name_targets_that_there_are(house: House) -> None:
             assert "there are ops, team" in str(answer.body, "utf-8")
     body = ml_job() | {"labels": {"trainshed-notify": "ops_team"}}
     assert (await house.call("POST", "/v1/projects/p1/jobs", body)).status == 200
+
+
+async def test_a_budget_is_heard_of_once_also_by_a_service_that_starts_again(
+    house: House, ops: Hook
+) -> None:
+    table = NotifyTable("ops", ops.url, budgets=(50, 90))
+    budget = Budget(QuotaKey("p", GLOBAL, GPU_HOURS), 10, 6, 1, marks=(50, 90))
+    month = month_of(house.clock)[0]
+    for amounts in ((6, 6), (6, 9.5)):
+        outbox = worker(house, table)
+        assert outbox.marks == (50, 90)
+        async with at_work(outbox):
+            for used in amounts:
+                outbox.budgets_reached((replace(budget, used=used),), month)
+            async with asyncio.timeout(10):
+                while True:
+                    if len(ops.taken) > amounts.index(amounts[-1]):
+                        break
+                    await asyncio.sleep(0.01)
+            await until_forgotten(house)
+    events = [json.loads(body) for _, _, body in ops.taken]
+    assert [event["data"]["percent"] for event in events] == [50, 90]
+    assert events[0]["type"] == "budget.reached"
+    assert ops.taken[0][1]["webhook-id"].startswith("budget-")

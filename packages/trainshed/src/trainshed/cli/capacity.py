@@ -148,7 +148,7 @@ def set_(
     """Let jobs use at most LIMIT of METRIC: a number, or `unlimited`.
 
     Most metrics are of what jobs hold at a time. Those whose names end with _per_month are budgets: when one
-    is used up, nothing new starts until the next month.
+    is used up, nothing new starts until the next month. With _hard what runs stops, and waits, too.
     """
     wanted: dict[str, Any] = {
         **place_of(endpoint, project, region),

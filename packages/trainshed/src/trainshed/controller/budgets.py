@@ -1,16 +1,31 @@
-"""What projects and people have used of this month's budgets (`core.usage.BUDGETS`), and whose is used up.
+"""What projects and people have used of this month's budgets (`core.catalog.quotas.BUDGETS`), whose is used
+up, and who hears of it.
 
-A job that runs goes on when a budget is used up; none of those that are counted by it starts.
+When a budget is used up, none of the jobs that are counted by it starts; when a hard one is, those that run
+give their places back, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from trainshed.core.capacity import QuotaKey, limit_of
-from trainshed.core.catalog.quotas import BUDGETS, COST, CPU_HOURS, GLOBAL, GPU_HOURS, JOBS
+from trainshed.controller.mailboxes import LONGEST_DELAY
+from trainshed.core.capacity import EACH, QuotaKey, limit_of
+from trainshed.core.catalog.quotas import (
+    BUDGETS,
+    COST,
+    CPU_HOURS,
+    GLOBAL,
+    GPU_HOURS,
+    HARD,
+    HARD_BUDGETS,
+    JOBS,
+)
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.units import Nanos
 from trainshed.core.usage import (
+    HOUR,
+    Budget,
     MachineTime,
     Prices,
     Use,
@@ -24,6 +39,7 @@ _SOON: Final = 10**9
 _UNITS: Final[Mapping[str, str]] = {CPU_HOURS: " CPU-hours", GPU_HOURS: " GPU-hours", COST: ""}
 _Account = tuple[str, str]
 """A project, and a person or "", which stands for all together."""
+_Sums = dict[_Account, dict[str, float]]
 
 
 class Budgets:
@@ -34,9 +50,9 @@ class Budgets:
         self._running = running
         self._limits: Mapping[QuotaKey, float] = {}
         #: What was used in this month by attempts that are over.
-        self._ended: dict[_Account, dict[str, float]] = {}
+        self._ended: _Sums = {}
         self._month: tuple[Nanos, Nanos] = (0, 0)
-        self._exhausted: Mapping[QuotaKey, str] = {}
+        self._exhausted: tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]] = ({}, frozenset())
         #: Until when the former holds (ns).
         self._holds_until = 0
 
@@ -53,39 +69,75 @@ class Budgets:
             self._count(self._ended, use.within(*self._month))
 
     def set_quotas(self, quotas: Mapping[QuotaKey, float]) -> None:
-        self._limits = {key: limit for key, limit in quotas.items() if key.metric in BUDGETS}
+        budgets = {*BUDGETS, *HARD_BUDGETS}
+        self._limits = {key: limit for key, limit in quotas.items() if key.metric in budgets}
         self._holds_until = 0
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any."""
+        return bool(self._limits)
 
     def used(self, now: Nanos) -> Callable[[QuotaKey], float]:
         """Return the function that says how much of a budget was used until now."""
         sums = self._sums(now)
-        return lambda key: sums.get((key.project_id, key.person), {}).get(key.metric, 0.0)
+        return lambda key: _of(sums, key)
 
-    def exhausted(self, now: Nanos) -> Mapping[QuotaKey, str]:
-        """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each."""
+    def exhausted(self, now: Nanos) -> tuple[Mapping[QuotaKey, str], frozenset[QuotaKey]]:
+        """Return the keys of the numbers of jobs of those whose budget is used up, with a sentence each, and
+        those keys of them whose hard budget is."""
         if not self._limits:
-            return {}
+            return {}, frozenset()
         if now < self._holds_until:
             return self._exhausted
         sums = self._sums(now)
         gone: dict[QuotaKey, str] = {}
-        for (project, person), used in sums.items():
-            for metric, amount in used.items():
-                limit = limit_of(self._limits, QuotaKey(project, GLOBAL, metric, person))
-                if limit is not None and amount >= limit:
-                    what = f"{amount:.4g} of {limit:g}{_UNITS[metric]}"
-                    gone[QuotaKey(project, GLOBAL, JOBS, person)] = (
-                        f"{person or f'project {project}'} has used {what} of this month's budget"
-                    )
-        self._exhausted, self._holds_until = gone, min(now + _SOON, self._month[1])
-        return gone
+        stopped: set[QuotaKey] = set()
+        for key, limit in self._set(sums):
+            metric, project, person = key.metric.removesuffix(HARD), key.project_id, key.person
+            if (amount := _of(sums, key)) >= limit:
+                what = f"{amount:.4g} of {limit:g}{_UNITS[metric]}"
+                jobs = QuotaKey(project, GLOBAL, JOBS, person)
+                gone[jobs] = (
+                    f"{person or f'project {project}'} has used {what} of this month's budget"
+                )
+                if key.metric in HARD_BUDGETS:
+                    stopped.add(jobs)
+        self._exhausted = gone, frozenset(stopped)
+        self._holds_until = min(now + _SOON, self._month[1])
+        return self._exhausted
+
+    def standing(self, now: Nanos, marks: tuple[int, ...]) -> tuple[Budget, ...]:
+        """Return where each budget stands. `marks`: percentages at which somebody hears of those that are not
+        hard."""
+        # Whoever asks for this at the moment of a mark decides by `exhausted` next.
+        self._holds_until = 0
+        sums, rates = self._sums(now), self._rates(now)
+        return tuple(
+            Budget(
+                key,
+                limit,
+                _of(sums, key),
+                _of(rates, key),
+                (100,) if key.metric in HARD_BUDGETS else marks,
+            )
+            for key, limit in self._set(sums)
+            if limit
+        )
 
     @property
-    def next_month(self) -> Nanos:
-        """When all budgets begin anew (ns)."""
-        return self._month[1]
+    def month(self) -> tuple[Nanos, Nanos]:
+        """When this month began, and when all budgets begin anew (ns)."""
+        return self._month
 
-    def _sums(self, now: Nanos) -> dict[_Account, dict[str, float]]:
+    def _set(self, sums: _Sums) -> Iterator[tuple[QuotaKey, float]]:
+        for project, person in sums:
+            for metric in (*BUDGETS, *HARD_BUDGETS):
+                key = QuotaKey(project, GLOBAL, metric, person)
+                if person != EACH and (limit := limit_of(self._limits, key)) is not None:
+                    yield key, limit
+
+    def _sums(self, now: Nanos) -> _Sums:
         self._turn_page(now)
         sums = {account: dict(used) for account, used in self._ended.items()}
         for job in self._running():
@@ -93,10 +145,18 @@ class Budgets:
                 self._count(sums, use.within(*self._month))
         # A budget of nothing is used up before anything was used.
         for key in self._limits:
-            sums.setdefault((key.project_id, key.person), dict.fromkeys(BUDGETS, 0.0))
+            sums.setdefault((key.project_id, key.person), {})
         return sums
 
-    def _count(self, sums: dict[_Account, dict[str, float]], part: MachineTime) -> None:
+    def _rates(self, now: Nanos) -> _Sums:
+        """Return what is used in an hour."""
+        rates: _Sums = {}
+        for job in self._running():
+            for use in uses(job, now + HOUR):
+                self._count(rates, use.within(now, now + HOUR))
+        return rates
+
+    def _count(self, sums: _Sums, part: MachineTime) -> None:
         for metric, amount in budgeted(part, self._prices).items():
             for person in dict.fromkeys(("", part.person)):
                 account = sums.setdefault((part.project_id, person), {})
@@ -105,3 +165,59 @@ class Budgets:
     def _turn_page(self, now: Nanos) -> None:
         if now >= self._month[1]:
             self._month, self._ended = month_of(now), {}
+
+
+def _of(sums: _Sums, key: QuotaKey) -> float:
+    return sums.get((key.project_id, key.person), {}).get(key.metric.removesuffix(HARD), 0.0)
+
+
+class BudgetWatch:
+    """Wakes at the moments at which a budget reaches a mark, or a month begins.
+
+    `marks`: percentages, ascending. `reached`: gets the budgets that have reached one, again and again.
+    `decide`: called when something may have to be stopped. `now`: ns since the epoch.
+    """
+
+    def __init__(
+        self,
+        budgets: Budgets,
+        marks: tuple[int, ...],
+        now: Callable[[], Nanos],
+        *,
+        reached: Callable[[tuple[Budget, ...], Nanos], None],
+        decide: Callable[[], None],
+    ) -> None:
+        self._budgets = budgets
+        self._marks = marks
+        self._now = now
+        self._reached = reached
+        self._decide = decide
+        self._timer: asyncio.TimerHandle | None = None
+        #: Whether the timer is for a look that follows a change.
+        self._is_soon = False
+
+    def look_soon(self) -> None:
+        """Take note that a job has come or gone, or a limit has changed. Cheap."""
+        if self._budgets.are_set and not self._is_soon:
+            self._set_timer(_SOON / 1e9, is_soon=True)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_soon = True
+
+    def _set_timer(self, delay: float, *, is_soon: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_soon = is_soon
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._is_soon, now = False, self._now()
+        standing = self._budgets.standing(now, self._marks)
+        if reached := tuple(budget for budget in standing if budget.reached):
+            self._reached(reached, self._budgets.month[0])
+        moments = [at for budget in standing if (at := budget.next_mark(now)) is not None]
+        delay = max(min([*moments, self._budgets.month[1]]) - now, 0) / 1e9
+        self._set_timer(min(delay, LONGEST_DELAY), is_soon=False)
+        self._decide()

@@ -30,7 +30,7 @@ from trainshed.core.capacity import (
     QuotaStatus,
     Waiting,
 )
-from trainshed.core.catalog.quotas import BUDGETS
+from trainshed.core.catalog.quotas import BUDGETS, HARD_BUDGETS
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -219,11 +219,11 @@ class CapacityTracker:
         if not self._changed or self._deciding is not None or self._refusal is not None:
             return ()
         self._changed = self._was_in_vain = False
-        if not (self._snapshot.queue or self._snapshot.unplaced):
+        self._snapshot.set_exhausted(*self.budgets.exhausted(now))
+        if not (self._snapshot.queue or self._snapshot.unplaced or self._snapshot.stopped):
             self._snapshot.set_reservations(())
             return ()
         self._snapshot.past.set_time(now)
-        self._snapshot.set_exhausted(self.budgets.exhausted(now))
         planned = self._snapshot.copy()
         if planned.size <= self._at_once:
             return self._taken(plan(planned, now))
@@ -259,7 +259,7 @@ class CapacityTracker:
             self._told.pop(decision.uid, None)
             taken.append(decision)
         self._snapshot.set_reservations(made.reservations)
-        held = self.budgets.next_month if self._snapshot.exhausted else 0
+        held = self.budgets.month[1] if self._snapshot.exhausted else 0
         if look_again := min(filter(None, (made.look_again, held)), default=0):
             self._wake_at(look_again)
         return tuple(taken)
@@ -360,7 +360,7 @@ class CapacityTracker:
         budget_used = self.budgets.used(now)
         return tuple(
             replace(status, used=round(budget_used(status.key), 2))
-            if status.key.metric in BUDGETS
+            if status.key.metric in (*BUDGETS, *HARD_BUDGETS)
             else status
             for status in explaining.quota_statuses(self._snapshot, project_id)
         )
@@ -435,8 +435,8 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             if job is None or replica not in incarnations:
                 return None
             return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
-        case Preempt(_, by):
-            return Preempted(by)
+        case Preempt(_, reason, _):
+            return Preempted(reason)
         case StockOut(_, reason):
             return CapacityRefused(reason)
         case _:

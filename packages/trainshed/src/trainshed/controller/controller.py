@@ -43,7 +43,8 @@ from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
-from trainshed.core.usage import Prices, released
+from trainshed.core.units import Nanos
+from trainshed.core.usage import Budget, Prices, released
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -131,6 +132,8 @@ class Controller:
             stored=self._stored,
             report=self.report,
             budgets=Budgets(prices or Prices(), self.holding),
+            marks=() if outbox is None else outbox.marks,
+            reached=_ignored if outbox is None else outbox.budgets_reached,
             at_once=at_once,
         )
         self._capacity = self._decisions.capacity
@@ -601,3 +604,7 @@ class Controller:
     def _wake_measured(self, parent: JobUid) -> None:
         del self._measured[parent]
         self.wake(parent)
+
+
+def _ignored(_budgets: Sequence[Budget], _month: Nanos) -> None:
+    """Nobody hears of budgets."""

@@ -5,14 +5,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from trainshed.controller.budgets import Budgets
+from trainshed.controller.budgets import Budgets, BudgetWatch
 from trainshed.controller.capacity import CapacityTracker, event_of_decision
 from trainshed.controller.mailboxes import LONGEST_DELAY
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
-from trainshed.core.usage import HOUR, month_of
+from trainshed.core.usage import HOUR, Budget, month_of
 from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.model import Decision, Policy
 from trainshed.store.port import Reader
@@ -35,12 +35,17 @@ class Decisions:
         stored: Callable[[JobUid], Job | None],
         report: Callable[[JobUid, Event], None],
         budgets: Budgets,
+        marks: tuple[int, ...],
+        reached: Callable[[tuple[Budget, ...], Nanos], None],
         at_once: int,
     ) -> None:
-        """`stored`: returns a live job. `report`: takes the event of a job. `at_once`: see
-        `CapacityTracker`."""
+        """`stored`: returns a live job. `report`: takes the event of a job. `marks` and `reached`: see
+        `BudgetWatch`. `at_once`: see `CapacityTracker`."""
         self.capacity = CapacityTracker(
             policy, self._decide_at, self._decided_apart, at_once, budgets
+        )
+        self._budget_watch = BudgetWatch(
+            budgets, marks, now, reached=reached, decide=self._time_passed
         )
         self._now = now
         self._stored = stored
@@ -64,12 +69,18 @@ class Decisions:
     def close(self, error: Exception) -> None:
         """Decide no more. Pre-flights are refused with the error."""
         self._is_closed = True
+        self._budget_watch.close()
         self.capacity.refuse(error)
         if self._timer is not None:
             self._timer.cancel()
 
     def decide(self) -> None:
         """Have the scheduler look at what has changed. Does not fail, so that callers can go on."""
+        self._decide()
+        if not self._is_closed:
+            self._budget_watch.look_soon()
+
+    def _decide(self) -> None:
         if not self._is_closed:
             for uid, event in self.decided():
                 self._report(uid, event)
@@ -115,4 +126,4 @@ class Decisions:
 
     def _time_passed(self) -> None:
         self.capacity.time_passed()
-        self.decide()
+        self._decide()

@@ -5,12 +5,22 @@ for a day, and the result is put on the job's timeline (ADR 78). Jobs do not wai
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, Protocol
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.notifications import Notification, Occasion, Target, next_try, notifications
+from trainshed.core.notifications import (
+    BudgetNotice,
+    Notification,
+    Occasion,
+    Target,
+    budget_notices,
+    next_try,
+    notifications,
+)
+from trainshed.core.units import Nanos
+from trainshed.core.usage import Budget
 from trainshed.eventloop.background import Crew, joined
 from trainshed.notifying.targets import NotSent
 from trainshed.store.port import Commit, Intake
@@ -27,10 +37,11 @@ _LONGEST_WAIT: Final = 600.0
 _DISK_PAUSE: Final = 5.0
 """Seconds of pause if the store could not be written to."""
 _WORDS: Final = {
-    Occasion.SUCCEEDED: "has succeeded",
-    Occasion.FAILED: "has failed",
-    Occasion.CANCELLED: "was cancelled",
-    Occasion.STALLED: "has stalled",
+    Occasion.SUCCEEDED: "the job has succeeded",
+    Occasion.FAILED: "the job has failed",
+    Occasion.CANCELLED: "the job was cancelled",
+    Occasion.STALLED: "the job has stalled",
+    Occasion.BUDGET: "a budget has reached a percentage",
 }
 
 
@@ -72,6 +83,28 @@ class OutboxWorker:
         self._targets = sender.targets
         self._news = asyncio.Event()
         self._crew = Crew()
+        #: What was put into the outbox of budgets, (subject, target), by the beginning of its month.
+        self._heard: tuple[Nanos, set[tuple[str, str]]] = (0, set())
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """The percentages of budgets of which some target hears, ascending."""
+        return tuple(sorted(set(chain.from_iterable(t.budgets for t in self._targets))))
+
+    def budgets_reached(self, budgets: Sequence[Budget], month: Nanos) -> None:
+        """Notify those who have not heard yet that budgets have reached their marks. `month`: when theirs
+        began."""
+        if self._heard[0] != month:
+            self._heard = month, set()
+        heard = self._heard[1]
+        news = [
+            notice
+            for notice in budget_notices(budgets, month, self._targets, self._now())
+            if (notice.subject, notice.notification.target) not in heard
+        ]
+        if news:
+            heard.update((notice.subject, notice.notification.target) for notice in news)
+            self._crew.keep(lambda: self._put(news), "storing notifications of budgets")
 
     def of(self, commit: Commit) -> tuple[Notification, ...]:
         """Return the notifications that a step asks for."""
@@ -90,6 +123,10 @@ class OutboxWorker:
     async def close(self) -> None:
         """Send nothing more; what is not delivered stays stored."""
         await self._crew.close()
+
+    async def _put(self, notices: Sequence[BudgetNotice]) -> None:
+        await self._outbox.put_budgets(notices)
+        self.wake()
 
     async def _run(self) -> None:
         while True:
@@ -133,16 +170,18 @@ class OutboxWorker:
     async def _try(self, outgoing: Outgoing) -> str:
         """Send one notification. Return why that failed, "" = it did not."""
         notification = outgoing.notification
-        what = f"{notification.target} was told that the job {_WORDS[notification.occasion]}"
+        what = f"{notification.target} was told that {_WORDS[notification.occasion]}"
         try:
             await self._sender.send(
-                notification.target, f"{notification.job_uid}-{outgoing.id}", notification.content
+                notification.target,
+                f"{notification.job_uid or 'budget'}-{outgoing.id}",
+                notification.content,
             )
         except NotSent as failure:
             cause = str(failure)
         except Exception as failure:
             # Broad on purpose: one notification that makes its sender fail must not hold up all others.
-            about(log, notification.job_uid).exception("telling %s failed", notification.target)
+            _log(notification).exception("telling %s failed", notification.target)
             cause = repr(failure)
         else:
             self._meters.notifications[(notification.target, "sent")] += 1
@@ -155,9 +194,9 @@ class OutboxWorker:
     async def _failed(self, outgoing: Outgoing, cause: str) -> None:
         notification, tries = outgoing.notification, outgoing.tries + 1
         word = _WORDS[notification.occasion]
-        what = f"{notification.target} could not be told that the job {word}: {cause}."
+        what = f"{notification.target} could not be told that {word}: {cause}."
         due = next_try(notification.created, tries, self._now())
-        about(log, notification.job_uid).warning("%s", what)
+        _log(notification).warning("%s", what)
         if due is None:
             self._meters.notifications[(notification.target, "given_up")] += 1
             await self._tell(outgoing, "notify_failed", f"{what} Given up after {tries} tries.")
@@ -170,7 +209,13 @@ class OutboxWorker:
 
     async def _tell(self, outgoing: Outgoing, kind: str, message: str) -> None:
         notification = outgoing.notification
+        if notification.job_uid is None:
+            return
         details = {"target": notification.target, "occasion": notification.occasion.value}
         await self._intake.tell(
             notification.job_uid, (TimelineEntry(self._now(), kind, message, details),)
         )
+
+
+def _log(notification: Notification) -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
+    return log if notification.job_uid is None else about(log, notification.job_uid)

@@ -1,4 +1,5 @@
-"""Whom to notify that a job has ended or stalls, what is sent, and when it is tried again. Pure (ADR 78).
+"""Whom to notify that a job has ended or stalls or that a budget is used up, what is sent, and when it is
+tried again. Pure (ADR 78).
 
 Jobs name targets by a label, never an address: the service calls only addresses that its operator has set.
 """
@@ -11,11 +12,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from trainshed.core.catalog.quotas import HARD
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.units import Nanos
+from trainshed.core.usage import Budget
 from trainshed.core.works import Work
 
 LABEL: Final = "trainshed-notify"
@@ -36,6 +39,11 @@ class Occasion(enum.StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     STALLED = "stalled"
+    #: A budget has reached one of the target's percentages.
+    BUDGET = "budget"
+
+
+OF_JOBS: Final = (Occasion.SUCCEEDED, Occasion.FAILED, Occasion.CANCELLED, Occasion.STALLED)
 
 
 class Target(Struct, frozen=True):
@@ -46,12 +54,15 @@ class Target(Struct, frozen=True):
     on: frozenset[Occasion]
     #: It is notified of every job; otherwise only of those whose label names it.
     every_job: bool = False
+    #: The percentages of budgets at which it is notified, ascending.
+    budgets: tuple[int, ...] = ()
 
 
 class Notification(Struct, frozen=True):
     """One notification for one target."""
 
-    job_uid: JobUid
+    #: None = it is not of a job.
+    job_uid: JobUid | None
     target: str
     occasion: Occasion
     #: Nanoseconds since the epoch.
@@ -89,6 +100,51 @@ def notifications(
     )
 
 
+class BudgetNotice(Struct, frozen=True):
+    """A notification of a budget, which a target gets once."""
+
+    #: When the budget's month began (ns).
+    month: Nanos
+    #: What it is about: the budget with its limit, and the percentage.
+    subject: str
+    notification: Notification
+
+
+def budget_notices(
+    budgets: Iterable[Budget], month: Nanos, targets: Iterable[Target], now: Nanos
+) -> tuple[BudgetNotice, ...]:
+    """Return who is to hear of budgets that have reached a mark: of each the highest percentage. A hard
+    budget that is used up is heard of by all that hear of budgets."""
+    notices: list[BudgetNotice] = []
+    for budget in budgets:
+        for target in targets:
+            key = budget.key
+            marks = (100,) if key.metric.endswith(HARD) and target.budgets else target.budgets
+            percent = max((mark for mark in marks if mark <= budget.reached), default=0)
+            if not percent:
+                continue
+            subject = f"{key.project_id} {key.metric} {key.person} {budget.limit:g} {percent}"
+            text = budget_content(budget, percent, now)
+            sent = Notification(None, target.name, Occasion.BUDGET, now, text)
+            notices.append(BudgetNotice(month, subject, sent))
+    return tuple(notices)
+
+
+def budget_content(budget: Budget, percent: int, now: Nanos) -> str:
+    """Return what is sent of a budget, as `content` makes it of a job."""
+    data = {
+        "project": budget.key.project_id,
+        "user": budget.key.person,
+        "metric": budget.key.metric,
+        "limit": budget.limit,
+        "used": round(budget.used, 2),
+        "percent": percent,
+    }
+    return json.dumps(
+        {"type": "budget.reached", "timestamp": _moment(now), "data": data}, ensure_ascii=False
+    )
+
+
 def _occasions(work: Work, entries: Sequence[TimelineEntry]) -> list[Occasion]:
     stalled = any(entry.details.get("stalled") is True for entry in entries)
     occasions = [Occasion.STALLED] if stalled else []
@@ -121,6 +177,8 @@ def content(work: Work, occasion: Occasion, now: Nanos, page: str) -> str:
 def mail_of(event: Mapping[str, Any]) -> tuple[str, str]:
     """Return the subject and the text of a mail, from what `content` has made."""
     data = event["data"]
+    if event["type"] == "budget.reached":
+        return _budget_mail(data)
     occasion = str(event["type"]).removeprefix("job.")
     title = " ".join(str(data["displayName"] or data["name"]).split())
     lines = [
@@ -134,6 +192,22 @@ def mail_of(event: Mapping[str, Any]) -> tuple[str, str]:
         f"Log:     trainshed jobs logs {data['uid']}",
     ]
     return f"{title} {occasion}", "\n".join(filter(None, lines)) + "\n"
+
+
+def _budget_mail(data: Mapping[str, Any]) -> tuple[str, str]:
+    whose = f"{data['user']} in {data['project']}" if data["user"] else f"project {data['project']}"
+    hard = str(data["metric"]).endswith(HARD)
+    then = (
+        "What runs gives its places back, and waits with the rest"
+        if hard
+        else "Nothing new starts"
+        if data["percent"] >= 100
+        else "Jobs start as before until it is used up"
+    )
+    return f"{whose}: {data['percent']} % of {data['metric']}", (
+        f"{whose} has used {data['used']:g} of {data['limit']:g} {data['metric']}.\n{then}.\n"
+        f"Usage:  trainshed usage --project {data['project']} --by user\n"
+    )
 
 
 def next_try(created: Nanos, tries: int, now: Nanos) -> int | None:

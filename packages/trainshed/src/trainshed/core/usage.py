@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import COST, CPU_HOURS, GPU_HOURS
 from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.records import Job
@@ -118,6 +119,37 @@ def released(before: Job, after: Job) -> tuple[Use, ...]:
 def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:
     """Return how much of each metric of `BUDGETS` this is."""
     return {COST: prices.cost(used), CPU_HOURS: used.cpu_hours, GPU_HOURS: used.gpu_hours}
+
+
+class Budget(Struct, frozen=True):
+    """A budget of a month, and where it stands."""
+
+    key: QuotaKey
+    #: More than 0. The unit is that of the metric: hours, or money.
+    limit: float
+    used: float
+    #: How much is used in each hour as long as nothing starts or ends.
+    rate: float
+    #: Percentages of the limit at which something is done, ascending.
+    marks: tuple[int, ...]
+
+    @property
+    def reached(self) -> int:
+        """The highest of the marks that is reached; 0 = none is."""
+        reached = [mark for mark in self.marks if self.used >= self.limit * mark / 100]
+        return max(reached, default=0)
+
+    def next_mark(self, now: Nanos) -> Nanos | None:
+        """Return when the next mark is reached if nothing starts or ends (ns); None = never."""
+        left = [mark for mark in self.marks if self.used < self.limit * mark / 100]
+        if not left or not self.rate:
+            return None
+        hours = (self.limit * left[0] / 100 - self.used) / self.rate
+        return now + round(hours * HOUR) + _BEYOND
+
+
+_BEYOND: Final = 10**6
+"""Nanoseconds by which a mark is surely passed, however amounts are rounded."""
 
 
 def month_of(now: Nanos) -> tuple[Nanos, Nanos]:

@@ -11,16 +11,16 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from trainshed.core.notifications import Occasion, Target
+from trainshed.core.notifications import OF_JOBS, Occasion, Target
 
 SmtpTls = Literal["starttls", "tls", "none"]
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _ADDRESS: Final = re.compile(r"[^@\s<>,;:]{1,64}@[^@\s<>,;:]{1,255}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _PREFIX: Final = "whsec_"
-_KEYS: Final = ("name", "webhook", "secret_env", "mail", "on", "jobs")
+_KEYS: Final = ("name", "webhook", "secret_env", "mail", "on", "jobs", "budgets")
 _MAIL_PORTS: Final = {"smtp": 587, "smtps": 465}
-_EVERYTHING: Final = tuple(occasion.value for occasion in Occasion)
+_EVERYTHING: Final = tuple(occasion.value for occasion in OF_JOBS)
 
 
 class NotSent(Exception):
@@ -48,11 +48,14 @@ class NotifyTable(Struct, frozen=True):
     on: tuple[str, ...] = _EVERYTHING
     #: Which jobs it hears of: `named` = those whose label names it; `all`.
     jobs: str = "named"
+    #: The percentages of budgets of which it hears.
+    budgets: tuple[int, ...] = ()
 
     @property
     def target(self) -> Target:
         """The target, as `core.notifications` knows it."""
-        return Target(self.name, frozenset(map(Occasion, self.on)), self.jobs == "all")
+        on, budgets = frozenset(map(Occasion, self.on)), tuple(sorted(set(self.budgets)))
+        return Target(self.name, on, self.jobs == "all", budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,9 @@ def notify_tables(rows: Sequence[Mapping[str, Any]]) -> tuple[NotifyTable, ...]:
         faults = list(_faults(row))
         wrong += [f"notify[{number}].{fault}" for fault in faults]
         if not faults:
-            lists: dict[str, Any] = {key: tuple(row[key]) for key in ("mail", "on") if key in row}
+            lists: dict[str, Any] = {
+                key: tuple(row[key]) for key in ("mail", "on", "budgets") if key in row
+            }
             tables.append(NotifyTable(**{**row, **lists}))
     names = [table.name for table in tables]
     wrong += [
@@ -141,11 +146,17 @@ def _faults(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"mail: {row.get('mail')!r} is no list of addresses such as ['team@example.org']"
     if not webhook and not mail:
         yield "webhook: give one, or addresses as mail"
+    yield from _choice_faults(row)
+
+
+def _choice_faults(row: Mapping[str, Any]) -> Iterator[str]:
     on = _texts(row.get("on", []))
     if on is None or not set(on) <= set(_EVERYTHING) or ("on" in row and not on):
         yield f"on: {row.get('on')!r} is no list of some of {', '.join(_EVERYTHING)}"
     if row.get("jobs", "named") not in ("named", "all"):
         yield f"jobs: {row['jobs']!r} is not one of named, all"
+    if not _are_percentages(row.get("budgets", [])):
+        yield f"budgets: {row['budgets']!r} is no list of percentages such as [50, 90, 100]"
 
 
 def _texts(value: Any) -> list[str] | None:
@@ -154,6 +165,12 @@ def _texts(value: Any) -> list[str] | None:
         return None
     items = cast("list[Any]", value)
     return items if all(isinstance(item, str) for item in items) else None
+
+
+def _are_percentages(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        type(percent) is int and 1 <= percent <= 1000 for percent in cast("list[Any]", value)
+    )
 
 
 def _is_url(text: Any, schemes: Container[str] = ("http", "https")) -> bool:

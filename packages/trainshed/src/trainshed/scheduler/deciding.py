@@ -50,7 +50,8 @@ def still_holds(snapshot: Snapshot, planned: Snapshot, decision: Decision) -> bo
         case StockOut():
             return snapshot.version == planned.version and entry.state == before
         case Preempt():
-            return entry.state == before
+            # `planned` may have taken it already.
+            return entry.state == replace(before, leaving=False)
         case Admit(_, nodes):
             return (
                 entry.state == before and _allows(snapshot, entry) and _has(snapshot, entry, nodes)

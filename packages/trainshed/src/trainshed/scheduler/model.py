@@ -134,10 +134,12 @@ class Place(Struct, frozen=True):
 
 
 class Preempt(Struct, frozen=True):
-    """A spot job has to give its place to `by` (full job name)."""
+    """A job has to give its places back, for `reason`, in words that whoever sees the job may read."""
 
     uid: JobUid
-    by: str
+    reason: str
+    #: The full name of the job that gets them; None = nobody in particular.
+    by: str | None = None
 
 
 class StockOut(Struct, frozen=True):

@@ -13,6 +13,8 @@ A quota that is used up holds back nobody but jobs of the same project that want
 from collections.abc import Iterator, Sequence
 from heapq import merge
 
+from msgspec.structs import replace
+
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.units import Nanos
 from trainshed.scheduler.entries import Entry, ResourceRequest, assign_replicas, entry_of
@@ -42,7 +44,23 @@ MAX_RELOCATIONS = 32
 def plan(snapshot: Snapshot, now: Nanos) -> Plan:
     """Return what is to be done at `now` (ns, never less than in an earlier call). Uses up the snapshot: give
     it a copy."""
-    return _Planner(snapshot, now).plan()
+    stopped = _stop(snapshot)
+    made = _Planner(snapshot, now).plan()
+    return replace(made, decisions=(*stopped, *made.decisions))
+
+
+def _stop(snapshot: Snapshot) -> tuple[Preempt, ...]:
+    """Have those give their places back whose hard budget is used up."""
+    reasons = {
+        uid: reason
+        for key, reason in snapshot.exhausted.items()
+        if key in snapshot.stopped and key in snapshot.meters
+        for uid in snapshot.meters[key].holders
+        if uid not in snapshot.leaving
+    }
+    for uid in reasons:
+        snapshot.put(replace(snapshot.entries[uid].state, leaving=True))
+    return tuple(Preempt(uid, reason) for uid, reason in reasons.items())
 
 
 class _Planner:
@@ -191,7 +209,9 @@ class _Planner:
         chosen = self._preemption.find_victims(entry, need, kinds)
         if chosen is None:
             return False
-        self._decisions += [Preempt(victim.gang.uid, entry.gang.name) for victim in chosen]
+        self._decisions += [
+            Preempt(victim.gang.uid, _reason(victim, entry), entry.gang.name) for victim in chosen
+        ]
         self._preemption.claim(need.reserve(0))
         return True
 
@@ -286,6 +306,12 @@ class _Planner:
         ):
             self._reserve_upcoming(entry, Need(self._transaction, entry, kinds))
         return None
+
+
+def _reason(victim: Entry, entry: Entry) -> str:
+    """Return what the victim is told: whoever may see it need not see jobs of other projects."""
+    is_own = victim.gang.project_id == entry.gang.project_id
+    return f"its room went to {entry.gang.name if is_own else 'a job of another project'}"
 
 
 def _by_end(item: tuple[int, Entry]) -> tuple[int, int]:

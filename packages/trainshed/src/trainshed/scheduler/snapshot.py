@@ -277,6 +277,7 @@ class Snapshot:
         self.reservations: tuple[Reservation, ...] = ()
         #: See `set_exhausted`.
         self.exhausted: Mapping[QuotaKey, str] = {}
+        self.stopped = frozenset[QuotaKey]()
         self.past = Past()
         self._all: dict[str, int] = {}
         self._quotas: Quotas = {}
@@ -328,9 +329,10 @@ class Snapshot:
             self.entries[entry.gang.uid] = charged
             self._attach(charged)
 
-    def set_exhausted(self, budgets: Mapping[QuotaKey, str]) -> None:
+    def set_exhausted(self, budgets: Mapping[QuotaKey, str], stopped: frozenset[QuotaKey]) -> None:
         """Set whose budget is used up, by the key of their number of jobs, with a sentence about it: none of
-        their jobs starts."""
+        their jobs starts. `stopped`: those of them whose running jobs give their places back."""
+        self.stopped = stopped
         if budgets != self.exhausted:
             self.exhausted = budgets
             self._set_limits()

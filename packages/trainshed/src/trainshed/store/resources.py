@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.names import EvaluationName, JobUid, ModelName
-from trainshed.core.notifications import Notification
+from trainshed.core.notifications import BudgetNotice, Notification
 from trainshed.core.pipelines.records import ModelEvaluation, ModelVersion
 from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards.curves import CurveSeries
@@ -57,6 +57,10 @@ class Notifications(Protocol):
 
     async def count(self) -> tuple[int, int]:
         """Return how many notifications wait, and how many of these were tried without success."""
+        ...
+
+    async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
+        """Put into the outbox what targets have not heard yet of budgets."""
         ...
 
     async def put_off(self, id_: int, due: Nanos) -> None:

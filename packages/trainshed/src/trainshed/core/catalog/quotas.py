@@ -20,8 +20,11 @@ GPU_HOURS = "gpu_hours_per_month"
 CPU_HOURS = "cpu_hours_per_month"
 COST = "cost_per_month"
 BUDGETS = (COST, CPU_HOURS, GPU_HOURS)
-"""Metrics of what is used in a calendar month."""
-OF_ALL_REGIONS = (JOBS, *BUDGETS)
+"""Metrics of what is used in a calendar month. When one is used up, nothing new starts."""
+HARD = "_hard"
+"""What ends the names of the metrics of the same use at which what runs is stopped, too."""
+HARD_BUDGETS = tuple(f"{metric}{HARD}" for metric in BUDGETS)
+OF_ALL_REGIONS = (JOBS, *BUDGETS, *HARD_BUDGETS)
 PREEMPTIBLE = "preemptible_"
 ML = "ml_"
 _SHARED_FAMILIES = {"n1": "n1_e2", "e2": "n1_e2"}

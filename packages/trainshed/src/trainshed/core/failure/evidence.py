@@ -48,7 +48,7 @@ class Cause(enum.StrEnum):
     SERVICE = "service"
     #: No node can take the job.
     STOCK_OUT = "stock_out"
-    #: Its capacity went to another job of this service.
+    #: Its capacity went to another job of this service, or a hard budget is used up.
     PREEMPTED = "preempted"
     #: A user or a time limit ended the job.
     CANCELLED = "cancelled"

@@ -189,7 +189,7 @@ RULES: Final[tuple[Rule, ...]] = (
         back_off=(2 * _SECOND, 10 * _SECOND),
     ),
     Rule(
-        "spot_preempted",
+        "preempted",
         Match(frozenset({Cause.PREEMPTED})),
         Action.FAIL,
         RESOURCE_EXHAUSTED,

@@ -36,10 +36,10 @@ class CapacityRefused(Struct, frozen=True):
 
 
 class Preempted(Struct, frozen=True):
-    """The job has to give its capacity to another one."""
+    """The job has to give its capacity back."""
 
-    #: Name of that other job.
-    by: str
+    #: Why, in words that whoever sees the job may read.
+    reason: str
 
 
 class RuntimePrepared(Struct, frozen=True):

@@ -218,10 +218,7 @@ def _preempted(transition: Transition, event: Preempted) -> None:
     if not job.is_placed:
         return
     if job.phase is not AttemptState.STOPPING:
-        # Whoever may see this job need not see those of other projects.
-        is_own = event.by.startswith(f"projects/{job.name.project_id}/")
-        text = f"its room went to {event.by if is_own else 'a job of another project'}"
-        judge_end(transition, evidence(transition, Cause.PREEMPTED, text=text))
+        judge_end(transition, evidence(transition, Cause.PREEMPTED, text=event.reason))
     elif job.retry is not None and job.retry.keeps_room:
         # It is being shut down for another attempt anyway: that one has to ask for capacity again, and
         # nothing is counted.

@@ -14,3 +14,9 @@ UPDATE notifications SET due = :due, tries = tries + 1 WHERE id = :id;
 
 -- name: remove
 DELETE FROM notifications WHERE id = :id;
+
+-- name: note_budget
+INSERT OR IGNORE INTO budget_notices (month, subject, target) VALUES (:month, :subject, :target);
+
+-- name: forget_budgets
+DELETE FROM budget_notices WHERE month < :month;

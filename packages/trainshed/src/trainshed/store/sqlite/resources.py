@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, NotFound
 from trainshed.core.names import JobUid
-from trainshed.core.notifications import Notification, Occasion
+from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.units import Nanos
@@ -76,6 +76,20 @@ class SqliteNotifications:
 
         return self._snapshots.here(read)
 
+    async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for notice in notices:
+                key = {
+                    "month": notice.month,
+                    "subject": notice.subject,
+                    "target": notice.notification.target,
+                }
+                connection.execute(_NOTIFICATIONS["forget_budgets"], {"month": notice.month})
+                if connection.execute(_NOTIFICATIONS["note_budget"], key).rowcount:
+                    put(connection, (notice.notification,))
+
+        await self._writer.run("put_budgets", work)
+
     async def put_off(self, id_: int, due: Nanos) -> None:
         await self._execute("put_off", {"id": id_, "due": due})
 
@@ -95,7 +109,8 @@ def put(connection: sqlite3.Connection, notifications: Iterable[Notification]) -
         _NOTIFICATIONS["insert"],
         [
             {
-                "job_uid": notification.job_uid,
+                # Jobs count from 1.
+                "job_uid": notification.job_uid or 0,
                 "target": notification.target,
                 "occasion": notification.occasion.value,
                 "created": notification.created,
@@ -108,7 +123,9 @@ def put(connection: sqlite3.Connection, notifications: Iterable[Notification]) -
 
 def _outgoing(row: tuple[Any, ...]) -> Outgoing:
     id_, job_uid, target, occasion, created, content, due, tries = row
-    notification = Notification(JobUid(job_uid), target, Occasion(occasion), created, content)
+    notification = Notification(
+        JobUid(job_uid) if job_uid else None, target, Occasion(occasion), created, content
+    )
     return Outgoing(id_, notification, due, tries)
 
 
