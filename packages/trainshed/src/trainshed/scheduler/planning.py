@@ -89,7 +89,8 @@ class _Planner:
     def plan(self) -> Plan:
         """Consider all unplaced and waiting gangs, one after the other."""
         for _, age in self._snapshot.unplaced:
-            self._relocate(self._snapshot.entries[age[1]])
+            if age[1] not in self._preemption.leaving:
+                self._relocate(self._snapshot.entries[age[1]])
         if self._snapshot.loads or (self._snapshot.policy.strict and len(self._snapshot.known)):
             self._consider_all()
         reservations = tuple(self._transaction.reservations)
@@ -275,6 +276,7 @@ class _Planner:
             node = self._place(entry, kind, lost[replica])
             if node is not None:
                 self._decisions.append(Place(entry.gang.uid, replica, node))
+                self._preemption.moved.add(entry.gang.uid)
 
     def _place(self, entry: Entry, kind: Kind, lost: str) -> str | None:
         """Return another place for one replica: on another node, else where it was, if that takes work. While
@@ -339,6 +341,8 @@ class Preemption:
         self._transaction = transaction
         #: Gangs whose resources come back, those included that this plan preempts.
         self.leaving = dict(sorted(snapshot.leaving.items()))
+        #: Gangs of which this plan moves a replica: they are not preempted before they have.
+        self.moved: set[JobUid] = set()
         self._spot = [snapshot.entries[JobUid(-uid)] for _, _, uid in snapshot.spot]
         self._most: NodeResources | None = None
 
@@ -382,6 +386,7 @@ class Preemption:
             for spot in self._spot
             if spot.gang.priority <= entry.gang.priority
             and spot.gang.uid not in self.leaving
+            and spot.gang.uid not in self.moved
             and spot is not entry
         ]
         if len(spots) <= _LOOKED_AT:
