@@ -111,6 +111,18 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     page.get_by_label("Severity").select_option("ERROR")
     expect(page.locator("[data-log]")).to_contain_text("FileNotFoundError")
     expect(page.locator("[data-log]")).not_to_contain_text("reading features")
+    page.get_by_label("Severity").select_option("")
+    page.get_by_role("button", name="Top").click()
+    page.get_by_role("button", name="Next error").click()
+    expect(page.locator(".is-marked")).to_contain_text("Traceback")
+    page.keyboard.press("g")
+    page.keyboard.press("l")
+    page.get_by_label("Search in the logs of all jobs").fill("filenotfound")
+    page.get_by_role("button", name="Search").click()
+    hits = page.get_by_role("article").filter(has_text="broken")
+    expect(hits.locator("mark").first).to_have_text("FileNotFound")
+    hits.locator(".log-when").first.click()
+    expect(page.locator(".is-marked")).to_contain_text("FileNotFoundError")
 
 
 FREEZES = """() => { window.freezes = [0];
@@ -176,6 +188,7 @@ def pages(service: Service) -> dict[str, str]:
         "none": "/?search=nothing",
         "compare": f"/compare?job={whole}&job={broken}",
         "overview": "/overview",
+        "search": "/logs?search=Traceback",
         "job": f"/jobs/{whole}",
         "failed": f"/jobs/{broken}",
         "logs": f"/jobs/{whole}/logs",

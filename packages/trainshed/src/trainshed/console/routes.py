@@ -33,6 +33,7 @@ PAGES: Final[Mapping[tuple[str, str], Page]] = {
     ("GET", "/jobs/{job}/spec"): job.spec,
     ("GET", "/jobs/{job}/trials"): searches.trials,
     ("GET", "/compare"): compare.page,
+    ("GET", "/logs"): logs.search,
     ("GET", "/submit"): submit.page,
     ("GET", "/submit/json"): submit.json_page,
     ("GET", "/queue"): capacity.queue,

@@ -4,6 +4,7 @@ any line, forwards from a line, or from a time on.
 A page with a filter examines a bounded number of lines, and then says that there is more to examine.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -64,12 +65,12 @@ async def page(call: JsonCall) -> records.LogPage:
             limit=wanted,
             descending=not forwards,
         )
-        for line in read.lines:
-            at = line.cursor
-            if passes is None or passes(line):
-                lines.append(line)
-                if len(lines) == limit:
-                    break
+        passing = read.lines
+        if passes is not None:
+            passing = await asyncio.to_thread(list, filter(passes, read.lines))
+        lines += passing[: limit - len(lines)]
+        if read.lines:
+            at = (lines if len(lines) == limit else read.lines)[-1].cursor
         seen += len(read.lines)
         if len(read.lines) < wanted:
             break

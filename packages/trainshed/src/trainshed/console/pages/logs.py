@@ -1,21 +1,30 @@
 """The page of a job's log: its lines are loaded where the reader scrolls, and new ones are sent as they come.
+The page that searches the logs of many jobs, a few at a time.
 
 However much a program prints, a browser is sent at most the last lines of each half second (`console.feeds`).
 """
 
+import asyncio
+import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
+from msgspec import Struct
+
 from trainshed.console.feeds import Line, Places
 from trainshed.console.pages.job import FINAL, describe, head
-from trainshed.console.rendering import clean, coloured, nanos
+from trainshed.console.pages.jobs import AGES, since
+from trainshed.console.rendering import clean, coloured, epoch, nanos
 from trainshed.console.visits import View, Visit, of_job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
-from trainshed.wire.trainshed_v1.timeline import LogPage
+from trainshed.wire.status import Refused, StatusCode
+from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
+from trainshed.wire.trainshed_v1.timeline import LogPage, PagedLine
 
 _FILTERS: Final = ("replica", "severity", "search")
 _PLACES: Final = ("before", "after", "from", "limit")
@@ -23,6 +32,7 @@ _DOWNLOADED: Final = 2_000
 """Lines that a download reads at a time."""
 _ERRORS: Final = frozenset({"ERROR", "CRITICAL", "ALERT", "EMERGENCY"})
 _WARNINGS: Final = _ERRORS | {"WARNING"}
+_LEVELS: Final = {**dict.fromkeys(_ERRORS, "errors"), "WARNING": "warnings"}
 SEVERITIES: Final = (("", "All lines"), ("WARNING", "Warnings and errors"), ("ERROR", "Errors"))
 
 
@@ -168,3 +178,115 @@ async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
         page = await read(
             visit, after=page.later, before="", limit=str(_DOWNLOADED), **{"from": ""}
         )
+
+
+_AT_ONCE: Final = 5
+"""Jobs that are listed at a time to be searched."""
+_SECONDS: Final = 0.7
+"""After this time no further jobs are listed for one answer."""
+_MOST_SEARCHED: Final = 1000
+"""Jobs that are searched before the reader is asked whether to go on."""
+_COUNTED: Final = 200
+"""Most lines of a job that are counted."""
+_SHOWN: Final = 3
+"""Lines of a job that are shown."""
+_TRIALS: Final = 100
+_WIDTH: Final = 240
+"""Characters of a line that are shown, from a little before the text on."""
+
+
+class Hits(Struct, frozen=True):
+    """A job whose log has lines with the text."""
+
+    job: JobSummary
+    #: The newest of them, oldest first.
+    lines: tuple[PagedLine, ...]
+    #: How many there are by severity; with more than `_COUNTED`, of so many.
+    counts: Mapping[str, int]
+    #: Only the end of the log was searched.
+    is_partial: bool
+
+
+async def search(visit: Visit) -> View:
+    """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs of the list that the address narrows whose
+    logs have lines with a text. Each answer searches for about a second; the page then asks for the next."""
+    token, told = visit.query("page"), visit.query("walked")
+    walked = before = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
+    jobs: list[Hits] = []
+    began = asyncio.get_running_loop().time()
+    more = bool(visit.query("search").strip())
+    while more and asyncio.get_running_loop().time() - began < _SECONDS:
+        narrowing = {name: visit.query(name) for name in ("user", "label", "machine")}
+        listed = await visit.get(
+            JobList,
+            "jobs",
+            project=visit.project,
+            limit=str(_AT_ONCE),
+            pageToken=token,
+            **narrowing,
+        )
+        for job in listed.jobs:
+            jobs += await _hits_below(visit, job)
+        walked += len(listed.jobs)
+        token = listed.next_page_token
+        more = bool(token)
+    totals = sum((Counter(hits.counts) for hits in jobs), Counter[str]())
+    return View(
+        "Logs",
+        "_log_hits.html" if visit.query("page") else "logs.html",
+        {
+            "jobs": jobs,
+            "totals": totals,
+            "walked": walked,
+            "asks": walked // _MOST_SEARCHED > before // _MOST_SEARCHED,
+            "following": visit.with_query(page=token, walked=str(walked)) if more else "",
+            "text": visit.query("search").strip(),
+            "ages": AGES,
+            "severities": SEVERITIES,
+            "parts_of": parts_of,
+            "epoch": epoch,
+        },
+        place="logs",
+    )
+
+
+async def _hits_below(visit: Visit, job: JobSummary) -> list[Hits]:
+    """Return what is found in the log of a job, or in those of the jobs that it made."""
+    if job.kind == "custom":
+        hits = await _hits(visit, job)
+        return [hits] if hits else []
+    made = await visit.get(JobList, "jobs", parent=job.name, limit=str(_TRIALS))
+    return [hits for child in made.jobs for hits in await _hits_below(visit, child)]
+
+
+async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
+    start = since(visit)
+    if not job.start_time or (start and job.end_time and epoch(job.end_time) < epoch(start)):
+        return None
+    try:
+        page = await visit.get(
+            LogPage,
+            of_job(job.uid, "/logPage"),
+            search=visit.query("search").strip(),
+            severity=visit.query("severity"),
+            limit=str(_COUNTED),
+            **{"from": start},
+        )
+    except Refused as refused:
+        # One may list jobs of several projects and not read the logs of all of them.
+        if refused.code not in (StatusCode.PERMISSION_DENIED, StatusCode.NOT_FOUND):
+            raise
+        return None
+    if not page.lines:
+        return None
+    counts = Counter(_LEVELS.get(line.severity, "other") for line in page.lines)
+    return Hits(job, page.lines[-_SHOWN:], counts, page.more)
+
+
+def parts_of(message: str, text: str) -> list[tuple[str, bool]]:
+    """Return the pieces of a line around a text, each with whether it is that text. Cleaned."""
+    line = clean(message)
+    first = re.search(re.escape(text), line, re.IGNORECASE)
+    start = max(0, first.start() - _WIDTH // 4) if first else 0
+    pieces = re.split(f"({re.escape(text)})", line[start : start + _WIDTH], flags=re.IGNORECASE)
+    return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]

@@ -271,6 +271,18 @@ document.addEventListener("htmx:afterSwap", () => {
   const address = document.body.dataset.events;
   if (address && count) stream.move(`${address}${address.includes("?") ? "&" : "?"}rows=${Math.min(count, MOST_ROWS)}`);
 });
+// Lines by severity, of all jobs that a search has come to so far.
+document.addEventListener("htmx:afterSwap", () => {
+  const boxes = document.querySelectorAll("[data-histogram] > div"), sums = {};
+  for (const hits of document.querySelectorAll("[data-counts]"))
+    for (const [level, count] of Object.entries(JSON.parse(hits.dataset.counts))) sums[level] = (sums[level] || 0) + count;
+  const all = Object.values(sums).reduce((a, b) => a + b, 0);
+  for (const box of boxes) {
+    const bar = box.querySelector("[class^=level-]"), count = sums[bar.getAttribute("class").slice(6)] || 0;
+    box.querySelector("dd").textContent = count;
+    bar.setAttribute("width", all ? (100 * count) / all : 0);
+  }
+});
 ages();
 setInterval(ages, 1000);
 // On a phone both may be wider than it.

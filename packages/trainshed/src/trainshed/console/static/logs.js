@@ -24,6 +24,7 @@
     const line = document.createElement("div");
     line.className = `log-line ${severity.toLowerCase()}`;
     line.dataset.place = cursor;
+    line.toggleAttribute("data-service", task === "service");
     const moment = new Date(at);
     const time = document.createElement("time");
     time.dateTime = at;
@@ -53,6 +54,7 @@
   const atEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   const tell = (text) => { status.textContent = text; };
   const told = () => {
+    fold();
     const count = box.querySelectorAll(".log-line").length;
     if (!count) tell(over ? "No line matches." : "Nothing was written yet.");
     else tell(`${count.toLocaleString()} lines shown${earlier ? ", earlier ones above" : ", from the first line on"}. ${over && !isOpen ? "The log is complete." : following ? "Following." : "Not following: more is written below."}`);
@@ -128,6 +130,40 @@
     if (found) box.scrollTop = found.offsetTop - box.clientHeight / 3;
     told();
     if (!found) tell("The line that the address names is not in this log.");
+  };
+
+  // The first error after the line that is marked or on top; from the beginning, if there is none.
+  const nextError = async () => {
+    const top = box.getBoundingClientRect().top;
+    const from = marked[0] || [...box.querySelectorAll(".log-line")].find((line) => line.getBoundingClientRect().bottom > top + 1)?.dataset.place;
+    const query = { severity: "ERROR", limit: 1, search: "" };
+    let page = await get(asking({ ...query, ...(from ? { after: from } : { from: FIRST }) }));
+    if (page && from && !page.lines.length && !page.more) page = await get(asking({ ...query, from: FIRST }));
+    if (!page) return;
+    if (!page.lines.length) return tell(page.more ? "No error among the next 20,000 lines." : "No line is an error.");
+    const place = page.lines[0][5];
+    tools.severity.value = tools.search.value = "";
+    marked = [place, place];
+    write();
+    await around(place);
+  };
+
+  // What the service wrote while it made the environment, once the program has begun.
+  let unfolded = false;
+  const fold = () => {
+    box.querySelector("[data-fold]")?.remove();
+    const all = [...box.querySelectorAll(".log-line")], begins = all.findIndex((line) => !line.hasAttribute("data-service"));
+    const built = unfolded || begins < 4 || filters().size || address.get("line") ? [] : all.slice(0, begins);
+    for (const line of box.querySelectorAll(".is-folded")) if (!built.includes(line)) line.classList.remove("is-folded");
+    if (!built.length) return;
+    for (const line of built) line.classList.add("is-folded");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "log-fold";
+    button.dataset.fold = "";
+    button.textContent = `${built.length} lines of how the environment was made`;
+    button.addEventListener("click", () => { unfolded = true; fold(); });
+    box.prepend(button);
   };
 
   const above = async () => {
@@ -240,7 +276,7 @@
   const step = async (by, more) => {
     const from = chosen && lineAt(chosen);
     const top = box.getBoundingClientRect().top;
-    const next = (from) => { do from = by > 0 ? from.nextElementSibling : from.previousElementSibling; while (from && !from.matches(".log-line")); return from; };
+    const next = (from) => { do from = by > 0 ? from.nextElementSibling : from.previousElementSibling; while (from && !from.matches(".log-line:not(.is-folded)")); return from; };
     let line = from ? next(from) : [...box.querySelectorAll(".log-line")].find((each) => each.getBoundingClientRect().bottom > top + 1);
     if (!line && from) { await (by > 0 ? below() : above()); line = next(from); }
     if (!line) return;
@@ -270,6 +306,7 @@
     });
   }, { passive: true });
   lastButton.addEventListener("click", last);
+  tools.querySelector("[data-next-error]").addEventListener("click", nextError);
   tools.querySelector("[data-first]").addEventListener("click", first);
   const refine = () => {
     failed = 0;
