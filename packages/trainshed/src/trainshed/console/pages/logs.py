@@ -210,8 +210,8 @@ class Hits(Struct, frozen=True):
 async def search(visit: Visit) -> View:
     """`/logs?search=TEXT[&since=A][&severity=S]`: the newest jobs of the list that the address narrows whose
     logs have lines with a text. Each answer searches for about a second; the page then asks for the next."""
-    token, told = visit.query("page"), visit.query("walked")
-    walked = before = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
+    token, text = visit.query("page"), visit.query("walked")
+    walked = before = int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
     jobs: list[Hits] = []
     began = asyncio.get_running_loop().time()
     more = bool(visit.query("search").strip())
