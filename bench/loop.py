@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e import loop_load
 from tests.e2e.running import Service, running
 
-from bench import report
+from bench import loop_load, report
 from bench.measures import Row, percentile
 
 LIMIT = 100.0

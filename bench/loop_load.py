@@ -33,7 +33,7 @@ class Caller:
 
     def __init__(self, service: Service) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.loop_load", service.rest, service.token],
+            [sys.executable, "-m", "bench.loop_load", service.rest, service.token],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
