@@ -20,7 +20,7 @@ from trainshed.buckets import listing
 from trainshed.buckets.conditions import Conditions
 from trainshed.buckets.content import Checksums
 from trainshed.buckets.disk.catalog import state_directory
-from trainshed.buckets.disk.objects import GenerationSource, ObjectStore
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     BucketsError,
     Conflict,
@@ -306,15 +306,6 @@ def test_a_listing_with_a_glob_that_takes_too_long_goes_on_page_by_page(
         pages, token = pages + 1, page.next_page_token
     assert matching == ["b", "d"]
     assert pages == 4
-
-
-def test_generations_never_repeat_when_the_clock_steps_back(tmp_path: Path) -> None:
-    times = iter([5_000_000_000, 4_000_000_000, 3_000_000_000])
-    first = GenerationSource(tmp_path / "g", lambda: next(times))
-    given_out = [first.next(), first.next()]
-    after_a_crash = GenerationSource(tmp_path / "g", lambda: next(times))
-    given_out.append(after_a_crash.next())
-    assert given_out == sorted(set(given_out))
 
 
 class TestSessions:

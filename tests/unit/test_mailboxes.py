@@ -14,42 +14,23 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
 UID = JobUid(1)
-FIRST, SECOND = (ReplicaStarted(1, ReplicaId(0, number), 1, 1) for number in (0, 1))
 
 
-def replicas(count: int) -> set[ReplicaId]:
-    """So many of the pool of `FIRST` and `SECOND`."""
-    return {ReplicaId(0, number) for number in range(count)}
+@pytest.mark.anyio
+async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
+    taken: list[list[Event]] = []
 
+    async def apply(uid: JobUid, mailbox: Mailbox) -> None:
+        taken.append(list(mailbox.events))
 
-class Taken:
-    """What mailboxes hand on, of which so many are `expected` together."""
-
-    def __init__(self, expected: int = 0) -> None:
-        self.events: list[list[Event]] = []
-        self.some = asyncio.Event()
-        self.mailboxes = Mailboxes(self._apply, lambda _, __: replicas(expected))
-
-    async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
-        self.events.append(list(mailbox.events))
-        self.some.set()
-
-    async def nothing_yet(self) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert self.events == []
-
-
-def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
-    async def story() -> None:
-        taken = Taken()
-        taken.mailboxes.hold(UID)
-        taken.mailboxes.add(UID, FIRST)
-        taken.mailboxes.drop(UID)
-        taken.mailboxes.release(UID)
-        await taken.nothing_yet()
-
-    asyncio.run(story())
+    subject = Mailboxes(apply, lambda uid, mailbox: set())
+    subject.hold(UID)
+    subject.add(UID, ReplicaStarted(1, ReplicaId(0, 0), 1, 1))
+    subject.drop(UID)
+    subject.release(UID)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert taken == []
 
 
 @pytest.mark.anyio
@@ -69,28 +50,28 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
         stored.set()
 
     with caplog.at_level(logging.WARNING):
-        Mailboxes(apply, lambda uid, mailbox: set()).wake(JobUid(7))
+        Mailboxes(apply, lambda uid, mailbox: set()).wake(UID)
         await asyncio.wait_for(stored.wait(), 10)
     (record,) = caplog.records
-    assert record.getMessage().startswith("job 7: the job store could not write: database or disk")
+    assert record.getMessage().startswith("job 1: the job store could not write: database or disk")
     assert not record.exc_info
 
 
 @pytest.mark.anyio
 async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> None:
     """Each event looks at all of a job's replicas: two hundred of them in one step made requests wait."""
-    told = [ReplicaLost(1, ReplicaId(1, index), 1, "gone") for index in range(200)]
+    lost = [ReplicaLost(1, ReplicaId(1, index), 1, "gone") for index in range(200)]
     taken: list[list[Event]] = []
     all_taken = asyncio.Event()
 
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:
         taken.append(mailbox.events)
-        if sum(map(len, taken)) == len(told):
+        if sum(map(len, taken)) == len(lost):
             all_taken.set()
 
     subject = Mailboxes(apply, lambda uid, mailbox: set())
-    for event in told:
-        subject.add(JobUid(7), event)
+    for event in lost:
+        subject.add(UID, event)
     await asyncio.wait_for(all_taken.wait(), 10)
-    assert [event for part in taken for event in part] == told
+    assert [event for part in taken for event in part] == lost
     assert max(map(len, taken)) <= 50

@@ -30,7 +30,6 @@ from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.launch import (
-    LOST_REDUCERS,
     ImageRoot,
     LaunchPlan,
     Limits,
@@ -41,13 +40,11 @@ from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.engines.launch import environs
 from trainshed.engines.launch.documents import launch_document
 from trainshed.engines.launch.where import HostFacts, SharedPaths, Where
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.engine_adapters import JobCertificate, job_certificate
-from trainshed_reduction import settings, variables
 
 PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
     ReplicaId(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))
@@ -79,60 +76,7 @@ THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
 
 
-@pytest.mark.parametrize("replica", [PRIMARY, WORKER])
-def test_workers_know_the_reducers_in_order(replica: ReplicaId) -> None:
-    """spec/reduction#settings: what they are told is what the package takes for its settings."""
-    given = environ(THREE, replica, attempt=3)
-    found = settings.from_environ(given | {variables.TOKEN: "known"})
-    assert found is not None
-    assert found.reducers == (("workerpool2-0", 2222), ("workerpool2-1", 2222))
-    assert (found.attempt, found.worker_gbps, found.reducer_gbps) == (3, 10, 32)
-    assert given[variables.REPLICA] == str(replica)
-    assert given["PYTHONPATH"] == "/packages"
-    assert reduction.LISTEN not in given
-
-
-def test_a_reducer_knows_where_it_listens_and_runs_our_program() -> None:
-    """spec/reduction."""
-    given = environ(THREE, SECOND)
-    assert given[reduction.LISTEN] == "workerpool2-1:2222"
-    assert not {reduction.REDUCERS, reduction.LOST_FILE, reduction.ATTEMPT} & set(given)
-    assert arguments(THREE, SECOND, given) == ("python3", "-m", "trainshed_reduction.reducer")
-
-
-def test_evaluators_and_jobs_without_reducers_hear_nothing_of_them() -> None:
-    """spec/reduction: an evaluator trains nothing."""
-    without = parsed(package(), pool(), {}, package())
-    for spec, replica in ((THREE, EVALUATOR), (without, PRIMARY), (without, WORKER)):
-        given = environ(spec, replica)
-        assert not [name for name in given if "REDUC" in name]
-        assert "PYTHONPATH" not in given
-
-
 _SMALL, _LARGE = {"machineType": "n1-standard-4"}, {"machineType": "n1-standard-32"}
-_WITH_T4 = _SMALL | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
-
-
-@pytest.mark.parametrize(
-    ("primary", "workers", "expected"),
-    [
-        (_SMALL, _LARGE, ("10", "32")),
-        (_LARGE, _SMALL, ("10", "32")),
-        (_LARGE, _LARGE, ("32", "32")),
-        (_WITH_T4, _LARGE, ()),
-    ],
-)
-def test_bandwidths_are_of_the_slowest_worker_or_not_told(
-    primary: Request, workers: Request, expected: tuple[str, ...]
-) -> None:
-    """spec/reduction#bandwidth: from the machine table; of a machine whose bandwidth nobody knows nothing can
-    be said."""
-    spec = parsed(
-        package() | {"machineSpec": primary}, pool() | {"machineSpec": workers}, reducers()
-    )
-    given = environ(spec, WORKER)
-    names = (reduction.WORKER_GBPS, reduction.REDUCER_GBPS)
-    assert tuple(given[name] for name in names if name in given) == expected
 
 
 def test_the_users_word_counts_but_for_the_token() -> None:
@@ -332,14 +276,6 @@ def plan(spec: JobSpec, replica: ReplicaId, image: ImageRoot | None = None) -> L
     )
 
 
-@pytest.mark.parametrize(("processors", "expected"), [(0, "16"), (2, "2"), (64, "16"), (0.5, "1")])
-def test_a_reducer_for_each_processor_there_is(processors: float, expected: str) -> None:
-    """spec/reduction: of its machine type, as far as this machine has them; workers are told no number."""
-    told = environs.reducer_threads(plan(THREE, FIRST), processors)
-    assert told == {reduction.THREADS: expected}
-    assert environs.reducer_threads(plan(THREE, WORKER), processors) == {}
-
-
 def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
     where = Where(
         slot=SLOT,
@@ -351,23 +287,6 @@ def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
         lost_reducers=Path("/slots/7/1/lost-reducers"),
     )
     return launch_document(launch, where)
-
-
-@pytest.mark.parametrize("level", ["own-user", "root", "user", "session"])
-def test_the_list_of_lost_reducers_is_where_the_program_is_told(level: str) -> None:
-    """spec/reduction#losses: the file of the gang, to be read only; in an image, beside the package, where
-    nothing is in the way."""
-    shown = document(level, plan(THREE, WORKER))
-    lost = "/slots/7/1/lost-reducers"
-    assert shown.program.environ[reduction.LOST_FILE] == lost
-    assert (lost, lost, True) in shown.isolation.mounts
-    assert "/cache/reduction/1" in shown.isolation.read_only
-    contained = document(level, plan(THREE, WORKER, ImageRoot("/image")))
-    assert contained.program.environ[reduction.LOST_FILE] == LOST_REDUCERS
-    assert {
-        (lost, LOST_REDUCERS, True),
-        ("/cache/reduction/1", "/opt/trainshed/reduction", True),
-    } <= set(contained.isolation.mounts)
 
 
 def test_a_jobs_own_number_of_reducers_counts() -> None:

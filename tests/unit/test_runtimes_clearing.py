@@ -53,27 +53,6 @@ def _going(pieces: list[Removal]) -> list[str]:
     return [piece.name for piece in pieces if not piece.why]
 
 
-def test_only_what_was_not_used_for_so_long_goes(cache: Path) -> None:
-    old = _put(cache, "environments", "old", days=40)
-    new = _put(cache, "environments", "new", days=20)
-    (piece,) = _pieces(cache)
-    assert (piece.kind, piece.name, piece.why) == ("environment", "old", "")
-    assert piece.bytes >= 5000
-    assert piece.remove()
-    assert not old.exists()
-    assert Shelf(cache / "environments").has("new")
-    assert not Shelf(cache / "environments").has("old")
-    assert new.exists()
-
-
-def test_what_was_used_a_moment_ago_stays_whatever_is_asked(cache: Path) -> None:
-    """It may be about to be started."""
-    path = _put(cache, "environments", "fresh", days=0)
-    assert _pieces(cache, older_than=0) == []
-    _age(path / ".built", 1)
-    assert _going(_pieces(cache, older_than=0)) == ["fresh"]
-
-
 def test_what_a_program_lives_in_stays_until_it_is_gone(cache: Path) -> None:
     path = _put(cache, "layers", "held", days=40)
     code = (
