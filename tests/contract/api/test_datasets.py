@@ -78,6 +78,12 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
     assert await ok(house, "GET", DATASETS) == {}
 
 
+async def test_a_table_s_files_are_read_in_the_spelling_of_airflow(house: House) -> None:
+    metadata = {"input_config": {"gcs_source": {"uri": ["gs://missing/a.csv"]}}}
+    answer = await house.call("POST", DATASETS, body(metadata=metadata))
+    assert fields(answer) == {"dataset.metadata.inputConfig.gcsSource.uri[0]"}
+
+
 async def test_a_dataset_of_videos_is_refused_with_what_to_do(house: House) -> None:
     answer = await house.call("POST", DATASETS, body("video"))
     assert fields(answer) == {"dataset.metadata_schema_uri"}

@@ -11,7 +11,7 @@ def read_update_mask(
     """Return the fields that a mask names in snake_case or camelCase, each once; () = no mask, or `*`.
     `open_fields`: fields of which a mask can also name a part. Raises InvalidRequest for what cannot be
     updated."""
-    spelled = {_camel(field): field for field in allowed}
+    spelled = {camel(field): field for field in allowed}
     fields = tuple(dict.fromkeys(spelled.get(path, path) for path in paths if path != "*"))
     parts = tuple(f"{field}." for field in open_fields)
     if wrong := [field for field in fields if field not in allowed and not field.startswith(parts)]:
@@ -20,6 +20,7 @@ def read_update_mask(
     return fields
 
 
-def _camel(field: str) -> str:
+def camel(field: str) -> str:
+    """Return `displayName` for `display_name`."""
     first, *others = field.split("_")
     return first + "".join(map(str.title, others))

@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.calls.update_masks import camel
 from trainshed.core.datasets import wildcards
 from trainshed.core.datasets.records import (
     KINDS_BY_SCHEMA,
@@ -64,6 +65,8 @@ def read_new(message: Any, metadata: str | None, name: DatasetName, now: Nanos) 
     labels = read_labels(dataset)
     kind = _read_kind(dataset)
     text = metadata if metadata is not None else json.dumps(public.get("metadata"))
+    if kind is not None and kind.is_table:
+        text = json.dumps(_spelled(json.loads(text)))
     if len(text.encode()) > MAX_METADATA:
         dataset.fault("metadata", f"At most {MAX_METADATA} bytes are allowed.")
     files = _read_tables(dataset, json.loads(text)) if kind is not None and kind.is_table else ()
@@ -131,6 +134,14 @@ def _check_uris(section: Section, field: str, uris: tuple[str, ...]) -> None:
             fault = f"{uri!r} has more than {wildcards.MOST} wildcards."
         if fault:
             section.faults.add(f"{section.at(field)}[{index}]", fault)
+
+
+def _spelled(metadata: Any) -> Any:
+    """Return metadata with the names that clients spell in snake_case, Airflow for one, in camelCase."""
+    if not isinstance(metadata, dict):
+        return metadata
+    members = cast("dict[str, Any]", metadata)
+    return {camel(name): _spelled(member) for name, member in members.items()}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
