@@ -92,7 +92,7 @@ def test_a_failure_names_the_full_disk_that_the_log_names(life: Life) -> None:
     [
         (1, TAIL, 'the last lines of its log say "No space left on device"'),
         (1, "node: ENOSPC: no space", 'the last lines of its log say "ENOSPC"'),
-        (1, "ValueError", ""),
+        (1, "ValueError", "ValueError"),
         (0, TAIL, None),
     ],
 )

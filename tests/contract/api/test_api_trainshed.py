@@ -160,7 +160,7 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
         "replica": "workerpool1-0",
         "task": "workerpool1-0",
         "status": 7,
-        "reason": "",
+        "reason": "It ended with status 7, and the last that it printed is: Traceback",
         "tail": "Traceback",
     }
 

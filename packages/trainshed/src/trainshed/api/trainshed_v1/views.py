@@ -223,7 +223,7 @@ def _failure(work: Work, decided: Outcome | None) -> records.Failure | None:
         replica=error.replica,
         task=log_task_name(work.name.api, ReplicaId.parse(error.replica)) if error.replica else "",
         status=error.status,
-        reason=error.reason,
+        reason=error.reason or error.message.partition("\n")[0],
         tail=error.tail,
     )
 

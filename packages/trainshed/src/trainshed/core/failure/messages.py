@@ -8,6 +8,7 @@ from typing import Final, assert_never
 from urllib.parse import quote
 
 from trainshed.core.failure.evidence import Evidence
+from trainshed.core.failure.reasons import reason
 from trainshed.core.job.exits import JobError
 from trainshed.core.names import JobName, JobUid, project_number
 
@@ -47,8 +48,19 @@ def public_message(code: int, message: Message, evidence: Evidence, own: str = "
         replica=str(evidence.replica) if evidence.replica else "",
         status=evidence.status,
         tail=evidence.exit.tail if evidence.exit else "",
-        reason=evidence.text,
+        reason=_reason(evidence),
     )
+
+
+def _reason(evidence: Evidence) -> str:
+    """Return in a sentence what was wrong, where the message does not begin with it."""
+    ended = evidence.exit
+    if evidence.text or ended is None or ended.oom or ended.out_of_disk:
+        return evidence.text
+    if ended.stalled:
+        return "It stalled: it did nothing any more."
+    lines, status = _tail(evidence).split("\n"), evidence.status or 0
+    return reason(lines, status=status, number=ended.signal, child_oom=ended.child_oom)
 
 
 def _text(message: Message, evidence: Evidence) -> str:

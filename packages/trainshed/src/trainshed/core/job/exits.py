@@ -49,5 +49,5 @@ class JobError(Struct, frozen=True):
     status: int | None = None
     #: The last lines of that replica's log.
     tail: str = ""
-    #: What was wrong, in words, where the public message does not say it.
+    #: What was wrong, in a sentence, where the message does not begin with it.
     reason: str = ""

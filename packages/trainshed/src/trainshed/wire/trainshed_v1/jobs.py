@@ -186,6 +186,7 @@ class Failure(Record, frozen=True):
     task: str = ""
     #: Exit status of the program, null if it has none.
     status: int | None = None
+    #: What was wrong, in a sentence.
     reason: str = ""
     #: Last lines of the program.
     tail: str = ""

@@ -1,0 +1,164 @@
+"""Names in one sentence what ended a program, from the last lines of its log and its status. Pure.
+
+Programs say so in many forms: the last line of a Python traceback, an error of a shell, a C++ runtime or
+another language. What a launcher says of the failure of its child is told after what the child has said.
+"""
+
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+MOST: Final = 300
+"""Characters of a reason."""
+_ABOVE: Final = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_PREFIX: Final = re.compile(
+    r"(?:\x1b\[[0-9;]*m"
+    r"|\[rank ?\d+\]:? ?"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.,]+Z? ?(?:[-|] )?"
+    r"|\((?:\w+ )?pid=\d+[^)]*\) "
+    r"| *[|+] )+"
+)
+"""Before what a line says: colours, a rank, a time, a process of Ray, the frame of an exception group."""
+_GOES_ON: Final = re.compile(r"(?::|validation errors? for \S+)$")
+"""The end of a line after which the next ones say what it is about."""
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_NAMED: Final = re.compile(
+    r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Exited|Expired|Timeout|NotFound)\b(?:: .*)?"
+)
+"""The line of a Python exception whose traceback does not stand before it."""
+_WRAPS: Final = re.compile(
+    r"ChildFailedError|CalledProcessError|BrokenProcessPool|Process(?:Raised|Exited)Exception|RayTaskError"
+    r"|DataLoader worker \(pid|Connection (?:reset|closed) by peer|SystemExit|MaybeEncodingError|NCCL"
+)
+"""Errors about the failure of another process, which may have said why."""
+_OTHERS: Final = re.compile(
+    r"what\(\):|Exception in thread|^panic: |panicked at|^Error in |^ERROR: LoadError"
+    r"|(?i:\b(?:error|fatal|failed|failure|denied|refused|cannot|can't|unable|invalid|missing|unbound|no such"
+    r"|not found|not permitted|out of memory|no space left|too many|timed? ?out|unrecognized|corrupt\w*"
+    r"|exceeded|stack smashing|mismatch|unsupported|expired|unknown)\b)"
+)
+"""Lines by which other programs tell an error."""
+_WEAK: Final = re.compile(
+    r"(?i)(?:\d+ (?:error|warning)s?|0 failed|execution halted|.*core dumped\)?|make\S*: \*\*\* "
+    r"|npm \S+ a complete log)"
+)
+"""Lines like these that tell nothing."""
+_SIGNALS: Final = {
+    signal.SIGABRT: "it aborted itself",
+    signal.SIGSEGV: "a segmentation fault in native code",
+    signal.SIGBUS: "a bus error: memory that is not there, as where /dev/shm or a mapped file is full",
+    signal.SIGFPE: "an arithmetic error in native code, such as a division by zero",
+    signal.SIGILL: "an instruction that this processor does not have",
+    signal.SIGKILL: "it was killed",
+    signal.SIGPIPE: "it wrote into a pipe that nobody reads",
+    signal.SIGINT: "it was interrupted",
+    signal.SIGTERM: "it was asked to end",
+    signal.SIGSYS: "a system call that is not allowed",
+    signal.SIGXCPU: "its limit of processor time",
+    signal.SIGXFSZ: "its limit of the size of a file",
+}
+_STATUSES: Final = {
+    2: "Programs often say so that their arguments are wrong",
+    126: "The command is there and cannot be run: it may not be executable, or be for another processor",
+    127: "There is no such command",
+}
+
+
+class _Said(Struct, frozen=True):
+    """An error in the lines of a log."""
+
+    text: str
+    #: A line before it says that it followed from the error before.
+    follows: bool = False
+
+
+def reason(lines: Sequence[str], *, status: int, number: int | None, child_oom: int = 0) -> str:
+    """Return what ended a program. `lines`: the last ones of its log; `status`: as it is published; `number`:
+    of the signal that ended it, None = none did; `child_oom`: how many of its processes were killed at the
+    memory limit."""
+    plain = [line[prefix.end() :] if (prefix := _PREFIX.match(line)) else line for line in lines]
+    error_text = _said([line.rstrip() for line in plain])
+    if child_oom:
+        return _cut(
+            f"A process that it had started was killed at the memory limit; then: {error_text}"
+        )
+    ending = _signal(number if number is not None else status - 128)
+    if error_text and (number is None or ending == ""):
+        return _cut(error_text)
+    if ending:
+        return _cut(f"{ending}; it said: {error_text}" if error_text else f"{ending}.")
+    meaning = f"{_STATUSES[status]}. " if status in _STATUSES else ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    tells = f"the last that it printed is: {last}" if last else "it printed nothing"
+    return _cut(f"{meaning}It ended with status {status}, and {tells}")
+
+
+def _said(lines: Sequence[str]) -> str:
+    """Return what the lines say of the error that ended a program; "" if they do not tell one."""
+    errors = list(_exceptions(lines))
+    if not errors:
+        return _last_told(lines)
+    last = errors[-1]
+    first = last
+    for index in range(len(errors) - 1, 0, -1):
+        if not (errors[index].follows or _WRAPS.search(errors[index].text)):
+            break
+        first = errors[index - 1]
+    if last is first and _WRAPS.search(last.text):
+        # What the other process has said need not be an exception.
+        before = lines[
+            : next(at for at, line in enumerate(lines) if line and last.text.startswith(line))
+        ]
+        cause = _last_told(before)
+        return f"{last.text}, after: {cause}" if cause else last.text
+    return last.text if first.text == last.text else f"{first.text}, and then: {last.text}"
+
+
+def _exceptions(lines: Sequence[str]) -> Iterator[_Said]:
+    """Yield the exceptions of Python in the lines."""
+    inside = follows = False
+    for index, line in enumerate(lines):
+        if line.endswith(_TRACEBACK):
+            inside = True
+        elif line in _ABOVE:
+            follows = True
+        elif line and not line.startswith(" ") and (inside or _NAMED.fullmatch(line)):
+            yield _Said(_with_more(lines, index), follows)
+            inside = follows = False
+
+
+def _last_told(lines: Sequence[str]) -> str:
+    """Return the last line that tells an error; "" if none does."""
+    for index in range(len(lines) - 1, -1, -1):
+        text = lines[index].strip()
+        if _OTHERS.search(text) and not _WEAK.match(text):
+            return _with_more(lines, index)
+    return ""
+
+
+def _with_more(lines: Sequence[str], index: int) -> str:
+    """Return a line, with those behind it that belong to what it says."""
+    text, behind = lines[index].strip(), [line.strip() for line in lines[index + 1 : index + 3]]
+    if behind and (_GOES_ON.search(text) or behind[0].startswith(": ")):
+        return " ".join(filter(None, (text, *behind)))
+    return text
+
+
+def _signal(number: int) -> str:
+    """Return what a signal means; "" for a number that is none."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return ""
+    meaning = _SIGNALS.get(signal.Signals(number), "")
+    return f"It was ended by {name}" + (f", {meaning}" if meaning else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST else text[: MOST - 3] + "..."

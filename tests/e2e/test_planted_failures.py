@@ -1,0 +1,55 @@
+"""The reason of a job's failure names its cause in one sentence (spec/failures#user-code):
+planted failures of many kinds, real programs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.packages import package_job
+from tests.e2e.running import Service, container_job, running, submit
+
+pytestmark = pytest.mark.e2e
+PLANTED: list[dict[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("planted_failures.yaml").read_text()
+)
+SHARE = 0.95
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    data = tmp_path_factory.mktemp("planted")
+    config = data / "settings.toml"
+    config.write_text("grace = 1\nmemory_per_replica = 512\nmax_replicas = 4\n")
+    with running(data / "data", "--config", str(config)) as started:
+        yield started
+
+
+def body(planted: dict[str, str]) -> dict[str, Any]:
+    if "package" in planted:
+        return package_job(planted["package"])
+    job = container_job(planted.get("python", ""), name=planted["name"])
+    job["jobSpec"]["scheduling"] = {
+        "disableRetries": True,
+        "timeout": planted.get("timeout", "60s"),
+    }
+    command = job["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"]
+    if "shell" in planted:
+        command[:] = ["bash", "-c", planted["shell"]]
+    elif "prints" in planted:
+        command[:] = ["sh", "-c", 'printf "%s\\n" "$1" >&2; exit 1', "sh", planted["prints"]]
+    return job
+
+
+def test_reasons_name_the_cause_in_one_sentence(service: Service) -> None:
+    jobs = {planted["name"]: submit(service, body(planted)) for planted in PLANTED}
+    wrong: dict[str, str] = {}
+    for planted in PLANTED:
+        view = service.finish(jobs[planted["name"]])
+        reason = view.get("failure", {}).get("reason", f"it is {view['state']}")
+        if "\n" in reason or len(reason) > 300 or not re.search(planted["says"], reason):
+            wrong[planted["name"]] = reason
+    assert len(wrong) <= len(PLANTED) * (1 - SHARE), wrong
