@@ -107,7 +107,7 @@ def run(service: Service, *scripts: str | tuple[str, int], **scheduling: Any) ->
     return submit(service, scheduled(pools(*scripts), **scheduling))
 
 
-def story(service: Service, job_id: str) -> Story:
+def story_of(service: Service, job_id: str) -> Story:
     """Wait for the job's end, and read all about it."""
     view = service.finish(job_id)
     return Story(
@@ -128,14 +128,14 @@ def verdicts(service: Service, job_id: str) -> list[Verdict]:
 
 
 def _verdicts(entries: list[dict[str, Any]]) -> list[Verdict]:
-    found = (_verdict(entry["details"]) for entry in entries if entry["kind"] == "verdict")
-    return [verdict for verdict in found if verdict.effect != "job_succeeds"]
+    verdicts = (_verdict(entry["details"]) for entry in entries if entry["kind"] == "verdict")
+    return [verdict for verdict in verdicts if verdict.effect != "job_succeeds"]
 
 
 def begun(service: Service, job_id: str) -> Iterator[str]:
     """The replicas whose programs began, once for each time."""
-    found = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-    for replica in found["replicas"]:
+    view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
+    for replica in view["replicas"]:
         for line in service.lines(job_id, replica["id"]):
             if line == BEGUN:
                 yield replica["id"]
@@ -155,7 +155,7 @@ def process_of(mark: str, replica: str) -> int:
     """The one process of a replica ("workerpool1-0") whose command line carries `mark`."""
     pool, index = replica.split("-")
     host, rank = f"HOSTNAME=cmle-training-{pool}-", f"-{index}\0"
-    found: list[int] = []
+    pids: list[int] = []
     for pid in commands(mark):
         try:
             environ = Path(f"/proc/{pid}/environ").read_text(errors="replace")
@@ -163,9 +163,9 @@ def process_of(mark: str, replica: str) -> int:
             continue  # Ended since it was listed.
         at = environ.find(host)
         if at >= 0 and environ[at : environ.find("\0", at) + 1].endswith(rank):
-            found.append(pid)
-    assert len(found) == 1, f"{replica} has {len(found)} processes: {found}"
-    return found[0]
+            pids.append(pid)
+    assert len(pids) == 1, f"{replica} has {len(pids)} processes: {pids}"
+    return pids[0]
 
 
 def _verdict(details: dict[str, Any]) -> Verdict:
@@ -173,8 +173,8 @@ def _verdict(details: dict[str, Any]) -> Verdict:
     return Verdict(details["rule"], details["effect"], details.get("replica", ""), budget)
 
 
-def user_code(told: Story, status: int, replica: str = PRIMARY) -> None:
+def user_code(story: Story, status: int, replica: str = PRIMARY) -> None:
     """The job failed with the public message for a user's program, code 3."""
-    assert (told.state, told.code) == ("FAILED", 3)
+    assert (story.state, story.code) == ("FAILED", 3)
     expected = f"The replica {replica} exited with a non-zero status of {status}. Termination reason: Error. "
-    assert told.message.startswith(expected), told.message
+    assert story.message.startswith(expected), story.message

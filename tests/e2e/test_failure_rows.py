@@ -31,7 +31,7 @@ from tests.e2e.stories import (
     process_of,
     run,
     scheduled,
-    story,
+    story_of,
     telling,
     until,
     user_code,
@@ -87,19 +87,19 @@ def test_the_primary_s_exit_0_is_the_job_s_success(service: Service, gate: Path)
         f"open({str(gate)!r}, 'w').close()\n"
         "while True: signal.pause()"
     )
-    told = story(service, run(service, at(gate), worker))
-    assert told.state == "SUCCEEDED"
-    assert "error" not in told.public
-    assert told.view["rule"] == "primary_succeeded"
-    (verdict,) = told.of_kind("verdict")
+    story = story_of(service, run(service, at(gate), worker))
+    assert story.state == "SUCCEEDED"
+    assert "error" not in story.public
+    assert story.view["rule"] == "primary_succeeded"
+    (verdict,) = story.of_kind("verdict")
     assert (verdict["details"]["rule"], verdict["details"]["effect"]) == (
         "primary_succeeded",
         "job_succeeds",
     )
     assert (verdict["details"]["replica"], verdict["details"]["exit_code"]) == (PRIMARY, 0)
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
-    assert "told to stop" in service.lines(told.view["jobId"], WORKER)
-    (over,) = told.of_kind("succeeded")
+    assert story.begun == {PRIMARY: 1, WORKER: 1}
+    assert "told to stop" in service.lines(story.view["jobId"], WORKER)
+    (over,) = story.of_kind("succeeded")
     assert over["details"]["rule"] == "primary_succeeded"
 
 
@@ -112,9 +112,9 @@ def test_a_worker_s_exit_0_is_its_own_affair(service: Service, gate: Path) -> No
             break
     assert verdicts(service, job_id) == [Verdict("replica_completed", "replica_done", WORKER)]
     gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED"
+    assert story.begun == {PRIMARY: 1, WORKER: 1}
 
 
 # --- the program's own end ---
@@ -131,15 +131,15 @@ def test_out_of_memory_is_final(service: Service) -> None:
         WORKER: run(service, WAITS, HOG),
     }
     for replica, job_id in jobs.items():
-        told = story(service, job_id)
-        assert (told.state, told.code) == ("FAILED", 3)
+        story = story_of(service, job_id)
+        assert (story.state, story.code) == ("FAILED", 3)
         assert (
-            told.message
+            story.message
             == f"The replica {replica} ran out of memory and exited with a non-zero status of 137."
         )
-        assert told.verdicts == [Verdict("out_of_memory", "job_fails", replica)]
-        assert told.begun[replica] == 1
-        assert told.view["failure"]["cause"] == "out_of_memory"
+        assert story.verdicts == [Verdict("out_of_memory", "job_fails", replica)]
+        assert story.begun[replica] == 1
+        assert story.view["failure"]["cause"] == "out_of_memory"
 
 
 TRANSIENT = {
@@ -160,12 +160,12 @@ def test_crashes_are_tried_three_times_more(service: Service) -> None:
     spelling."""
     jobs = {run(service, text): status for text, status in TRANSIENT.items()}
     for job_id, status in jobs.items():
-        told = story(service, job_id)
-        user_code(told, status)
-        assert told.verdicts == THREE_RETRIES
-        assert told.begun == {PRIMARY: 4}
-        assert told.view["attempt"] == 4
-        assert told.view["retries"] == {"transient_exit": 3}
+        story = story_of(service, job_id)
+        user_code(story, status)
+        assert story.verdicts == THREE_RETRIES
+        assert story.begun == {PRIMARY: 4}
+        assert story.view["attempt"] == 4
+        assert story.view["retries"] == {"transient_exit": 3}
 
 
 FINAL = {
@@ -182,21 +182,21 @@ def test_any_other_end_of_the_program_s_own_is_final(service: Service) -> None:
     program's own making."""
     jobs = {run(service, script): status for script, status in FINAL.items()}
     for job_id, status in jobs.items():
-        told = story(service, job_id)
-        user_code(told, status)
-        assert told.verdicts == [Verdict("user_code_failed", "job_fails")], status
-        assert told.begun == {PRIMARY: 1}
-        assert f"please check the logs: {service.rest}/jobs/{job_id}" in told.message
+        story = story_of(service, job_id)
+        user_code(story, status)
+        assert story.verdicts == [Verdict("user_code_failed", "job_fails")], status
+        assert story.begun == {PRIMARY: 1}
+        assert f"please check the logs: {service.rest}/jobs/{job_id}" in story.message
 
 
 @row("package_failed")
 def test_a_package_that_cannot_be_installed_is_the_job_s_own_fault(service: Service) -> None:
     """spec/failures#rules, docs/failure-table.md: no retry would help."""
-    told = story(service, submit(service, package_job("gs://trainshed/nowhere/pkg-1.0.tar.gz")))
-    user_code(told, 1)
-    assert "gs://trainshed/nowhere/pkg-1.0.tar.gz does not exist" in told.message
-    assert told.verdicts == [Verdict("package_failed", "job_fails", replica="")]
-    assert not told.begun
+    story = story_of(service, submit(service, package_job("gs://trainshed/nowhere/pkg-1.0.tar.gz")))
+    user_code(story, 1)
+    assert "gs://trainshed/nowhere/pkg-1.0.tar.gz does not exist" in story.message
+    assert story.verdicts == [Verdict("package_failed", "job_fails", replica="")]
+    assert not story.begun
 
 
 # --- lost through no fault of the program's ---
@@ -216,15 +216,15 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     for other in others:
         until(service.follow(job_id, other), "up")
     untouched = {other: process_of(mark, other) for other in others}
-    said = [until(log, "up")]
+    heard = [until(log, "up")]
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         os.kill(process_of(mark, WORKER), number)
-        said.append(until(log, "up"))
+        heard.append(until(log, "up"))
     assert {other: process_of(mark, other) for other in others} == untouched
-    assert len({lines[-1] for lines in said}) == 1, "another hostname, directory or cluster"
+    assert len({lines[-1] for lines in heard}) == 1, "another hostname, directory or cluster"
     lives = [f"life-{n}" for n in range(5)]
-    found = [next(line for line in lines if line.startswith("found")) for lines in said]
-    assert found == [f"found {lives[:n]}" for n in range(6)]
+    listings = [next(line for line in lines if line.startswith("found")) for lines in heard]
+    assert listings == [f"found {lives[:n]}" for n in range(6)]
     view = service.call("GET", f"/trainshed/v1/jobs/{job_id}")
     assert view["state"] == "RUNNING"
     assert view["replicas"][1]["restarts"] == {"replica_lost": 5}
@@ -234,15 +234,15 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     until(log, "up")
     wait_until_gone(list(untouched.values()))
     gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == [
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED"
+    assert story.verdicts == [
         *(Verdict("replica_lost", "replica_restarts", WORKER, f"{n}/5") for n in range(1, 6)),
         Verdict("replica_lost", "job_retries", WORKER, "1/3"),
     ]
-    assert told.begun[WORKER] == 7
-    assert told.begun[PRIMARY] == 2
-    places = [entry["details"] for entry in told.of_kind("replica_started")]
+    assert story.begun[WORKER] == 7
+    assert story.begun[PRIMARY] == 2
+    places = [entry["details"] for entry in story.of_kind("replica_started")]
     first = [place["node"] for place in places if place["replica"] == WORKER][:6]
     assert len(first) == 6 and len(set(first)) == 1
     timeline = service.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")
@@ -250,7 +250,7 @@ def test_a_replica_killed_from_outside_is_restarted_in_its_place(
     assert timeline["counters"] == counters
     first, second = timeline["attempts"]
     lives = {replica["id"]: replica["incarnations"] for replica in first["replicas"]}
-    assert {replica: len(each) for replica, each in lives.items()} == {
+    assert {replica: len(handles) for replica, handles in lives.items()} == {
         **dict.fromkeys(others, 1),
         WORKER: 6,
     }
@@ -275,19 +275,19 @@ def test_what_the_service_fails_at_is_tried_three_times_in_all(service: Service)
     finally:
         logs.unlink()
         logs.with_name("logs-away").rename(logs)
-    told = story(service, job_id)
-    assert (told.state, told.code) == ("FAILED", 13)
-    assert told.message.startswith("Internal error occurred for the current attempt: ")
-    assert told.verdicts == [
+    story = story_of(service, job_id)
+    assert (story.state, story.code) == ("FAILED", 13)
+    assert story.message.startswith("Internal error occurred for the current attempt: ")
+    assert story.verdicts == [
         Verdict("internal_error", "job_retries", budget="1/2"),
         Verdict("internal_error", "job_retries", budget="2/2"),
         Verdict("internal_error", "job_fails"),
     ]
-    assert told.view["attempt"] == 3
-    assert told.view["failure"]["cause"] == "service"
-    assert "NotADirectoryError" in told.view["failure"]["reason"]
-    assert all("NotADirectoryError" in entry["message"] for entry in told.of_kind("verdict"))
-    assert not told.begun
+    assert story.view["attempt"] == 3
+    assert story.view["failure"]["cause"] == "service"
+    assert "NotADirectoryError" in story.view["failure"]["reason"]
+    assert all("NotADirectoryError" in entry["message"] for entry in story.of_kind("verdict"))
+    assert not story.begun
 
 
 @row("cancelled")
@@ -303,11 +303,11 @@ def test_a_cancel_ends_a_job_that_would_be_restarted_for_ever(service: Service) 
     for _ in range(3):
         until(log, BEGUN)
     service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-    told = story(service, job_id)
-    assert (told.state, told.code) == ("CANCELLED", 1)
-    assert told.message == "CANCELED: The job was cancelled by the user."
-    assert told.view["rule"].startswith("cancelled")
-    assert 3 <= told.begun[PRIMARY] < 24
+    story = story_of(service, job_id)
+    assert (story.state, story.code) == ("CANCELLED", 1)
+    assert story.message == "CANCELED: The job was cancelled by the user."
+    assert story.view["rule"].startswith("cancelled")
+    assert 3 <= story.begun[PRIMARY] < 24
 
 
 # --- what ends and cancels leave behind ---

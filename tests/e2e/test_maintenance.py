@@ -21,7 +21,7 @@ from tests.e2e.stories import (
     pools,
     process_of,
     run,
-    story,
+    story_of,
     until,
 )
 
@@ -70,8 +70,8 @@ def nodes(service: Service) -> dict[str, dict[str, Any]]:
 
 
 def replicas(service: Service, job_id: str) -> dict[str, dict[str, Any]]:
-    found = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
-    return {replica["id"]: replica for replica in found}
+    views = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
+    return {replica["id"]: replica for replica in views}
 
 
 def trainshed(service: Service, *args: str) -> str:
@@ -86,12 +86,12 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     job_id = submit(service, pools(at(gate), f"{LEAVES}{PLACE}{WAITS}", mark=mark))
     log = service.follow(job_id, WORKER)
     before = until(log, "up")
-    there = {replica: found["node"] for replica, found in replicas(service, job_id).items()}
+    there = {replica: view["node"] for replica, view in replicas(service, job_id).items()}
     assert there == {PRIMARY: FIRST, WORKER: SECOND}
     until(service.follow(job_id, PRIMARY), BEGUN)
     primary, worker = process_of(mark, PRIMARY), process_of(mark, WORKER)
-    said = trainshed(service, "nodes", "drain", SECOND, "--reason", "a new disk", "--wait")
-    assert "1 replica there is asked to leave" in said and f"{SECOND}  is free" in said
+    printed = trainshed(service, "nodes", "drain", SECOND, "--reason", "a new disk", "--wait")
+    assert "1 replica there is asked to leave" in printed and f"{SECOND}  is free" in printed
     wait_until_gone([worker])
     after = until(log, "up")
     assert after[0] == "saving"
@@ -107,22 +107,22 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     assert "DRAINED" in trainshed(service, "nodes", "list")
 
     # It takes no more work until it is given back.
-    elsewhere = story(service, run(service, "pass", (WAITS, 3)))
+    elsewhere = story_of(service, run(service, "pass", (WAITS, 3)))
     assert {replica["node"] for replica in elsewhere.view["replicas"]} == {FIRST}
     assert "takes work again" in trainshed(service, "nodes", "drain", SECOND, "--undo")
-    again = story(service, run(service, "pass", WAITS))
+    again = story_of(service, run(service, "pass", WAITS))
     assert {replica["node"] for replica in again.view["replicas"]} == {FIRST, SECOND}
 
     gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.verdicts == MOVED
-    assert told.begun == {PRIMARY: 1, WORKER: 2}
-    (asked,) = told.of_kind("replica_asked_to_leave")
-    assert "a new disk" in asked["message"]
-    (placed,) = told.of_kind("replica_placed")
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED"
+    assert story.verdicts == MOVED
+    assert story.begun == {PRIMARY: 1, WORKER: 2}
+    (entry,) = story.of_kind("replica_asked_to_leave")
+    assert "a new disk" in entry["message"]
+    (placed,) = story.of_kind("replica_placed")
     assert placed["details"]["node"] == FIRST
-    details = told.of_kind("verdict")[0]["details"]
+    details = story.of_kind("verdict")[0]["details"]
     assert (details["cause"], details["exit_code"]) == ("left", 0)
 
 
@@ -170,10 +170,10 @@ def test_the_service_is_killed_in_the_middle_of_a_drain(
         end.write_text("")
         # The worker saves once more when the job is over.
         save.write_text("")
-        told = story(service, job_id)
-        assert told.state == "SUCCEEDED"
-        assert told.verdicts == MOVED
-        assert told.begun == {PRIMARY: 1, WORKER: 2}
+        story = story_of(service, job_id)
+        assert story.state == "SUCCEEDED"
+        assert story.verdicts == MOVED
+        assert story.begun == {PRIMARY: 1, WORKER: 2}
         assert service.lines(job_id, WORKER).count("saved") == 2
     assert not marked(mark)
     assert not leftovers(data)

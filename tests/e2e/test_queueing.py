@@ -15,7 +15,7 @@ from tests.e2e.running import (
     start,
     submit,
 )
-from tests.e2e.stories import Verdict, pools, scheduled, story
+from tests.e2e.stories import Verdict, pools, scheduled, story_of
 from tests.failure_entries import toml
 
 NODES, NODE_CPUS, CPUS = 2, 8, 4
@@ -64,23 +64,23 @@ def test_stock_out(data: Path, tmp_path: Path) -> None:
     with running(data, *STRICT, "--config", str(config)) as strict:
         job_id = submit(strict, body)
         waited = [view["waiting"] for view in strict.watch(job_id) if view.get("waiting")]
-        told = story(strict, job_id)
+        story = story_of(strict, job_id)
     assert not leftovers(data)
-    assert (told.state, told.code) == ("FAILED", 8)
-    assert told.message == (
+    assert (story.state, story.code) == ("FAILED", 8)
+    assert story.message == (
         f"Resources are insufficient in region: {REGION}. "
         "Try a different region or use a different accelerator."
     )
-    assert told.verdicts == [
+    assert story.verdicts == [
         *(Verdict("stock_out", "job_retries", "", f"{n}/3") for n in (1, 2, 3)),
         Verdict("stock_out", "job_fails", ""),
     ]
-    ats = [datetime.fromisoformat(entry["at"]).timestamp() for entry in told.of_kind("verdict")]
+    ats = [datetime.fromisoformat(entry["at"]).timestamp() for entry in story.of_kind("verdict")]
     for earlier, later, least in zip(ats, ats[1:], BACK_OFF, strict=False):
         assert later - earlier >= least
-    assert "needs 16 CPUs" in told.view["failure"]["reason"]
-    assert not told.begun
-    assert all(each["reason"] in ("back_off", "stock_out") for each in waited)
+    assert "needs 16 CPUs" in story.view["failure"]["reason"]
+    assert not story.begun
+    assert all(wait["reason"] in ("back_off", "stock_out") for wait in waited)
 
 
 def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
@@ -100,7 +100,7 @@ def test_queue_quotas_and_preemptions_survive_the_service(data: Path) -> None:
     ]
     assert MOST * CPUS in [quota["limit"] for quota in quotas if quota["metric"] == "cpus_n1_e2"]
     cancel(service, holder)
-    starts = [story(service, job_id).view["startTime"] for job_id in queued]
+    starts = [story_of(service, job_id).view["startTime"] for job_id in queued]
     assert starts == sorted(starts)
     spot = hold(service, MOST, strategy="SPOT")
     on_demand = submit(service, gang(MOST))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.processes import children, commands
 from tests.e2e.running import SKLEARN, Service, submit
-from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story, until
+from tests.e2e.stories import PRIMARY, REDUCER, Story, Verdict, story_of, until
 from trainshed.core import reduction
 
 IMAGE = "europe-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
@@ -60,14 +60,14 @@ def reducing(job_id: str, replica: str) -> int:
     """The main process of a reducer: of all its processes the one that none of them started."""
     job = f"CLOUD_ML_JOB_ID={job_id}"
     host, rank = f"HOSTNAME=cmle-training-{replica[:-2]}-", f"-{replica[-1]}"
-    found: list[int] = []
+    pids: list[int] = []
     for pid in commands(reduction.PROGRAM[2]):
         environ = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
         ours = job in environ
         if ours and any(text.startswith(host) and text.endswith(rank) for text in environ):
-            found.append(pid)
-    started = {child for pid in found for child in children(pid)}
-    (main,) = (pid for pid in found if pid not in started)
+            pids.append(pid)
+    started = {child for pid in pids for child in children(pid)}
+    (main,) = (pid for pid in pids if pid not in started)
     return main
 
 
@@ -81,18 +81,18 @@ def test_sums_are_right_while_a_reducer_is_killed_and_comes_back(
     until(service.follow(job_id, PRIMARY), UNDER_WAY)
     killed = reducing(job_id, REDUCER)
     token = _told(killed, reduction.TOKEN)
-    told = _after_the_death(service, job_id, killed, end)
-    assert [each for each in told.verdicts if each.rule != "replica_completed"] == [
+    story = _after_the_death(service, job_id, killed, end)
+    assert [verdict for verdict in story.verdicts if verdict.rule != "replica_completed"] == [
         Verdict("reducer_lost", "replica_restarts", REDUCER, "1/20")
     ]
-    assert told.view["attempt"] == 1
-    assert told.view["retries"] == {}
-    starts = [e["details"]["replica"] for e in told.of_kind("replica_started")]
+    assert story.view["attempt"] == 1
+    assert story.view["retries"] == {}
+    starts = [e["details"]["replica"] for e in story.of_kind("replica_started")]
     assert starts.count(REDUCER) == 2
     listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
     assert len(listening) == 2
     assert listening[0].split(":")[0] == listening[1].split(":")[0], "it is back where it was"
-    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
+    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
     assert token not in shown
 
 
@@ -105,11 +105,11 @@ def test_sums_over_tls_that_the_service_made(service: Service, commons: Path) ->
     killed = reducing(job_id, REDUCER)
     key = _told(killed, reduction.KEY).splitlines()
     assert key[0] == "-----BEGIN PRIVATE KEY-----"
-    told = _after_the_death(service, job_id, killed, end)
+    story = _after_the_death(service, job_id, killed, end)
     listening = [line for line in service.lines(job_id, REDUCER) if "listening on" in line]
     assert len(listening) == 2
     assert all(line.endswith(" with TLS") for line in listening)
-    shown = json.dumps([told.view, told.public, told.entries, service.lines(job_id)])
+    shown = json.dumps([story.view, story.public, story.entries, service.lines(job_id)])
     assert not [line for line in key[1:-1] if line in shown]
 
 
@@ -117,18 +117,18 @@ def _after_the_death(service: Service, job_id: str, killed: int, end: Path) -> S
     """Of a reducer: it is back, the workers end, all sums were right. What the job tells then."""
     os.kill(killed, signal.SIGKILL)
     for view in service.watch(job_id, 60):
-        (again,) = (each for each in view["replicas"] if each["id"] == REDUCER)
+        (again,) = (replica for replica in view["replicas"] if replica["id"] == REDUCER)
         if (again["incarnation"], again["state"]) == (2, "RUNNING"):
             break
     end.touch()
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED", service.lines(job_id)
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED", service.lines(job_id)
     for worker in (PRIMARY, "workerpool1-0", "workerpool1-1"):
         assert service.lines(job_id, worker)[-1] == "right"
-    return told
+    return story
 
 
 def _told(pid: int, name: str) -> str:
     environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    (found,) = (text for text in environ if text.startswith(f"{name}="))
-    return found.partition("=")[2]
+    (entry,) = (text for text in environ if text.startswith(f"{name}="))
+    return entry.partition("=")[2]

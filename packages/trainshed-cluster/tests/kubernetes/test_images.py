@@ -9,7 +9,7 @@ import pytest
 from tests.contract.runtimes import rootfs
 from tests.contract.runtimes.registry import Registry
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import PRIMARY, story
+from tests.e2e.stories import PRIMARY, story_of
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.whole import configure, service_on
 
@@ -71,19 +71,19 @@ def test_an_image_without_a_python_runs_what_it_starts_by_itself(site: Site) -> 
     """With its directory and variables, as the operator's user; arguments in place of CMD are text."""
     first = submit(site.service, job(site.known))
     second = submit(site.service, job(site.known, args=["$$(HOME)", "$UNSET", "$$"]))
-    assert story(site.service, first).state == "SUCCEEDED", story(site.service, first).public
+    assert story_of(site.service, first).state == "SUCCEEDED", story_of(site.service, first).public
     lines = site.service.lines(first, PRIMARY)
     assert "hello from /home/ada by itself" in lines and {"as 1000", "bare"} <= set(lines)
-    assert story(site.service, second).state == "SUCCEEDED"
+    assert story_of(site.service, second).state == "SUCCEEDED"
     assert "hello from /home/ada $(HOME) $UNSET $$" in site.service.lines(second, PRIMARY)
 
 
 def test_what_a_registry_does_not_tell_the_job_has_to(site: Site) -> None:
     own = ["/bin/sh", "-c", 'echo "$GREETING, $LD_LIBRARY_PATH, $(pwd)"']
-    told = story(site.service, job_id := submit(site.service, job(site.unknown, command=own)))
-    assert told.state == "SUCCEEDED", told.public
+    story = story_of(site.service, job_id := submit(site.service, job(site.unknown, command=own)))
+    assert story.state == "SUCCEEDED", story.public
     assert "hello, /opt/theirs, /home/ada" in site.service.lines(job_id, PRIMARY)
-    refused = story(site.service, submit(site.service, job(site.unknown)))
+    refused = story_of(site.service, submit(site.service, job(site.unknown)))
     assert refused.state == "FAILED"
     assert (
         "starts by itself (ENTRYPOINT and CMD) is not known" in refused.public["error"]["message"]
@@ -92,10 +92,10 @@ def test_what_a_registry_does_not_tell_the_job_has_to(site: Site) -> None:
 
 def test_an_image_that_no_node_has_is_the_jobs_end(site: Site) -> None:
     """It is waited for as long as `pull_minutes`."""
-    told = story(
+    story = story_of(
         site.service, submit(site.service, job("registry.invalid/nowhere:1", command=["true"]))
     )
-    assert told.state == "FAILED"
-    message = told.public["error"]["message"]
+    assert story.state == "FAILED"
+    message = story.public["error"]["message"]
     assert "its image registry.invalid/nowhere:1 does not come" in message
     assert "it was tried for 0.05 minutes" in message

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.running import CACHE, Service, container_job, running, submit
-from tests.e2e.stories import PRIMARY, WORKER, pools, story, until
+from tests.e2e.stories import PRIMARY, WORKER, pools, story_of, until
 from tests.kubernetes import in_cluster
 from tests.kubernetes.in_cluster import NAMESPACE
 from tests.kubernetes.lab import KubernetesLab
@@ -60,10 +60,10 @@ def test_a_job_outlasts_an_upgrade_of_the_service_with_all_its_lines(
     [before] = in_cluster.pods(kubernetes_lab)
     kubernetes_lab.kubectl("rollout", "restart", "-n", NAMESPACE, "statefulset/trainshed")
     in_cluster.await_ready(kubernetes_lab, other_than=before["metadata"]["uid"])
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED", told.public
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED", story.public
+    assert story.begun == {PRIMARY: 1, WORKER: 1}
     for replica in (PRIMARY, WORKER):
         counted = [line for line in service.lines(job_id, replica) if line.isdigit()]
         assert counted == [str(number) for number in range(300)]
-    assert told.of_kind("service_away")
+    assert story.of_kind("service_away")

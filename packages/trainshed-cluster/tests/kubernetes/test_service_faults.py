@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit
-from tests.e2e.stories import PRIMARY, Story, story, telling, until
+from tests.e2e.stories import PRIMARY, Story, story_of, telling, until
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.whole import await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
@@ -57,9 +57,9 @@ class Site:
     def finished(self, job_id: str) -> Story:
         """After the gate was opened."""
         self.service.put("trainshed", f"{self._key}-gate", b"open")
-        told = story(self.service, job_id)
-        assert told.state == "SUCCEEDED", told.public
-        return told
+        story = story_of(self.service, job_id)
+        assert story.state == "SUCCEEDED", story.public
+        return story
 
     def moved_on(self, job_id: str, seconds: float = 90) -> Story:
         """The job went on from its checkpoint after its program had been lost once, with the same name."""
@@ -69,17 +69,17 @@ class Site:
                 and view["replicas"][0]["state"] == "RUNNING"
             ):
                 break
-        told = self.finished(job_id)
-        said = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]
-        (_, first, host), (_, second, again) = said
+        story = self.finished(job_id)
+        lines = [line.split() for line in self.service.lines(job_id, PRIMARY) if line[:3] == "at "]
+        (_, first, host), (_, second, again) = lines
         assert int(first) == 0 < int(second) and host == again
-        assert told.begun == {PRIMARY: 2}
-        return told
+        assert story.begun == {PRIMARY: 2}
+        return story
 
     def undisturbed(self, job_id: str) -> None:
-        told = self.finished(job_id)
-        assert told.begun == {PRIMARY: 1}
-        assert not told.verdicts
+        story = self.finished(job_id)
+        assert story.begun == {PRIMARY: 1}
+        assert not story.verdicts
 
     def node_of(self, job_id: str) -> str:
         [replica] = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")["replicas"]
@@ -104,9 +104,9 @@ def site(opened: Site) -> Iterator[Site]:
     settle(opened.lab, opened.service)
 
 
-def nodes(told: Story) -> list[str]:
+def nodes(story: Story) -> list[str]:
     """On which it was started, one after the other."""
-    return [entry["details"]["node"] for entry in told.of_kind("replica_started")]
+    return [entry["details"]["node"] for entry in story.of_kind("replica_started")]
 
 
 def test_a_cordoned_node_is_maintenance(site: Site) -> None:
@@ -114,14 +114,14 @@ def test_a_cordoned_node_is_maintenance(site: Site) -> None:
     job_id = site.training()
     node = site.node_of(job_id)
     site.lab.kubectl("cordon", node)
-    told = site.moved_on(job_id)
-    first, second = nodes(told)
+    story = site.moved_on(job_id)
+    first, second = nodes(story)
     assert first == node != second
-    [asked] = told.of_kind("replica_asked_to_leave")
-    assert asked["message"] == f"{PRIMARY} is asked to leave {node}: it is cordoned."
-    [left, *_] = told.of_kind("replica_exited")
+    [entry] = story.of_kind("replica_asked_to_leave")
+    assert entry["message"] == f"{PRIMARY} is asked to leave {node}: it is cordoned."
+    [left, *_] = story.of_kind("replica_exited")
     assert left["details"]["signal"] == signal.SIGTERM
-    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
+    assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
 def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
@@ -137,7 +137,7 @@ def test_what_runs_does_not_notice_kubernetes_own_failures(site: Site) -> None:
     site.lab.resume("etcd")
     site.lab.start_api()
     site.undisturbed(job_id)
-    assert story(site.service, waiting).state == "SUCCEEDED"
+    assert story_of(site.service, waiting).state == "SUCCEEDED"
 
 
 def test_a_kubelet_that_is_gone_costs_nothing(site: Site) -> None:
@@ -170,12 +170,12 @@ def test_a_node_that_is_lost_costs_the_steps_since_the_checkpoint(site: Site, lo
     node = site.node_of(job_id)
     lose(site.lab, node)
     try:
-        told = site.moved_on(job_id, 120)
+        story = site.moved_on(job_id, 120)
     finally:
         have_again(site.lab, node)
-    first, second = nodes(told)
+    first, second = nodes(story)
     assert first == node != second
-    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
+    assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
 
 
 def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, container_job, submit, trainshed
-from tests.e2e.stories import PRIMARY, Story, Verdict, story, telling, timeline, until
+from tests.e2e.stories import PRIMARY, Story, Verdict, story_of, telling, timeline, until
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.kubernetes.whole import STAYS, await_condition, configure, service_on, settle
 from tests.slurm.nodes import until as asked_until
@@ -49,9 +49,9 @@ class Site:
     def finished(self, job_id: str) -> Story:
         """After it was let go on."""
         self.service.put("trainshed", self._gate, b"open")
-        told = story(self.service, job_id)
-        assert told.state == "SUCCEEDED", told.public
-        return told
+        story = story_of(self.service, job_id)
+        assert story.state == "SUCCEEDED", story.public
+        return story
 
     def told(self, job_id: str, words: str) -> str:
         """What the timeline says, once it says something with these words."""
@@ -71,8 +71,8 @@ class Site:
         return pod
 
     def apply(self, *objects: dict[str, Any]) -> None:
-        given = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        self.lab.kubectl("apply", "-f", "-", given=given)
+        manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.lab.kubectl("apply", "-f", "-", given=manifest)
 
 
 @pytest.fixture(scope="module")
@@ -93,19 +93,19 @@ def site(opened: Site) -> Iterator[Site]:
     settle(opened.lab, opened.service)
 
 
-def causes(told: Story) -> list[str]:
+def causes(story: Story) -> list[str]:
     """Of all verdicts but the one by which a job succeeds."""
-    found = (entry["details"] for entry in told.of_kind("verdict"))
-    return [one["cause"] for one in found if one["effect"] != "job_succeeds"]
+    verdicts = (entry["details"] for entry in story.of_kind("verdict"))
+    return [verdict["cause"] for verdict in verdicts if verdict["effect"] != "job_succeeds"]
 
 
 def test_a_pod_that_the_kernel_ends_for_its_memory_is_out_of_memory(site: Site) -> None:
     job_id = submit(site.service, container_job(FILLS_SHM))
-    told = story(site.service, job_id)
-    assert told.state == "FAILED"
-    assert told.verdicts == [Verdict("out_of_memory", "job_fails")]
-    assert causes(told) == ["out_of_memory"]
-    assert "ran out of memory" in told.message
+    story = story_of(site.service, job_id)
+    assert story.state == "FAILED"
+    assert story.verdicts == [Verdict("out_of_memory", "job_fails")]
+    assert causes(story) == ["out_of_memory"]
+    assert "ran out of memory" in story.message
 
 
 def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
@@ -119,13 +119,13 @@ def test_a_pod_beyond_its_limit_of_disk_is_out_of_disk(site: Site) -> None:
     site.apply(limit)
     try:
         job_id = submit(site.service, container_job(FILLS_DISK.format(mib=200)))
-        told = story(site.service, job_id)
+        story = story_of(site.service, job_id)
     finally:
         site.lab.kubectl("delete", "limitrange", "disk")
-    assert told.state == "FAILED"
-    assert told.verdicts == [Verdict("out_of_disk", "job_fails")]
-    assert causes(told) == ["out_of_disk"]
-    assert "its files took more than its disk has" in told.message
+    assert story.state == "FAILED"
+    assert story.verdicts == [Verdict("out_of_disk", "job_fails")]
+    assert causes(story) == ["out_of_disk"]
+    assert "its files took more than its disk has" in story.message
     assert "usage exceeds the total limit of containers 100Mi (Evicted)" in site.described(job_id)
 
 
@@ -146,16 +146,19 @@ def test_a_node_that_is_short_of_disk_evicts_and_the_replica_goes_on_elsewhere(s
         job_id = submit(site.service, container_job(script))
         until(site.service.follow(job_id, PRIMARY), "begun")
         site.lab.kubectl("uncordon", "node2")
-        told = story(site.service, job_id)
+        story = story_of(site.service, job_id)
     finally:
         site.lab.stop("kubelet.node1")
         site.lab.run("node1", ["umount", "-l", str(site.lab.directory / "node1" / "kubelet")])
         site.lab.start_kubelet("node1")
-    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 2}
-    assert causes(told) == ["pod_evicted"]
-    [put_out, _] = told.of_kind("verdict")
+    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 2}
+    assert causes(story) == ["pod_evicted"]
+    [put_out, _] = story.of_kind("verdict")
     assert "was evicted: The node was low on resource: ephemeral-storage" in put_out["message"]
-    assert [one["details"]["node"] for one in told.of_kind("replica_started")] == ["node1", "node2"]
+    assert [entry["details"]["node"] for entry in story.of_kind("replica_started")] == [
+        "node1",
+        "node2",
+    ]
 
 
 def urgent(node: str) -> list[dict[str, Any]]:
@@ -193,16 +196,16 @@ def test_a_pod_that_goes_before_ours_takes_its_place(site: Site) -> None:
     node = pod["spec"]["nodeName"]
     site.apply(*urgent(node))
     try:
-        said = site.told(job_id, "Rule pod_evicted")
-        assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in said
+        message = site.told(job_id, "Rule pod_evicted")
+        assert f"Pod {pod['metadata']['name']} was deleted, or evicted from its node" in message
         site.told(job_id, "again, for the 2nd time")
     finally:
         site.lab.kubectl("delete", "pod", "urgent")
         site.lab.kubectl("delete", "priorityclass", "urgent")
-    told = site.finished(job_id)
-    assert causes(told) == ["pod_evicted"]
-    assert told.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
-    first, second = [one["details"]["node"] for one in told.of_kind("replica_started")]
+    story = site.finished(job_id)
+    assert causes(story) == ["pod_evicted"]
+    assert story.verdicts == [Verdict("pod_evicted", "replica_restarts", budget="1/5")]
+    first, second = [entry["details"]["node"] for entry in story.of_kind("replica_started")]
     assert first == node != second
 
 
@@ -215,11 +218,11 @@ def test_an_image_that_does_not_come_is_waited_for_and_fails_the_job_in_the_end(
     words = "its image 127.0.0.1:9/team/nowhere:1 does not come"
     site.told(job_id, words)
     assert words in site.described(job_id)
-    told = story(site.service, job_id)
-    assert told.state == "FAILED" and told.code == 9
-    assert causes(told) == ["rejected"]
-    assert words in told.message and "tried for 0.2 minutes" in told.message
-    assert "connection refused" in told.message or "ImagePullBackOff" in told.message
+    story = story_of(site.service, job_id)
+    assert story.state == "FAILED" and story.code == 9
+    assert causes(story) == ["rejected"]
+    assert words in story.message and "tried for 0.2 minutes" in story.message
+    assert "connection refused" in story.message or "ImagePullBackOff" in story.message
 
 
 def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
@@ -248,16 +251,16 @@ def test_a_pod_that_can_be_placed_nowhere_waits_and_runs_when_it_can(
     with service_on(kubernetes_lab, config) as service:
         site = Site(kubernetes_lab, service)
         job_id = submit(service, container_job("print('came')"))
-        said = site.told(job_id, "Kubernetes has not placed Pod")
-        assert 'persistentvolumeclaim "environments" not found' in said
+        message = site.told(job_id, "Kubernetes has not placed Pod")
+        assert 'persistentvolumeclaim "environments" not found' in message
         assert 'persistentvolumeclaim "environments" not found' in site.described(job_id)
         try:
             site.apply(volume, claim)
-            told = story(service, job_id)
-            again = story(service, submit(service, container_job("print('came')")))
+            story = story_of(service, job_id)
+            again = story_of(service, submit(service, container_job("print('came')")))
         finally:
             for kind in ("persistentvolumeclaim", "persistentvolume"):
                 kubernetes_lab.kubectl("delete", "--wait=false", kind, "environments")
     kubernetes_lab.clear()
-    assert told.state == again.state == "SUCCEEDED", told.public
-    assert not causes(told)
+    assert story.state == again.state == "SUCCEEDED", story.public
+    assert not causes(story)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import ROOT, Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, at, pools, story, until
+from tests.e2e.stories import BEGUN, PRIMARY, at, pools, story_of, until
 from tests.e2e.test_failure_rows import MEMORY_MIB, WAITS
 from tests.slurm.hostile_table import BEGIN, END, HELD, ROWS, VARIES, shown
 from tests.slurm.lab import SlurmLab
@@ -22,8 +22,8 @@ __all__ = ["commons", "gate"]
     params=[pytest.param((identity, SlurmYard), id=identity.title) for identity in IDENTITIES],
 )
 def siege(slurm_lab: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Siege]:
-    with besieged(slurm_lab, *request.param) as found:
-        yield found
+    with besieged(slurm_lab, *request.param) as siege:
+        yield siege
 
 
 @pytest.mark.soak  # The levels themselves: e2e/test_hostile.py.
@@ -97,14 +97,14 @@ def test_who_takes_more_memory_than_is_his_hurts_nobody_else(
         log = slurm_service.follow(neighbour, PRIMARY)
         until(log, BEGUN)
         greedy = submit(slurm_service, pools(WAITS, GREEDY[how].format(much=3 * MEMORY_MIB)))
-        seen = story(slurm_service, greedy)
+        seen = story_of(slurm_service, greedy)
         assert (seen.state, seen.code) == ("FAILED", 3), seen.public
-        told = "\n".join(entry["message"] for entry in seen.entries)
-        assert "memory" in told, told
+        messages = "\n".join(entry["message"] for entry in seen.entries)
+        assert "memory" in messages, messages
         assert not seen.of_kind("replica_lost"), "an agent, or a shim, was lost"
     finally:
         for node in others:
             slurm_service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
     gate.write_text("")
-    well = story(slurm_service, neighbour)
+    well = story_of(slurm_service, neighbour)
     assert well.state == "SUCCEEDED" and well.begun == {PRIMARY: 1} and not well.verdicts

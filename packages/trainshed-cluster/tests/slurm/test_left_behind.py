@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service, submit, trainshed
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, story, until
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, at, pools, story_of, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import await_given_back, configure, held_by, start_again
 from tests.slurm.whole import service_on as service_on_lab
@@ -139,7 +139,7 @@ def test_a_service_that_is_away_for_longer_than_its_lease_has_left_nothing_and_a
             until(lives, BEGUN)
             until(lives, BEGUN)
         gate.write_text("")
-        ending = story(back, gang)
+        ending = story_of(back, gang)
     finally:
         assert down(back).returncode == 0
     assert before == [f"line {n}" for n in range(21, 21 + len(before))]

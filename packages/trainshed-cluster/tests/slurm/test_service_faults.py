@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, at, pools, story, until
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, at, pools, story_of, until
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import AGENTS, configure, service_on
 
@@ -34,12 +34,12 @@ class Site:
     def node_of(self, job_id: str, replica: str) -> str:
         """Where it runs now."""
         view = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")
-        return next(each["node"] for each in view["replicas"] if each["id"] == replica)
+        return next(shown["node"] for shown in view["replicas"] if shown["id"] == replica)
 
     def condition(self, node: str) -> str:
         """What `trainshed nodes list` says of it, and why."""
         views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
-        view = next(each for each in views if each["name"] == node)
+        view = next(shown for shown in views if shown["name"] == node)
         return f"{view['condition']} {view.get('cause', '')}"
 
 
@@ -110,20 +110,20 @@ def training(site: Site, gate: Path) -> str:
 
 def moved_on(site: Site, job_id: str) -> Story:
     """The job went on from its checkpoint after its worker had been lost once, with the same name."""
-    told = story(site.service, job_id)
-    assert told.state == "SUCCEEDED", told.public
-    said = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
-    (_, first, host, port), (_, second, *again) = said
+    story = story_of(site.service, job_id)
+    assert story.state == "SUCCEEDED", story.public
+    lines = [line.split() for line in site.service.lines(job_id, WORKER) if line.startswith("at ")]
+    (_, first, host, port), (_, second, *again) = lines
     assert int(first) == 0 < int(second) and [host, port] == again
-    assert told.begun == {PRIMARY: 1, WORKER: 2}
-    address = site.lab.address(nodes(told, WORKER)[-1])
+    assert story.begun == {PRIMARY: 1, WORKER: 2}
+    address = site.lab.address(nodes(story, WORKER)[-1])
     assert site.service.lines(job_id, PRIMARY)[-1] == f"finds {address} {port}"
-    return told
+    return story
 
 
-def nodes(told: Story, replica: str) -> list[str]:
+def nodes(story: Story, replica: str) -> list[str]:
     """On which it was started, one after the other."""
-    places = [entry["details"] for entry in told.of_kind("replica_started")]
+    places = [entry["details"] for entry in story.of_kind("replica_started")]
     return [place["node"] for place in places if place["replica"] == replica]
 
 
@@ -142,12 +142,14 @@ def test_a_node_that_loses_its_power_costs_the_steps_since_the_checkpoint(
     job_id = training(site, gate)
     node = site.node_of(job_id, WORKER)
     with lost_power(site.lab, node):
-        told = moved_on(site, job_id)
-        first, second = nodes(told, WORKER)
+        story = moved_on(site, job_id)
+        first, second = nodes(story, WORKER)
         assert first == node != second
-    (verdict,) = told.verdicts
+    (verdict,) = story.verdicts
     assert (verdict.rule, verdict.effect) == ("node_failed", "replica_restarts")
-    assert any(f"node {node} is gone" in entry["message"] for entry in told.of_kind("replica_lost"))
+    assert any(
+        f"node {node} is gone" in entry["message"] for entry in story.of_kind("replica_lost")
+    )
 
 
 def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, gate: Path) -> None:
@@ -158,13 +160,13 @@ def test_an_allocation_that_an_operator_cancels_is_asked_for_again(site: Site, g
     (number,) = site.lab.slurm("squeue", "-h", "-w", node, "-o", "%i").split()
     site.lab.slurm("scancel", number)
     # The primary was in it as well.
-    told = story(site.service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert nodes(told, WORKER) == [node, node]
-    assert told.begun == {PRIMARY: 2, WORKER: 2}
-    found = {(verdict.rule, verdict.effect) for verdict in told.verdicts}
-    assert found == {("allocation_revoked", "replica_restarts")}
-    assert "its allocation was cancelled in Slurm" in told.of_kind("replica_lost")[0]["message"]
+    story = story_of(site.service, job_id)
+    assert story.state == "SUCCEEDED"
+    assert nodes(story, WORKER) == [node, node]
+    assert story.begun == {PRIMARY: 2, WORKER: 2}
+    verdicts = {(verdict.rule, verdict.effect) for verdict in story.verdicts}
+    assert verdicts == {("allocation_revoked", "replica_restarts")}
+    assert "its allocation was cancelled in Slurm" in story.of_kind("replica_lost")[0]["message"]
 
 
 def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
@@ -174,17 +176,17 @@ def test_a_drain_in_slurm_is_maintenance(site: Site, gate: Path) -> None:
     node = site.node_of(job_id, WORKER)
     site.lab.drain(node, "a fan is loud")
     try:
-        told = moved_on(site, job_id)
+        story = moved_on(site, job_id)
     finally:
         site.lab.resume(node)
-    first, second = nodes(told, WORKER)
+    first, second = nodes(story, WORKER)
     assert first == node != second
-    (asked,) = told.of_kind("replica_asked_to_leave")
-    assert asked["message"] == f"{WORKER} is asked to leave {node}: a fan is loud."
-    (left, *_) = [e for e in told.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
+    (entry,) = story.of_kind("replica_asked_to_leave")
+    assert entry["message"] == f"{WORKER} is asked to leave {node}: a fan is loud."
+    (left, *_) = [e for e in story.of_kind("replica_exited") if e["details"]["replica"] == WORKER]
     assert left["details"]["signal"] == signal.SIGTERM
-    assert [verdict.effect for verdict in told.verdicts] == ["replica_restarts"]
-    assert told.of_kind("verdict")[0]["details"]["cause"] == "left"
+    assert [verdict.effect for verdict in story.verdicts] == ["replica_restarts"]
+    assert story.of_kind("verdict")[0]["details"]["cause"] == "left"
 
 
 def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -> None:
@@ -199,10 +201,10 @@ def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -
     site.lab.start_munged(node)
     site.lab.start_controller()
     gate.write_text("")
-    told = story(site.service, job_id)
-    assert told.state == "SUCCEEDED"
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
-    assert not told.verdicts
+    story = story_of(site.service, job_id)
+    assert story.state == "SUCCEEDED"
+    assert story.begun == {PRIMARY: 1, WORKER: 1}
+    assert not story.verdicts
 
 
 def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
@@ -222,12 +224,12 @@ def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
         # The end of the primary is the worker's.
         until(site.service.follow(job_id, WORKER), BEGUN)
         gate.write_text("")
-        told = story(site.service, job_id)
+        story = story_of(site.service, job_id)
     finally:
         site.lab.heal("node1", "node2")
-    assert told.state == "SUCCEEDED"
-    assert {*nodes(told, PRIMARY), *nodes(told, WORKER)} == {"node1", "node3"}
-    assert told.begun == {PRIMARY: 1, WORKER: 1}
+    assert story.state == "SUCCEEDED"
+    assert {*nodes(story, PRIMARY), *nodes(story, WORKER)} == {"node1", "node3"}
+    assert story.begun == {PRIMARY: 1, WORKER: 1}
     site.service.call("POST", "/trainshed/v1/nodes/node2:undrain", {})
     assert site.condition("node2") == "READY "
 
@@ -270,15 +272,15 @@ def test_a_node_without_disk_and_memory_is_left_alone_with_its_reasons(
             for node in others:
                 order(node, "undrain")
         until(site.service.follow(job_id, PRIMARY), BEGUN)
-        found = site.condition("node2")
-        assert found.startswith("QUARANTINED node2 is quarantined until ")
-        assert all(reason in found for reason in reasons), found
+        condition = site.condition("node2")
+        assert condition.startswith("QUARANTINED node2 is quarantined until ")
+        assert all(reason in condition for reason in reasons), condition
         assert site.node_of(job_id, PRIMARY) in others
     gate.write_text("")
-    told = story(site.service, job_id)
+    story = story_of(site.service, job_id)
     # Nothing had begun there, so nothing was lost.
-    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 1} and not told.verdicts
-    [left] = told.of_kind("replica_asked_to_leave")
+    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 1} and not story.verdicts
+    [left] = story.of_kind("replica_asked_to_leave")
     assert all(reason in left["message"] for reason in reasons), left
     order("node2", "undrain")
     assert site.condition("node2").strip() == "READY"

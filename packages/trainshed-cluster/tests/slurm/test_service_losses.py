@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, Story, Verdict, at, pools, story, until
+from tests.e2e.stories import BEGUN, PRIMARY, Story, Verdict, at, pools, story_of, until
 from tests.slurm.conftest import SPOT
 from tests.slurm.lab import CPUS, SlurmLab
 from tests.slurm.nodes import until as asked_until
@@ -39,12 +39,12 @@ def went_on(lab: SlurmLab, service: Service, job_id: str, log: Iterator[str], ga
     """It was begun once more, ended well, and has given back what it had."""
     until(log, BEGUN)
     gate.write_text("")
-    told = story(service, job_id)
-    assert told.state == "SUCCEEDED" and told.begun == {PRIMARY: 2}
+    story = story_of(service, job_id)
+    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 2}
     for _ in asked_until("the end of its allocation"):
         if f"-{job_id}-" not in lab.slurm("squeue", "-h", "-o", "%j"):
             break
-    return told
+    return story
 
 
 def test_an_agent_that_is_killed_is_started_again(
@@ -53,9 +53,9 @@ def test_an_agent_that_is_killed_is_started_again(
     job_id, log = begun(slurm_service, gate)
     number, _ = allocation(slurm_lab, job_id)
     slurm_lab.slurm("scancel", "--signal=KILL", f"{number}.0")
-    told = went_on(slurm_lab, slurm_service, job_id, log, gate)
-    assert told.verdicts == [Verdict("agent_lost", "replica_restarts", budget="1/5")]
-    [lost] = told.of_kind("replica_lost")
+    story = went_on(slurm_lab, slurm_service, job_id, log, gate)
+    assert story.verdicts == [Verdict("agent_lost", "replica_restarts", budget="1/5")]
+    [lost] = story.of_kind("replica_lost")
     assert "its agent on node" in lost["message"]
 
 
@@ -67,11 +67,11 @@ def test_what_slurm_gives_to_a_job_that_goes_before_it_is_waited_for(
     _, node = allocation(slurm_lab, job_id)
     slurm_lab.slurm("salloc", "--no-shell", "-J", "others", "-w", node, f"-c{CPUS}", "--mem=100")
     try:
-        told = went_on(slurm_lab, slurm_service, job_id, log, gate)
+        story = went_on(slurm_lab, slurm_service, job_id, log, gate)
     finally:
         slurm_lab.slurm("scancel", "--name=others")
-    assert told.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
-    [lost] = told.of_kind("replica_lost")
+    assert story.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
+    [lost] = story.of_kind("replica_lost")
     assert "Slurm gave its allocation to a job that goes before it (PREEMPTED)" in lost["message"]
 
 
@@ -82,7 +82,7 @@ def test_the_end_of_slurms_time_limit_is_the_end_of_one_life_of_many(
     job_id, log = begun(slurm_service, gate)
     number, _ = allocation(slurm_lab, job_id)
     slurm_lab.slurm("scontrol", "update", f"jobid={number}", "TimeLimit=0")
-    told = went_on(slurm_lab, slurm_service, job_id, log, gate)
-    assert told.verdicts == [Verdict("allocation_expired", "replica_restarts", budget="1/20")]
-    [lost] = told.of_kind("replica_lost")
+    story = went_on(slurm_lab, slurm_service, job_id, log, gate)
+    assert story.verdicts == [Verdict("allocation_expired", "replica_restarts", budget="1/20")]
+    [lost] = story.of_kind("replica_lost")
     assert "Slurm's time limit for its allocation is over" in lost["message"]
