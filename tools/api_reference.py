@@ -14,16 +14,13 @@ from trainshed.api.trainshed_v1.transport import METHODS, Method
 from trainshed.wire.trainshed_v1 import (
     access,
     capacity,
-    curves,
     drills,
     jobs,
     launches,
     models,
     secrets,
-    shells,
     timeline,
     usage,
-    viewers,
 )
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
@@ -32,14 +29,11 @@ _RECORDS: Final[tuple[ModuleType, ...]] = (
     timeline,
     usage,
     launches,
-    curves,
     capacity,
     drills,
     models,
     secrets,
     access,
-    shells,
-    viewers,
 )
 _CODE: Final = re.compile(r"`(?:GET|POST|PUT|DELETE) /trainshed/v1/([^`]*)`(?:, )?")
 _VARIABLE: Final = re.compile(r"\{\w+\}")

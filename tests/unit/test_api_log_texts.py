@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import job
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.log_texts import AT, log_texts
+from trainshed.api.trainshed_v1.logs import AT, log_texts
 from trainshed.core.lifecycle.records import Parent
 from trainshed.core.names import ReplicaId
 from trainshed.core.streams import StreamSource

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from tests.unit.jobs import exited, job
-from trainshed.controller.job_meters import count_step
+from trainshed.controller.steps import count_step
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import ReplicaId

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.streams import FileStreams
-from trainshed.store.logs.reduction import read_reduction
+from trainshed.store.logs.usage import read_reduction
 
 SECOND = 10**9
 REDUCER, WORKER = ReplicaId(2, 1), ReplicaId(0, 0)

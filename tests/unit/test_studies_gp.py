@@ -18,11 +18,11 @@ from trainshed.studies.gp.acquisition import (
     UpperBound,
     by_differences,
 )
+from trainshed.studies.gp.belief import warp
 from trainshed.studies.gp.process import Data, Hyperparameters, Posterior
 from trainshed.studies.gp.search import Effort, Search
 from trainshed.studies.gp.selection import MOST, choose
 from trainshed.studies.gp.success import Shape, Success
-from trainshed.studies.gp.warping import warp
 from trainshed.studies.routines import Array
 from trainshed.studies.space import Space
 

@@ -15,13 +15,13 @@ from tests.unit.specs_requests import custom_job
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.calls.services import Views
 from trainshed.api.calls.view_links import MOST_JOBS, ViewLinks
-from trainshed.api.viewers.directories import MOST_DIRECTORIES, directories_of
+from trainshed.api.viewers.surface import MOST_DIRECTORIES, directories_of
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.httpd.messages import Request, Response, sized
-from trainshed.summaries.places import LogDirectory
+from trainshed.summaries.directories import LogDirectory
 
 pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/customJobs"

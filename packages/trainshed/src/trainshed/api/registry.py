@@ -16,11 +16,9 @@ from trainshed.api.aiplatform_v1 import (
 from trainshed.api.aiplatform_v1 import locations as vertex_locations
 from trainshed.api.aiplatform_v1 import operations as vertex_operations
 from trainshed.api.aiplatform_v1 import studies as vertex_studies
-from trainshed.api.aiplatform_v1.datasets import exports as dataset_exports
 from trainshed.api.aiplatform_v1.datasets import resources as dataset_resources
 from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
 from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
-from trainshed.api.aiplatform_v1.metadata import stores as metadata_stores
 from trainshed.api.aiplatform_v1.tensorboards import points as tensorboard_points
 from trainshed.api.aiplatform_v1.tensorboards import resources as tensorboard_resources
 from trainshed.api.calls.call import Handler, Handlers
@@ -41,11 +39,9 @@ def handlers() -> Handlers:
             models,
             model_exports,
             model_evaluations,
-            metadata_stores,
             metadata_nodes,
             metadata_lineage,
             dataset_resources,
-            dataset_exports,
             tensorboard_resources,
             tensorboard_points,
             vertex_locations,

@@ -7,8 +7,8 @@ import click
 from trainshed.cli.client import Refused
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path
+from trainshed.wire.trainshed_v1.jobs import ViewLink
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.viewers import ViewLink
 
 
 @click.command(short_help="Open TensorBoard for what jobs wrote.")

@@ -21,7 +21,6 @@ from trainshed.controller.capacity import AT_ONCE
 from trainshed.controller.carrier import JobCarrier
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
-from trainshed.controller.job_meters import count_step
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
 from trainshed.controller.launch_plans import expected_beginnings
 from trainshed.controller.leftovers import lost_without_slots, settle_leftovers, settle_unknown
@@ -29,7 +28,7 @@ from trainshed.controller.mailboxes import Alarms, Mailbox, Mailboxes
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.controller.parents import Parents, ParentStores, PipelineReconciler, parent_of
 from trainshed.controller.ports import Ports
-from trainshed.controller.steps import JobSteps
+from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
 from trainshed.controller.watching import LogPages, Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting

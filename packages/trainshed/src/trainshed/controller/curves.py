@@ -27,9 +27,9 @@ from trainshed.core.tensorboards.curves import (
     CurveSeries,
     board_experiment,
     board_of,
+    log_directory,
     point,
 )
-from trainshed.core.tensorboards.log_directories import log_directory
 from trainshed.core.tensorboards.records import Point
 from trainshed.eventloop.background import begin, keep
 from trainshed.store.port import Intake, Reader

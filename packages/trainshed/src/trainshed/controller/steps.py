@@ -3,11 +3,13 @@ Writes nothing.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from trainshed.controller.capacity import CapacityTracker
 from trainshed.controller.carrier import preparation_message
 from trainshed.controller.jobs_of_jobs import JobsOfJobs
+from trainshed.core.failure.rules import Counters
 from trainshed.core.lifecycle.events import Event, NodeLeft, RuntimePrepared, TimelineEntry
 from trainshed.core.lifecycle.machine import give_up, step
 from trainshed.core.lifecycle.records import Job
@@ -15,8 +17,10 @@ from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.units import Nanos
 from trainshed.store.port import LiveJob, NewWork
 from trainshed.telemetry.lines import about
+from trainshed.telemetry.meters import Labels, Meters
 
 log = logging.getLogger(__name__)
 
@@ -147,3 +151,39 @@ class JobSteps:
     def is_crowd(self) -> bool:
         """Whether so many jobs wait that none is told on its timeline why."""
         return self._capacity.queue_length > _CROWD
+
+
+def count_step(meters: Meters, before: Job, after: Job, now: Nanos) -> None:
+    """Update the meters for a step that was stored; `now` in ns since the epoch."""
+    api = after.name.api.value
+    if before.phase is AttemptState.WAITING and after.is_placed:
+        meters.waits.observe((now - max(before.created, before.not_before)) / 1e9, api)
+    if not before.started and after.started:
+        meters.starts.observe((after.started - after.created) / 1e9, api)
+    if after.state.is_final and not before.state.is_final:
+        rule = after.outcome.rule if after.outcome else ""
+        meters.ends[api, after.state.value, rule] += 1
+    _add(meters.retries, before.retries, after.retries)
+    then = {replica.id: replica for replica in before.replicas}
+    for replica in after.replicas:
+        was = then.get(replica.id)
+        if was is replica:
+            continue
+        if was is not None and before.attempt == after.attempt:
+            _add(meters.restarts, was.restarts, replica.restarts)
+        if replica.exit and not (was and was.state is ReplicaState.EXITED):
+            meters.lines += replica.exit.log_lines
+
+
+def _add(counter: "Counter[Labels]", before: Counters, after: Counters) -> None:
+    for rule, count in _grown(before, after):
+        counter[(rule,)] += count
+
+
+def _grown(before: Counters, after: Counters) -> Iterable[tuple[str, int]]:
+    if before == after:
+        return
+    then = dict(before)
+    for rule, count in after:
+        if count > then.get(rule, 0):
+            yield rule, count - then.get(rule, 0)

@@ -15,8 +15,7 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.store import audit
-from trainshed.store.access import Access
-from trainshed.store.audit import AuditRow
+from trainshed.store.audit import Access, AuditRow
 
 log = logging.getLogger(__name__)
 

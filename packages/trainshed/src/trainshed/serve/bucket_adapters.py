@@ -28,9 +28,8 @@ from trainshed.core.datasets.wildcards import fixed_part, matches
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
-from trainshed.summaries.directories import LocalDirectory
+from trainshed.summaries.directories import LocalDirectory, LogDirectory
 from trainshed.summaries.following import MARK, Directory, EventFile, Met
-from trainshed.summaries.places import LogDirectory
 from trainshed.viewers.process import ShownDirectory
 
 

@@ -21,7 +21,7 @@ from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
-from trainshed.store.access import Access
+from trainshed.store.audit import Access
 from trainshed.store.conditions import Condition
 from trainshed.store.metadata import Metadata
 from trainshed.store.records import Operation, RecordSetAside

@@ -11,7 +11,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from msgspec import Struct
+
 from trainshed.summaries.following import MARK, EventFile, Met
+
+
+class LogDirectory(Struct, frozen=True):
+    """A directory with event files of a job."""
+
+    #: A name that differs from those shown with it: letters, digits, `.`, `_` and `-`; "" if it is the only
+    #: one.
+    label: str
+    #: `gs://BUCKET/PATH`.
+    uri: str
+    #: The project whose programs wrote it.
+    project: str
+
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Opening a pipe must not wait for its writer.

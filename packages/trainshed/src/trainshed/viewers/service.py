@@ -23,7 +23,7 @@ from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.families import TENSORBOARD
 from trainshed.runtimes.port import BuildFailed, PreparedRuntime
 from trainshed.runtimes.service import LocalRuntimes
-from trainshed.summaries.places import LogDirectory
+from trainshed.summaries.directories import LogDirectory
 from trainshed.viewers.process import ShownDirectory, ViewerFailed, start
 
 log = logging.getLogger(__name__)

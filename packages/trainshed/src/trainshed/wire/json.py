@@ -6,7 +6,8 @@ and accepts every spelling that their clients use (spec/clients#wire, spec/submi
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, assert_never, cast
 
 import msgspec
@@ -301,3 +302,27 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no
 def _malformed(reason: str) -> WireError:
     text = f"Invalid JSON payload received. {reason}"
     return WireError((Violation("", text.encode(errors="replace").decode()),))
+
+
+def endless(value: Any) -> Iterator[str]:
+    """Yield the paths (`a.b[1]`) of the numbers in a google.protobuf.Value, or Struct, that are NaN or
+    infinite; "" for the value itself."""
+    for path in _endless(value):
+        yield path.removeprefix(".")
+
+
+def _endless(value: Any) -> Iterator[str]:
+    if value.DESCRIPTOR.name == "Struct":
+        for key, part in value.fields.items():
+            yield from (f".{key}{path}" for path in _endless(part))
+        return
+    match value.WhichOneof("kind"):
+        case "number_value" if not math.isfinite(value.number_value):
+            yield ""
+        case "struct_value":
+            yield from _endless(value.struct_value)
+        case "list_value":
+            for index, part in enumerate(value.list_value.values):
+                yield from (f"[{index}]{path}" for path in _endless(part))
+        case _:
+            pass

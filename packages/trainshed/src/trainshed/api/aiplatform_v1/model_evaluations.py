@@ -16,7 +16,7 @@ from trainshed.core.pipelines.records import ModelEvaluation
 from trainshed.core.requests import Faults
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
-from trainshed.wire.finite import endless
+from trainshed.wire.json import endless
 
 _V1: Final = "google.cloud.aiplatform.v1"
 _SERVICE: Final = f"{_V1}.ModelService"

@@ -47,7 +47,7 @@ from trainshed.store.resources import (
     Tensorboards,
 )
 from trainshed.store.studies import Studies
-from trainshed.summaries.places import LogDirectory
+from trainshed.summaries.directories import LogDirectory
 from trainshed.telemetry.meters import Meters
 
 
@@ -297,7 +297,7 @@ class AccessKeeper(Protocol):
     async def audited(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
-        """Return records, newest first, as `store.access.Access.audited`."""
+        """Return records, newest first, as `store.audit.Access.audited`."""
         ...
 
 

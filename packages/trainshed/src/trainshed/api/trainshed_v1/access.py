@@ -8,8 +8,7 @@ from trainshed.access.book import AccessBook, Token
 from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.trainshed_v1.places import read_project
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.store.audit import AuditRow
 from trainshed.wire.trainshed_v1 import access as records

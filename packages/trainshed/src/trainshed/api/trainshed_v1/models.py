@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.trainshed_v1.places import read_place
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_place
 from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job

@@ -13,8 +13,7 @@ from trainshed.access.policy import member_fault, member_of
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.matching import moment
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.trainshed_v1.call import Fields, JsonCall, near
-from trainshed.api.trainshed_v1.places import read_place, read_project
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, near, read_place, read_project
 from trainshed.core.capacity import EACH, QuotaKey, QuotaStatus
 from trainshed.core.catalog import quotas as catalog
 from trainshed.core.errors import Unavailable

@@ -12,8 +12,7 @@ from itertools import groupby
 from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.trainshed_v1.places import read_project
+from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.resources import SecretVersion, Stored

@@ -13,7 +13,7 @@ from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.terminals import Autopsy
-from trainshed.wire.trainshed_v1 import shells as records
+from trainshed.wire.trainshed_v1 import jobs as records
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:

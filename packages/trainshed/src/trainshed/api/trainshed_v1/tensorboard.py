@@ -10,11 +10,10 @@ from trainshed.api.calls.services import Services
 from trainshed.api.calls.view_links import MOST_JOBS, view_of
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.viewers.directories import directories_of
-from trainshed.api.viewers.surface import views_of
+from trainshed.api.viewers.surface import directories_of, views_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.works import Work
-from trainshed.wire.trainshed_v1.viewers import ViewLink
+from trainshed.wire.trainshed_v1.jobs import ViewLink
 
 METHOD: Final = "trainshed.v1.Jobs.Tensorboard"
 

@@ -59,10 +59,9 @@ from trainshed.wire.status import Violation, WireError
 from trainshed.wire.trainshed_v1 import access as access_records
 from trainshed.wire.trainshed_v1 import capacity
 from trainshed.wire.trainshed_v1.drills import DrillOrder
+from trainshed.wire.trainshed_v1.jobs import ReplicaChoice, ViewRequest
 from trainshed.wire.trainshed_v1.record import Nothing, Record, plain
 from trainshed.wire.trainshed_v1.secrets import SecretValue
-from trainshed.wire.trainshed_v1.shells import ReplicaChoice
-from trainshed.wire.trainshed_v1.viewers import ViewRequest
 
 PREFIX: Final = "/trainshed/v1/"
 _OF_JOBS: Final = "trainshed.v1.Jobs."

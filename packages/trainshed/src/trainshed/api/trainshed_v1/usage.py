@@ -19,8 +19,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
 from trainshed.core.names import JobUid, ReplicaId, log_task_name
 from trainshed.core.usage import uses
-from trainshed.store.logs.reduction import ReplicaReduction
-from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
+from trainshed.store.logs.usage import GpuLook, Life, ReplicaReduction, ReplicaUsage
 from trainshed.wire.trainshed_v1 import usage as records
 
 _POINTS: Final = 60

@@ -19,8 +19,8 @@ from trainshed.cli.commands import Session
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.text.colours import one_line, plain
+from trainshed.wire.trainshed_v1.jobs import ShellTicket
 from trainshed.wire.trainshed_v1.record import read
-from trainshed.wire.trainshed_v1.shells import ShellTicket
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection

@@ -24,10 +24,9 @@ from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.requested import Pool, requested
 from trainshed.httpd.messages import Response, sized
 from trainshed.wire.status import Refused, StatusCode
-from trainshed.wire.trainshed_v1.curves import JobCurves
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.launches import Launch
-from trainshed.wire.trainshed_v1.usage import Usage
+from trainshed.wire.trainshed_v1.usage import JobCurves, Usage
 
 MOST: Final = 20
 _POINTS: Final = 300

@@ -20,11 +20,10 @@ from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.capacity import Explanation
-from trainshed.wire.trainshed_v1.curves import CurvePoint, JobCurve, JobCurves
 from trainshed.wire.trainshed_v1.jobs import JobDescription
 from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
-from trainshed.wire.trainshed_v1.usage import Usage
+from trainshed.wire.trainshed_v1.usage import CurvePoint, JobCurve, JobCurves, Usage
 
 _ENTRIES: Final = 60
 """Newest entries of the timeline that are shown; the page has a link to all."""

@@ -29,9 +29,8 @@ from trainshed.store.logs.lines import (
 )
 from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import FEW, Place, Sample, is_small, sample
-from trainshed.store.logs.reduction import ReplicaReduction, read_reduction
 from trainshed.store.logs.segments import Entry, ReplicaLog, records
-from trainshed.store.logs.usage import ReplicaUsage, read_usage
+from trainshed.store.logs.usage import ReplicaReduction, ReplicaUsage, read_reduction, read_usage
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Implements `store.access` on SQLite."""
+"""Implements `store.audit` on SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
@@ -7,8 +7,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from trainshed.core.units import Nanos
-from trainshed.store.access import Documents
-from trainshed.store.audit import AuditRecord, AuditRow, chained, under_way
+from trainshed.store.audit import AuditRecord, AuditRow, Documents, chained, under_way
 from trainshed.store.sqlite.connections import Reading, Writing, load_statements
 
 _SQL = load_statements("access.sql")

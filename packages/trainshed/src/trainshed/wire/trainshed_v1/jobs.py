@@ -348,3 +348,50 @@ class JobDescription(JobSummary, frozen=True):
     child: "JobDescription | UnsetType | None" = UNSET
     #: The public resource; absent in a `child`.
     resource: Mapping[str, Any] | UnsetType = UNSET
+
+
+class ReplicaChoice(Record, frozen=True):
+    """Names a replica."""
+
+    #: As for a drill; "" = the primary.
+    replica: str = ""
+    #: Whether what it left when it failed is meant, not the running replica.
+    autopsy: bool = False
+    #: Number of the attempt; 0 = the newest.
+    attempt: int = 0
+
+
+class ShellTicket(Record, frozen=True):
+    """A ticket for one shell; it can be used once, within a minute."""
+
+    token: str = ""
+    expire_time: str = ""
+    #: Path of the WebSocket.
+    path: str = ""
+    #: URI of a page for a browser.
+    uri: str = ""
+    job: str = ""
+    replica: str = ""
+    task: str = ""
+    attempt: int = 0
+
+
+class ViewRequest(Record, frozen=True):
+    """What a view shows."""
+
+    #: Further jobs, by name, id or uid, to compare with the one of the path.
+    others: tuple[str, ...] = ()
+
+
+class ViewLink(Record, frozen=True):
+    """A link that opens TensorBoard for some jobs."""
+
+    #: The page for a browser. Anybody who has it can look, as long as the jobs exist.
+    uri: str = ""
+    #: What the page sends to open it.
+    view: str = ""
+    key: str = ""
+    #: Directories of the event files.
+    directories: tuple[str, ...] = ()
+    #: Whether there are any yet.
+    has_files: bool = False

@@ -6,7 +6,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.aiplatform_v1.metadata.messages import V1, view
-from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
+from trainshed.api.aiplatform_v1.metadata.nodes import SERVICE
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName

@@ -19,7 +19,7 @@ from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
 from trainshed.core.units import Nanos
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
-from trainshed.wire.finite import endless
+from trainshed.wire.json import endless
 
 V1: Final = "google.cloud.aiplatform.v1"
 MAX_METADATA: Final = 200_000

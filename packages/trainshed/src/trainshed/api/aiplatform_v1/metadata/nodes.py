@@ -1,6 +1,5 @@
-"""Contexts, artifacts and executions: create, get, list, update, delete.
-
-The three kinds differ in a few fields only.
+"""Metadata stores, of which clients make one called `default` in each location, and what is in them:
+contexts, artifacts and executions, which differ in a few fields only. Create, get, list, update, delete.
 """
 
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from google.protobuf.message import Message
 from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter
 from trainshed.api.aiplatform_v1.metadata.messages import (
     V1,
@@ -23,17 +23,85 @@ from trainshed.api.aiplatform_v1.metadata.messages import (
     updated,
     view,
 )
-from trainshed.api.aiplatform_v1.metadata.stores import SERVICE
 from trainshed.api.calls.call import Call, Handler, Handlers
-from trainshed.api.calls.paging import decode_number, encode_token, page_size, read_order
+from trainshed.api.calls.paging import (
+    decode_number,
+    decode_token,
+    encode_token,
+    page_size,
+    read_order,
+)
+from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import NotFound
 from trainshed.core.metadata.conditions import NodeQuery, Order
 from trainshed.core.metadata.merging import changed
-from trainshed.core.metadata.records import MERGED, Node, NodeKind, NodeName, StoreName
+from trainshed.core.metadata.records import (
+    MERGED,
+    MetadataStore,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+)
 from trainshed.core.requests import Faults
 from trainshed.store.records import OperationKind
 from trainshed.wire import pool
+
+SERVICE: Final = f"{V1}.MetadataService"
+_STORE: Final = f"{V1}.MetadataStore"
+
+
+async def create_store(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    services = call.services
+    store_id = request.metadata_store_id or f"store-{services.new_uid()}"
+    now = services.now()
+    store = MetadataStore(
+        StoreName(parent.project_id, parent.location, read_id(store_id, "metadata_store_id")),
+        request.metadata_store.description,
+        now,
+        now,
+    )
+    done = done_at_once(
+        services, store.name, OperationKind.CREATE, str(store.name), _store_view(store)
+    )
+    await services.metadata.create_store(store, done)
+    return operations.finished(done)
+
+
+async def get_store(call: Call, request: Any) -> Message:
+    return _store_view(await call.services.metadata.store(StoreName.parse(request.name)))
+
+
+async def list_stores(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
+    after = decode_token(request.page_token, str(parent)) if request.page_token else ""
+    stores = await call.services.metadata.stores(
+        parent.project_id, parent.location, after, size + 1
+    )
+    page = stores[:size]
+    token = encode_token(page[-1].name.store_id, str(parent)) if len(stores) > size else ""
+    return pool.message_class(f"{V1}.ListMetadataStoresResponse")(
+        metadata_stores=[_store_view(store) for store in page], next_page_token=token
+    )
+
+
+async def delete_store(call: Call, request: Any) -> Message:
+    """Delete a store with everything in it."""
+    name = StoreName.parse(request.name)
+    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
+    await call.services.metadata.delete_store(name, done)
+    return operations.finished(done)
+
+
+def _store_view(store: MetadataStore) -> Message:
+    view: Any = pool.message_class(_STORE)(name=str(store.name), description=store.description)
+    set_micros(view.create_time, store.created)
+    set_micros(view.update_time, store.updated)
+    return view
+
 
 _PAGE: Final = 100
 _LARGEST: Final = 1000
@@ -141,7 +209,13 @@ _METHODS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _handlers() -> dict[str, Handler]:
-    return {
+    stores: dict[str, Handler] = {
+        f"{SERVICE}.CreateMetadataStore": create_store,
+        f"{SERVICE}.GetMetadataStore": get_store,
+        f"{SERVICE}.ListMetadataStores": list_stores,
+        f"{SERVICE}.DeleteMetadataStore": delete_store,
+    }
+    return stores | {
         f"{SERVICE}.{method.format(message_name(kind))}": partial(handler, kind)
         for kind in NodeKind
         for method, handler in _METHODS.items()
