@@ -6,6 +6,7 @@ from tests.unit.clusters import NOW, REGION, SECOND, STRICT, T4, V100, World, ga
 from trainshed.core.capacity import NodeCondition, QuotaKey
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.scheduler import planning
+from trainshed.scheduler.fair_share import position
 from trainshed.scheduler.model import (
     Admit,
     Demand,
@@ -48,6 +49,17 @@ def test_the_project_that_uses_least_comes_first_and_shares_change_meanwhile() -
     world.wait(*(gang(uid, 1, project="busy") for uid in (2, 3, 4)))
     world.wait(*(gang(uid, 1, project="idle") for uid in (5, 6, 7, 8, 9)))
     assert world.admitted() == [5, 6, 2, 7, 3, 8]
+
+
+def test_within_a_project_the_person_who_uses_least_comes_first() -> None:
+    """spec/queue#order: whoever submits a hundred jobs does not keep the others of a project waiting. What a
+    person uses elsewhere does not count."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 1, project="q", person="bo"), "a")
+    world.wait(*(gang(uid, 1, person="ana") for uid in range(2, 9)))
+    world.wait(*(gang(uid, 1, person="bo") for uid in (9, 10)), gang(11, 1, project="q"))
+    assert world.admitted() == [2, 9, 11, 3, 10, 4, 5]
+    assert [position(world.snapshot, JobUid(uid)) for uid in (2, 9, 10, 8)] == [1, 2, 5, 10]
 
 
 def test_a_share_is_that_of_the_resource_a_project_uses_most_of() -> None:

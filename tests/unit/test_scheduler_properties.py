@@ -56,6 +56,7 @@ def gangs(draw: st.DrawFn, uid: int) -> Gang:
         created=draw(st.integers(1, 50)),
         replicas=replicas,
         quota=((CPUS, spent),) if draw(st.booleans()) else (),
+        person=draw(st.sampled_from(["", "ana", "bo"])),
         spot=draw(st.booleans()) and draw(st.booleans()),
         longest=draw(st.sampled_from([0, 20, 100])) * SECOND,
     )
@@ -120,7 +121,10 @@ def lose(world: World, state: GangState, at: int) -> None:
 
 def ages_of(group: Group) -> tuple[Any, ...]:
     buckets = sorted([entry.age for entry in bucket] for bucket in group.buckets.values())
-    return buckets, *([entry.age for entry in entries] for entries in (group.heads, group.waiting))
+    heads = sorted(
+        (person, [entry.age for entry in heads]) for person, heads in group.heads.items()
+    )
+    return buckets, heads, [entry.age for entry in group.waiting]
 
 
 def books(snapshot: Snapshot) -> Any:
@@ -350,10 +354,12 @@ def test_a_stream_of_small_jobs_never_starves_a_big_one(
             del ends[old]
         for _ in range(4):
             uid += 1
-            small = gang(uid, 1, project=projects[uid % 10], longest=longest)
+            person = ("ana", "bo", "")[uid % 3]
+            small = gang(uid, 1, project=projects[uid % 10], person=person, longest=longest)
             world.wait(small, since=now)
         if at == 3:
-            world.wait(gang(1, 1, replicas=size, project="p", created=uid), since=now)
+            big = gang(1, 1, replicas=size, project="p", person="ana", created=uid)
+            world.wait(big, since=now)
         admitted = {d.uid for d in world.step(now).decisions if isinstance(d, Admit)}
         if 1 in admitted:
             assert at <= 60

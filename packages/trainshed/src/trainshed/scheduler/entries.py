@@ -65,21 +65,29 @@ class Meter:
 class Project:
     """What a project uses now, for fair share."""
 
-    __slots__ = ("running", "used")
+    __slots__ = ("persons", "running", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
+        #: What each person uses of it.
+        self.persons: dict[str, dict[str, int]] = {}
         #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
 
     def copy(self) -> "Project":
         made = Project()
         made.used, made.running = self.used.copy(), self.running.copy()
+        made.persons = self.persons.copy()
         return made
 
-    def add(self, takes: Takes, times: int) -> None:
-        for what, amount in takes:
-            self.used[what] = self.used.get(what, 0) + amount * times
+    def add(self, person: str, takes: Takes, times: int) -> None:
+        # Anew, since copies share the former.
+        own = self.persons[person] = dict(self.persons.get(person, {}))
+        for used in (self.used, own):
+            for what, amount in takes:
+                used[what] = used.get(what, 0) + amount * times
+        if not any(own.values()):
+            del self.persons[person]
 
 
 HALF_LIFE: Final = 7 * 24 * HOUR
@@ -87,13 +95,13 @@ HALF_LIFE: Final = 7 * 24 * HOUR
 
 
 class Past:
-    """What projects have used, for fair share: as if they still used it, times 1 - 2 ** -(duration /
-    HALF_LIFE), and half as much after each `HALF_LIFE`."""
+    """What projects and people have used, for fair share: as if they still used it, times 1 - 2 **
+    -(duration / HALF_LIFE), and half as much after each `HALF_LIFE`."""
 
     def __init__(self) -> None:
-        #: By project, as it would count at `_since`: what is new is made larger, and what lies back, which is
-        #: a lot, stays as it is.
-        self._used: dict[str, dict[str, float]] = {}
+        #: By project and person, None = all of them together, as it would count at `_since`: what is new is
+        #: made larger, and what lies back, which is a lot, stays as it is.
+        self._used: dict[tuple[str, str | None], dict[str, float]] = {}
         #: The first moment of which something is remembered (ns); 0 = there is none.
         self._since = 0
         #: What counts of `_used` now.
@@ -111,25 +119,29 @@ class Past:
         self._since = self._since or ended
         grown = 2 ** ((ended - self._since) / HALF_LIFE)
         weight = (1 - 2 ** -((ended - began) / HALF_LIFE)) * grown * HOUR / (ended - began)
-        # Anew, since copies share the former.
-        past = self._used[used.project_id] = dict(self._used.get(used.project_id, {}))
-        for what, hours in (
-            (REPLICAS, used.machine_hours),
-            (CPUS, used.cpu_hours * 1000),
-            (MEMORY, used.gigabyte_hours * 1e9),
-            (used.accelerator, used.gpu_hours),
-        ):
-            if hours:
-                past[what] = past.get(what, 0.0) + hours * weight
+        for person in (None, used.person):
+            key = used.project_id, person
+            # Anew, since copies share the former.
+            past = self._used[key] = dict(self._used.get(key, {}))
+            for what, hours in (
+                (REPLICAS, used.machine_hours),
+                (CPUS, used.cpu_hours * 1000),
+                (MEMORY, used.gigabyte_hours * 1e9),
+                (used.accelerator, used.gpu_hours),
+            ):
+                if hours:
+                    past[what] = past.get(what, 0.0) + hours * weight
 
     def set_time(self, now: Nanos) -> None:
         """Set the moment for which it is counted."""
         if self._since:
             self._fading = 2 ** -((now - self._since) / HALF_LIFE)
 
-    def beside(self, project_id: str, used: Mapping[str, float]) -> Mapping[str, float]:
-        """Return what counts for the share of a project which uses `used` now."""
-        past = self._used.get(project_id)
+    def beside(
+        self, project_id: str, used: Mapping[str, float], person: str | None = None
+    ) -> Mapping[str, float]:
+        """Return what counts for the share of a project, or of a person in it, who use `used` now."""
+        past = self._used.get((project_id, person))
         if not past:
             return used
         sums = dict(used)

@@ -1,13 +1,14 @@
 """Whose turn it is on one level, and how many jobs stand before one.
 
-The project that uses least comes first, now and lately, and within a project the oldest.
+The project that uses least comes first, now and lately; within it the person who does; of theirs the
+oldest.
 
 A job that has waited longer than the policy's patience is not made to pay for younger ones of its project
 that overtook it: they are left out of its project's share.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from trainshed.core.names import JobUid
@@ -16,35 +17,20 @@ from trainshed.scheduler.entries import Age, Entry, Project, Shape, share
 from trainshed.scheduler.snapshot import Group, LevelKey, Snapshot, level_of
 
 
-class _ProjectCandidates:
-    """One project's candidates on one level, oldest first, one of each shape at a time."""
+class _PersonCandidates:
+    """One person's candidates in a project on one level, oldest first, one of each shape at a time."""
 
-    __slots__ = (
-        "_at",
-        "_group",
-        "_is_in_vain",
-        "_next",
-        "_places",
-        "_share",
-        "_snapshot",
-        "_younger",
-        "_younger_at",
-        "head",
-    )
+    __slots__ = ("_at", "_group", "_heads", "_is_in_vain", "_next", "_places", "head")
 
     def __init__(
-        self, snapshot: Snapshot, group: Group, is_in_vain: Callable[[Entry], bool]
+        self, group: Group, heads: Sequence[Entry], is_in_vain: Callable[[Entry], bool]
     ) -> None:
         self._is_in_vain = is_in_vain
-        self._snapshot = snapshot
         self._group = group
+        self._heads = heads
         self._at = 0
         self._next: list[Entry] = []
         self._places: dict[Shape, int] = {}
-        self._younger: dict[str, int] = {}
-        self._younger_at = -1
-        #: The project's whole share; None = not known since it was given something.
-        self._share: float | None = None
         #: None = before the first call of `advance`, and at the end.
         self.head: Entry | None = None
 
@@ -52,7 +38,6 @@ class _ProjectCandidates:
         """Go on to the next candidate. `provided`: the last one is provided for, so the next of its shape has
         its turn."""
         if provided and self.head is not None:
-            self._share = None
             shape = self.head.shape
             bucket = self._group.buckets[shape]
             place = self._places[shape] = self._places.get(shape, 0) + 1
@@ -63,13 +48,71 @@ class _ProjectCandidates:
             self.head = self._following()
 
     def _following(self) -> Entry | None:
-        heads = self._group.heads
-        head = heads[self._at] if self._at < len(heads) else None
+        head = self._heads[self._at] if self._at < len(self._heads) else None
         if self._next and (head is None or self._next[0] < head):
             return heappop(self._next)
         if head is not None:
             self._at += 1
         return head
+
+
+class _ProjectCandidates:
+    """One project's candidates on one level, in order."""
+
+    __slots__ = (
+        "_persons",
+        "_project_id",
+        "_share",
+        "_snapshot",
+        "_younger",
+        "_younger_at",
+    )
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        project_id: str,
+        group: Group,
+        is_in_vain: Callable[[Entry], bool],
+    ) -> None:
+        self._snapshot = snapshot
+        self._project_id = project_id
+        self._younger: dict[str, int] = {}
+        self._younger_at = -1
+        #: The project's whole share; None = not known since it was given something.
+        self._share: float | None = None
+        #: The share of each person with their head.
+        self._persons: list[tuple[float, Entry, _PersonCandidates]] = []
+        for person, heads in group.heads.items():
+            candidates = _PersonCandidates(group, heads, is_in_vain)
+            candidates.advance(provided=False)
+            if candidates.head is not None:
+                # The share of somebody alone does not matter.
+                own = self._share_of(person) if len(group.heads) > 1 else 0.0
+                self._persons.append((own, candidates.head, candidates))
+        heapify(self._persons)
+
+    @property
+    def head(self) -> Entry | None:
+        """Whose turn it is, None at the end."""
+        return self._persons[0][1] if self._persons else None
+
+    def advance(self, *, provided: bool) -> None:
+        """Go on after the head. `provided`: it starts, or will."""
+        own, entry, candidates = self._persons[0]
+        candidates.advance(provided=provided)
+        if provided:
+            self._share = None
+            own = self._share_of(entry.gang.person) if len(self._persons) > 1 else own
+        if candidates.head is None:
+            heappop(self._persons)
+        else:
+            heapreplace(self._persons, (own, candidates.head, candidates))
+
+    def _share_of(self, person: str) -> float:
+        snapshot = self._snapshot
+        used = snapshot.projects[self._project_id].persons.get(person, {})
+        return share(snapshot.past.beside(self._project_id, used, person), snapshot.totals)
 
     def share(self, entry: Entry, now: Nanos) -> float:
         snapshot = self._snapshot
@@ -117,9 +160,8 @@ class Candidates:
         self._snapshot = snapshot
         self._now = now
         self._heap: list[tuple[float, Entry, _ProjectCandidates]] = []
-        for group in groups.values():
-            turn = _ProjectCandidates(snapshot, group, is_in_vain)
-            turn.advance(provided=False)
+        for project_id, group in groups.items():
+            turn = _ProjectCandidates(snapshot, project_id, group, is_in_vain)
             if turn.head is not None:
                 self._heap.append(self._key(turn, turn.head))
         heapify(self._heap)
@@ -159,14 +201,41 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     queue = snapshot.queue
     level = level_of(entry)
     levels = queue.order[: bisect_left(queue.order, level)]
-    own = queue.levels[level].own(entry.gang.project_id)
-    used = _used(snapshot, levels, entry.gang.project_id)
-    turn = _key(snapshot, used, own, bisect_left(own.waiting, entry))
-    before = sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
-    for project_id in queue.levels[level]:
-        group = queue.levels[level].own(project_id)
-        before += _earlier(snapshot, _used(snapshot, levels, project_id), group, turn)
+    project_id = entry.gang.project_id
+    own = queue.levels[level].own(project_id)
+    used = _used(snapshot, levels, project_id)
+    at = _place_in_project(snapshot, own, entry)
+    turn = (_share_at(snapshot, used, own, at), entry)
+    before = at + sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
+    for other in queue.levels[level]:
+        if other != project_id:
+            group = queue.levels[level].own(other)
+            before += _earlier(snapshot, _used(snapshot, levels, other), group, turn)
     return before + 1
+
+
+def _place_in_project(snapshot: Snapshot, group: Group, entry: Entry) -> int:
+    """Return how many of its project's jobs on its level come before a job, as if all took the same."""
+    if len(group.heads) < 2:
+        return bisect_left(group.waiting, entry)
+    waiting: dict[str, list[Entry]] = {}
+    for other in group.waiting:
+        waiting.setdefault(other.gang.person, []).append(other)
+    project_id, count = entry.gang.project_id, len(group.waiting)
+
+    def turn(person: str, at: int) -> tuple[float, Entry]:
+        used = snapshot.projects[project_id].persons.get(person, {})
+        sums = dict(snapshot.past.beside(project_id, used, person))
+        for what, amount in group.sums.items():
+            sums[what] = sums.get(what, 0) + amount * at / count
+        return share(sums, snapshot.totals), waiting[person][at]
+
+    mine = entry.gang.person
+    own = turn(mine, bisect_left(waiting[mine], entry))
+    return sum(
+        bisect_left(range(len(theirs)), own, key=lambda at, person=person: turn(person, at))
+        for person, theirs in waiting.items()
+    )
 
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
@@ -183,23 +252,17 @@ def _earlier(
     snapshot: Snapshot, used: dict[str, float], group: Group, turn: tuple[float, Entry]
 ) -> int:
     """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
-    low, high = 0, len(group.waiting)
-    while low < high:
-        middle = (low + high) // 2
-        if _key(snapshot, used, group, middle) < turn:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return bisect_left(
+        range(len(group.waiting)),
+        turn,
+        key=lambda at: (_share_at(snapshot, used, group, at), group.waiting[at]),
+    )
 
 
-def _key(
-    snapshot: Snapshot, before: dict[str, float], group: Group, at: int
-) -> tuple[float, Entry]:
-    """Return the sort key of the turn of a project's job number `at`: the share when the ones before it have
-    started."""
+def _share_at(snapshot: Snapshot, before: dict[str, float], group: Group, at: int) -> float:
+    """Return a project's share when `at` of its jobs have started."""
     count = len(group.waiting)
     used = before.copy()
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
-    return (share(used, snapshot.totals), group.waiting[at])
+    return share(used, snapshot.totals)

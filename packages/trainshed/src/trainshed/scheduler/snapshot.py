@@ -112,8 +112,8 @@ class Group:
         self.waiting: list[Entry] = []
         #: What may start now, oldest first.
         self.buckets: Table[Shape, list[Entry]] = Table()
-        #: The oldest of each bucket, oldest first.
-        self.heads: list[Entry] = []
+        #: The oldest of each bucket by person, oldest first.
+        self.heads: dict[str, list[Entry]] = {}
         self._sums: dict[str, int] = {}
         #: What came and what went since these sums were made.
         self._came: list[Shape] = []
@@ -121,7 +121,8 @@ class Group:
 
     def copy(self) -> "Group":
         made = Group()
-        made.waiting, made.heads = self.waiting.copy(), self.heads.copy()
+        made.waiting = self.waiting.copy()
+        made.heads = {person: heads.copy() for person, heads in self.heads.items()}
         made.buckets, made._sums = self.buckets.copy(), self._sums.copy()
         made._came, made._went = self._came.copy(), self._went.copy()
         return made
@@ -151,20 +152,21 @@ class Group:
 
     def release(self, entry: Entry) -> None:
         """Let a gang start from now on."""
+        heads = self.heads.setdefault(entry.gang.person, [])
         if entry.shape not in self.buckets:
             self.buckets[entry.shape] = [entry]
-            if not self.heads or self.heads[-1] < entry:
-                self.heads.append(entry)
+            if not heads or heads[-1] < entry:
+                heads.append(entry)
             else:
-                insort(self.heads, entry)
+                insort(heads, entry)
             return
         bucket = self.buckets.own(entry.shape)
         if bucket[-1] < entry:
             bucket.append(entry)
         else:
             if entry < bucket[0]:
-                _remove(self.heads, bucket[0])
-                insort(self.heads, entry)
+                _remove(heads, bucket[0])
+                insort(heads, entry)
             insort(bucket, entry)
 
     def withdraw(self, entry: Entry) -> None:
@@ -173,11 +175,14 @@ class Group:
         at = bisect_left(bucket, entry)
         del bucket[at]
         if at == 0:
-            _remove(self.heads, entry)
+            heads = self.heads[entry.gang.person]
+            _remove(heads, entry)
             if bucket:
-                insort(self.heads, bucket[0])
+                insort(heads, bucket[0])
             else:
                 del self.buckets[entry.shape]
+                if not heads:
+                    del self.heads[entry.gang.person]
 
     def _count(self) -> None:
         for shapes, times in ((self._came, 1), (self._went, -1)):
@@ -499,7 +504,7 @@ class Snapshot:
             meter.used += value
             meter.holders[uid] = value
         project = self.projects.own(entry.gang.project_id)
-        project.add(entry.takes, 1)
+        project.add(entry.gang.person, entry.takes, 1)
         insort(project.running, entry.age)
         insort(self.releases, (entry.over_at, uid))
         if entry.state.leaving:
@@ -525,7 +530,7 @@ class Snapshot:
             meter.used -= value
             del meter.holders[uid]
         project = self.projects.own(entry.gang.project_id)
-        project.add(entry.takes, -1)
+        project.add(entry.gang.person, entry.takes, -1)
         _remove(project.running, entry.age)
         _remove(self.releases, (entry.over_at, uid))
         if entry.state.leaving:

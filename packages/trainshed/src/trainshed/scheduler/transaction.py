@@ -136,7 +136,7 @@ class PlanTransaction:
 
     def admit(self, entry: Entry) -> None:
         """Charge the project and the quotas of a gang that starts."""
-        self.snapshot.projects.own(entry.gang.project_id).add(entry.takes, 1)
+        self.snapshot.projects.own(entry.gang.project_id).add(entry.gang.person, entry.takes, 1)
         for key, amount in entry.meters:
             self.snapshot.meters.own(key).used += amount
             for guard in self._meter_guards.get(key, ()):
