@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import SECOND, START
+from tests.contract.api.rooms import node
+from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import CUSTOM_JOBS, submit
 from tests.contract.console.test_sessions import JOB
@@ -50,6 +52,22 @@ async def test_the_overview_says_how_things_stand(house: ConsoleHouse, browser: 
     assert "GPUs by person owner@trainshed.local 2" in page
     assert "GPU-hours of the week" in page and "2.0" in page
     assert "Nodes ready 2" in page and "Version 0.0.1" in page
+
+
+async def test_nodes_show_what_is_held_and_what_is_used(
+    house: ConsoleHouse, browser: Browser
+) -> None:
+    """Of what nothing was measured, nothing is said."""
+    full = await started(house, "trains")
+    gone = full.replace("1000", "999")
+    write(house, PRIMARY, begun(), look(1, 0.5, 900), look(2, 2.0, 3 << 10))
+    house.capacity.known = (
+        node("node-1", f"{full} workerpool0-0"),
+        node("node-2", f"{gone} workerpool0-0"),
+    )
+    page = text_of(await browser.get("/nodes"))
+    assert "2 of 8 held, 1.5 used" in page and "4.0 GiB of 32.0 GiB held, 3.0 GiB used" in page
+    assert page.count("used") == 2
 
 
 async def test_failures_are_counted_by_their_cause(house: ConsoleHouse, browser: Browser) -> None:

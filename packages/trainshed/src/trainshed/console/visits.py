@@ -91,11 +91,11 @@ class Visit(Struct, frozen=True):
         return answer
 
     async def get_if_allowed(self, record: type[R], path: str, **query: str) -> R | None:
-        """As `get`; None if the visitor may not see it. Raises Refused."""
+        """As `get`; None if the visitor may not see it, or it is not there. Raises Refused."""
         try:
             return await self.get(record, path, **query)
         except Refused as refused:
-            if refused.code is not StatusCode.PERMISSION_DENIED:
+            if refused.code not in (StatusCode.PERMISSION_DENIED, StatusCode.NOT_FOUND):
                 raise
             return None
 

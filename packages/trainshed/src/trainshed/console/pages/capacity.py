@@ -1,5 +1,6 @@
 """The pages of capacity: the queue with the quotas, and the nodes; draining nodes, setting quotas."""
 
+import asyncio
 from typing import Final
 from urllib.parse import urlencode
 
@@ -7,9 +8,9 @@ from trainshed.console.rendering import epoch
 from trainshed.console.visits import Part, View, Visit, of_job, redirect
 from trainshed.core.catalog.quotas import metrics
 from trainshed.httpd.messages import Response
-from trainshed.wire.status import Refused
 from trainshed.wire.trainshed_v1.capacity import NodeList, QuotaList
 from trainshed.wire.trainshed_v1.jobs import JobDescription, JobList
+from trainshed.wire.trainshed_v1.usage import Usage
 
 _WAITING: Final = 50
 """Maximum jobs that are listed as waiting."""
@@ -17,6 +18,8 @@ _RUNNING: Final = 100
 """Maximum jobs that are listed as running."""
 _HOLDING: Final = "PREPARING,RUNNING,CANCELLING"
 """States of jobs that hold resources of nodes."""
+_MEASURED: Final = 100
+"""Jobs of which nodes show what they really use."""
 _NAMED: Final = 500
 """Newest jobs that nodes show by name; older ones are shown by id."""
 
@@ -70,12 +73,10 @@ async def waiting_jobs(visit: Visit) -> tuple[list[JobDescription], bool]:
     waiting = await visit.get(
         JobList, "jobs", project=visit.project, state="QUEUED,PREPARING", limit=str(_WAITING)
     )
-    jobs: list[JobDescription] = []
-    for job in waiting.jobs:
-        try:
-            jobs.append(await visit.get(JobDescription, of_job(job.uid)))
-        except Refused:
-            continue  # The job was deleted meanwhile.
+    described = [
+        await visit.get_if_allowed(JobDescription, of_job(job.uid)) for job in waiting.jobs
+    ]
+    jobs = [job for job in described if job is not None]  # Others were deleted meanwhile.
     jobs.sort(key=lambda job: (job.waiting is None, job.waiting.position if job.waiting else 0))
     return jobs, bool(waiting.next_page_token)
 
@@ -95,8 +96,11 @@ async def nodes(visit: Visit) -> View:
         JobList, "jobs", project=visit.project, state=_HOLDING, limit=str(_NAMED)
     )
     names = {job.name: job.display_name or job.job_id for job in running.jobs}
+    used = await _at_work(visit, node_list)
     parts = {
-        f"node-{place}": Part("_node.html", {"node": node, "names": names})
+        f"node-{place}": Part(
+            "_node.html", {"node": node, "names": names, "used": used.get(node.name)}
+        )
         for place, node in enumerate(node_list.nodes)
     }
     return View(
@@ -109,6 +113,30 @@ async def nodes(visit: Visit) -> View:
         lives=True,
         place="nodes",
     )
+
+
+async def _at_work(visit: Visit, nodes: NodeList) -> dict[str, tuple[float, int]]:
+    """Return what programs on each node really use, as last measured: processors, and bytes of memory. A node
+    is left out if one of too many jobs runs there."""
+    holders = [(node.name, holder) for node in nodes.nodes for holder in node.replicas or ()]
+    names = list(dict.fromkeys(holder.job for _, holder in holders))[:_MEASURED]
+    usages = await asyncio.gather(
+        *(visit.get_if_allowed(Usage, of_job(name, "/usage"), points="0") for name in names)
+    )
+    by_replica = {
+        (name, replica.id): replica
+        for name, usage in zip(names, usages, strict=True)
+        for replica in (usage.replicas if usage else ())
+    }
+    used = {node.name: (0.0, 0) for node in nodes.nodes if node.replicas}
+    for node, holder in holders:
+        replica = by_replica.get((holder.job, holder.replica))
+        if replica is None or not replica.sample_time:
+            used.pop(node, None)
+        elif node in used and not replica.over:
+            cpus, memory = used[node]
+            used[node] = cpus + replica.cpus, memory + replica.memory_bytes
+    return used
 
 
 async def drain(visit: Visit) -> Response:

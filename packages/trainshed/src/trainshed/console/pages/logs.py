@@ -22,7 +22,6 @@ from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId
 from trainshed.httpd.messages import Response, Streamed, sized
 from trainshed.store.logs.lines import LogCursor
 from trainshed.wire.json import encode_text
-from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
 from trainshed.wire.trainshed_v1.timeline import LogPage, PagedLine
 
@@ -263,21 +262,16 @@ async def _hits(visit: Visit, job: JobSummary) -> Hits | None:
     start = since(visit)
     if not job.start_time or (start and job.end_time and epoch(job.end_time) < epoch(start)):
         return None
-    try:
-        page = await visit.get(
-            LogPage,
-            of_job(job.uid, "/logPage"),
-            search=visit.query("search").strip(),
-            severity=visit.query("severity"),
-            limit=str(_COUNTED),
-            **{"from": start},
-        )
-    except Refused as refused:
-        # One may list jobs of several projects and not read the logs of all of them.
-        if refused.code not in (StatusCode.PERMISSION_DENIED, StatusCode.NOT_FOUND):
-            raise
-        return None
-    if not page.lines:
+    # One may list jobs of several projects and not read the logs of all of them.
+    page = await visit.get_if_allowed(
+        LogPage,
+        of_job(job.uid, "/logPage"),
+        search=visit.query("search").strip(),
+        severity=visit.query("severity"),
+        limit=str(_COUNTED),
+        **{"from": start},
+    )
+    if page is None or not page.lines:
         return None
     counts = Counter(_LEVELS.get(line.severity, "other") for line in page.lines)
     return Hits(job, page.lines[-_SHOWN:], counts, page.more)

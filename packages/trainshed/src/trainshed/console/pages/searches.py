@@ -3,6 +3,7 @@ trials."""
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ class Search(Struct, frozen=True):
     best: Set[int]
     #: The trial whose curve is shown; None = none.
     chosen: Trial | None = None
+    #: The column that the table is sorted by, "-" before it: downwards; "" = the best first.
+    order: str = ""
     #: Names of trials by number; others are called "trial" and their number.
     names: Mapping[int, str] = field(default_factory=dict[int, str])
 
@@ -73,21 +76,25 @@ class Line(Struct, frozen=True):
     #: `x,y x,y …`
     points: str
     is_best: bool
+    #: In which fifth of the objective it is, from 0 (lowest) to 4.
+    fifth: int
     title: str
 
 
 class Dot(Struct, frozen=True):
-    """One trial in the chart of two metrics."""
+    """One trial in a chart of two quantities."""
 
     x: float
     y: float
     number: int
+    #: No other one is better.
     is_front: bool
+    was_stopped: bool
     title: str
 
 
 class Front(Struct, frozen=True):
-    """The chart of two metrics. It has no dots if there is nothing to compare."""
+    """The chart of two quantities. It has no dots if there is nothing to compare."""
 
     dots: tuple[Dot, ...] = ()
     #: The horizontal axis and the vertical one.
@@ -102,12 +109,13 @@ def parts(search: Search) -> dict[str, Part]:
         "objective": Part("_trials_objective.html", {"data": _objective(shown, search)}),
         "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
         "front": Part("_trials_front.html", {"front": front(shown, search)}),
+        "slices": Part("_trials_slices.html", {"slices": slices(shown, search)}),
         "curve": Part("_trials_curve.html", {"chosen": search.chosen, "curve": _curve(search)}),
         "table": Part(
             "_trials_table.html",
             {
                 "search": search,
-                "trials": list(search.trials)[::-1][:_MOST],
+                "trials": in_order(search)[:_MOST],
                 "names": parameters_of(search.trials),
                 "has_jobs": any(trial.job for trial in search.trials),
             },
@@ -133,6 +141,7 @@ def _objective(shown: Sequence[Trial], search: Search) -> str:
     if not shown:
         return ""
     values = [float(trial.value or 0.0) for trial in shown]
+    low, high = min(values), max(values)
     best = best_so_far(values, search.objective.is_maximized)
     return json.dumps(
         {
@@ -142,6 +151,7 @@ def _objective(shown: Sequence[Trial], search: Search) -> str:
                 ["best so far", best, "steps"],
             ],
             "label": "Trial",
+            "log": low > 0 and math.log(high) - math.log(low) >= _FAR,
         }
     )
 
@@ -152,6 +162,110 @@ def _curve(search: Search) -> str:
         return ""
     steps, values = [step for step, _ in chosen.curve], [value for _, value in chosen.curve]
     return json.dumps({"at": steps, "lines": [[search.objective.name, values]], "points": True})
+
+
+def in_order(search: Search) -> list[Trial]:
+    """Return the trials as the table shows them; those that have nothing in its column come last."""
+    kind, _, name = search.order.removeprefix("-").partition(":")
+    descends = search.order.startswith("-") if kind else bool(search.objective.is_maximized)
+
+    def key(trial: Trial) -> Any:
+        values: Mapping[str, Any] = trial.parameters if kind == "parameter" else trial.metrics
+        value = trial.number if kind == "trial" else values.get(name) if name else trial.value
+        return value if _finite(value) else None if value is None else str(value)
+
+    trials = [(key(trial), trial) for trial in search.trials]
+    there = [pair for pair in trials if pair[0] is not None]
+    are_numbers = not any(isinstance(value, str) for value, _ in there)
+    there.sort(key=lambda pair: pair[0] if are_numbers else str(pair[0]), reverse=descends)
+    return [trial for _, trial in there] + [trial for value, trial in trials if value is None]
+
+
+_FEWEST: Final = 10
+"""Measured trials from which on parameters are weighed."""
+_GROUPS: Final = 6
+
+
+def importance(shown: Sequence[Trial]) -> dict[str, float]:
+    """Return how much of the order of the objective each parameter explains by itself, from 0 to 1: trials
+    are grouped by its value, numbers in at most six groups, and their ranks vary so much between the groups
+    more than chance makes them. {} for fewer than ten trials, or if all are alike."""
+    count = len(shown)
+    if count < _FEWEST or len({trial.value for trial in shown}) == 1:
+        return {}
+    by_value = sorted(shown, key=lambda trial: float(trial.value or 0.0))
+    rank = {trial.number: place for place, trial in enumerate(by_value)}
+    middle = (count - 1) / 2
+    total = sum((place - middle) ** 2 for place in rank.values())
+    shares: dict[str, float] = {}
+    for name in parameters_of(shown):
+        groups: dict[object, list[int]] = {}
+        grouped = _groups([trial.parameters.get(name) for trial in shown])
+        for trial, group in zip(shown, grouped, strict=True):
+            groups.setdefault(group, []).append(rank[trial.number])
+        if not 1 < len(groups) < count:
+            continue
+        between = sum(len(of) * (sum(of) / len(of) - middle) ** 2 for of in groups.values())
+        by_chance = (len(groups) - 1) * (total - between) / (count - len(groups))
+        shares[name] = max(0.0, (between - by_chance) / total)
+    return dict(sorted(shares.items(), key=lambda share: -share[1]))
+
+
+def _groups(values: Sequence[Any]) -> list[object]:
+    """Return the group that each value belongs to."""
+    if not all(map(_finite, values)):
+        return [str(value) for value in values]
+    ordered = sorted(values)
+    return [bisect_left(ordered, value) * _GROUPS // len(values) for value in values]
+
+
+_SLICES: Final = 12
+
+
+def slices(shown: Sequence[Trial], search: Search) -> list[tuple[str, float | None, Front]]:
+    """Return for each parameter its name, its importance (None = not known) and the objective over it; the
+    most important first."""
+    weights = importance(shown)
+    names = [*weights, *(name for name in parameters_of(shown) if name not in weights)]
+    objective = search.objective.name, [float(trial.value or 0.0) for trial in shown]
+    best = [trial.number in search.best for trial in shown]
+    if len(shown) < 2:
+        return []
+    drawn: list[tuple[str, float | None, Front]] = []
+    for name in names[:_SLICES]:
+        values = name, [trial.parameters.get(name) for trial in shown]
+        drawn.append((name, weights.get(name), _plot(shown, search, values, objective, best)))
+    return drawn
+
+
+def _plot(
+    trials: Sequence[Trial],
+    search: Search,
+    across: tuple[str, Sequence[Any]],
+    up: tuple[str, Sequence[float]],
+    front: Sequence[bool],
+) -> Front:
+    """Return a chart of trials by two quantities, each with its name. `front`: which of them are marked."""
+    (x_name, xs), (y_name, ys) = across, up
+    x_low, x_high, x_places = _scaled(xs)
+    y_low, y_high, y_places = _scaled(ys)
+    rows = zip(trials, xs, ys, x_places, y_places, front, strict=True)
+    dots = [
+        Dot(
+            round(40 + x * (_WIDTH - 80), 1),
+            round(_TOP + (1 - (y or 0)) * (HEIGHT - 2 * _TOP), 1),
+            trial.number,
+            is_front,
+            trial.stopped_early,
+            f"{search.called(trial)}: {x_name} {number_text(a)}, {y_name} {number_text(b)}",
+        )
+        for trial, a, b, x, y, is_front in rows
+        if x is not None
+    ]
+    return Front(
+        tuple(sorted(dots, key=lambda dot: dot.is_front)),
+        (Axis(x_name, 0, x_low, x_high), Axis(y_name, 0, y_low, y_high)),
+    )
 
 
 def parameters_of(trials: Sequence[Trial]) -> list[str]:
@@ -180,6 +294,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
         low, high, scaled = _scaled(values)
         axes.append(Axis(name, x, low, high))
         places.append(scaled)
+    ordered = sorted(float(trial.value or 0.0) for trial in shown)
     lines = [
         Line(
             trial.number,
@@ -189,6 +304,7 @@ def parallel(shown: Sequence[Trial], search: Search) -> tuple[list[Axis], list[L
                 if (place := scaled[row]) is not None
             ),
             trial.number in search.best,
+            min(4, bisect_left(ordered, float(trial.value or 0.0)) * 5 // len(ordered)),
             f"{search.called(trial)}: {number_text(trial.value)}",
         )
         for row, trial in enumerate(shown)
@@ -256,22 +372,9 @@ def front(shown: Sequence[Trial], search: Search) -> Front:
             for _, x, y in points
         )
 
-    x_low, x_high, xs = _scaled([a for _, a, _ in points])
-    y_low, y_high, ys = _scaled([b for _, _, b in points])
-    dots = tuple(
-        Dot(
-            round(40 + (x or 0) * (_WIDTH - 80), 1),
-            round(_TOP + (1 - (y or 0)) * (HEIGHT - 2 * _TOP), 1),
-            trial.number,
-            not beaten(a, b),
-            f"{search.called(trial)}: {first.name} {number_text(a)}, {second.name} {number_text(b)}",
-        )
-        for (trial, a, b), x, y in zip(points, xs, ys, strict=True)
-    )
-    return Front(
-        tuple(sorted(dots, key=lambda dot: dot.is_front)),
-        (Axis(first.name, 0, x_low, x_high), Axis(second.name, 0, y_low, y_high)),
-    )
+    trials, xs, ys = zip(*points, strict=True)
+    marks = [not beaten(a, b) for a, b in zip(xs, ys, strict=True)]
+    return _plot(trials, search, (first.name, xs), (second.name, ys), marks)
 
 
 async def trials(visit: Visit) -> View:
@@ -286,7 +389,7 @@ async def trials(visit: Visit) -> View:
         {"job": job},
         parts={
             "head": head(visit, job, "trials"),
-            **parts(_search(job, job.tuning, visit.query("trial"))),
+            **parts(_search(job, job.tuning, visit.query("trial"), visit.query("sort"))),
         },
         subject=JobUid(int(job.uid)),
         lives=job.state not in FINAL,
@@ -294,7 +397,7 @@ async def trials(visit: Visit) -> View:
     )
 
 
-def _search(job: JobDescription, tuning: Tuning, chosen: str) -> Search:
+def _search(job: JobDescription, tuning: Tuning, chosen: str, order: str) -> Search:
     trials = job.trials or ()
     others = sorted({name for trial in trials for name in trial.metrics} - {tuning.metric})
     return Search(
@@ -305,4 +408,5 @@ def _search(job: JobDescription, tuning: Tuning, chosen: str) -> Search:
         ),
         frozenset({tuning.best} - {0}),
         next((trial for trial in trials if str(trial.number) == chosen), None),
+        order,
     )

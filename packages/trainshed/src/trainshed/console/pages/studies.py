@@ -40,7 +40,7 @@ async def study(visit: Visit) -> View:
     )
     best = frozenset(int(trial["id"]) for trial in answer.get("optimalTrials", ()))
     spec = listed["studySpec"]
-    search = search_of(spec, trials, best, visit.query("trial"))
+    search = search_of(spec, trials, best, visit.query("trial"), visit.query("sort"))
     ends = [trial["state"] for trial in trials]
     counts = {state: ends.count(state) for state in dict.fromkeys(ends)}
     return View(
@@ -74,10 +74,11 @@ async def _trials(visit: Visit, below: str) -> list[Any]:
 
 
 def search_of(
-    spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str
+    spec: Mapping[str, Any], trials: Iterable[Any], best: frozenset[int], chosen: str, order: str
 ) -> Search:
     """Return the search of a study, from its specification and trials in public JSON. `best`: numbers of the
-    optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none."""
+    optimal trials; `chosen`: the number of the trial whose curve is shown, "" = none; `order`: see
+    `Search`."""
     metrics = tuple(
         Metric(metric["metricId"], metric.get("goal") == "MAXIMIZE") for metric in spec["metrics"]
     )
@@ -87,6 +88,7 @@ def search_of(
         metrics,
         best,
         next((trial for trial in views if str(trial.number) == chosen), None),
+        order,
     )
 
 

@@ -71,9 +71,9 @@ const smoothed = (values) => {
 const drawn = { smooth: false, log: false };
 const curves = () => {
   for (const box of document.querySelectorAll("[data-curves]")) {
-    const { at, lines, points, label } = JSON.parse(box.dataset.curves);
+    const { at, lines, points, label, log: far } = JSON.parse(box.dataset.curves);
     const shown = drawn.smooth && !points ? lines.map(([name, values]) => [name, smoothed(values)]) : lines;
-    const log = drawn.log && lines.every(([, values]) => values.every((v) => v == null || v > 0));
+    const log = (drawn.log || far) && lines.every(([, values]) => values.every((v) => v == null || v > 0));
     // The cursor is in all charts at once that count the same.
     draw(box, at, shown, { time: false, points, label, log, together: points ? "" : label || "Step" });
   }

@@ -250,6 +250,13 @@ document.addEventListener("submit", (e) => {
 
 document.addEventListener("change", (e) => e.target.closest("form[data-now]")?.requestSubmit());
 
+// A click anywhere on a row opens it.
+document.addEventListener("click", (e) => {
+  const row = e.target.closest("tr[data-row]");
+  if (!row || e.target.closest("a, button, input, label, summary") || String(getSelection())) return;
+  row.querySelector("th a")?.click();
+});
+
 let typing = 0;
 document.addEventListener("input", (e) => {
   const form = e.target.closest('form[role="search"]');
