@@ -192,6 +192,39 @@ async def test_groups_give_roles_and_a_deleted_token_ends_the_session(
     assert (await browser.get("/jobs?project=p1")).status == 303
 
 
+_KEYCLOAK = {
+    "auth_time": 1764000000,
+    "jti": "4d2c3b7e-7f0d-4b57-9d3c-2f3f1b3f2a10",
+    "typ": "ID",
+    "azp": "trainshed-console",
+    "sid": "a5b0c3f6-7e0d-4a57-8d3c-0f3f1b3f2a11",
+    "acr": "1",
+    "preferred_username": "ana",
+    "given_name": "Ana",
+    "groups": ["/ml-team", "/ml-team/vision"],
+}
+_DEX = {
+    "sub": "CgNhbmESBGxkYXA",
+    "name": "ana",
+    "groups": ["corp:ml-team"],
+    "federated_claims": {"connector_id": "ldap", "user_id": "ana"},
+}
+
+
+@pytest.mark.parametrize(
+    ("claims", "group"), [(_KEYCLOAK, "/ml-team/vision"), (_DEX, "corp:ml-team")]
+)
+async def test_groups_are_known_as_keycloak_and_dex_say_them(
+    house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], group: str
+) -> None:
+    """The claims that both add to those of the standard, as their documentation has them."""
+    await give(house, f"group:{group}")
+    issuer.claims |= claims
+    browser = Browser(house)
+    await signed_in(browser, issuer)
+    assert "roles/aiplatform.viewer" in text_of(await browser.get("/team"))
+
+
 async def test_what_is_not_in_the_id_token_is_asked_for_and_believed_of_its_person_alone(
     house: ConsoleHouse, issuer: ScriptedIssuer
 ) -> None:

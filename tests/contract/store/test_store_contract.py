@@ -124,7 +124,7 @@ async def test_what_a_job_held_is_kept_with_its_step_and_outlives_it(store: Stor
     )
     assert await store.reader.machine_time("q", T0, T0 + hour) == ()
     [(past, began)] = await store.reader.past_use(T0, hour)
-    assert (past.project_id, past.gpu_hours) == ("p", 14)
+    assert (past.project_id, past.person, past.gpu_hours) == ("p", use.person, 14)
     assert began <= T0 + 4 * hour < began + hour
     assert await store.reader.past_use(T0 + 4 * hour, hour) == ()
 

@@ -149,8 +149,8 @@ class SqliteReader:
             ).fetchall()
         )
         return tuple(
-            (MachineTime(project_id, "", (), machine, accelerator, *used), number * stretch)
-            for project_id, machine, accelerator, number, *used in rows
+            (MachineTime(project_id, person, (), machine, accelerator, *used), number * stretch)
+            for project_id, person, machine, accelerator, number, *used in rows
         )
 
     def _all(

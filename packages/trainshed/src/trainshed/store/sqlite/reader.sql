@@ -64,11 +64,11 @@ SELECT project_id, region, metric, person, ceiling FROM quotas
 ORDER BY project_id, region, metric, person;
 
 -- name: past_use
-SELECT project_id, machine, accelerator, ended / :stretch,
+SELECT project_id, person, machine, accelerator, ended / :stretch,
        sum(hours * machines), sum(hours * vcpus), sum(hours * memory_bytes) / 1e9,
        sum(hours * accelerators)
 FROM (SELECT *, (ended - began) / 3.6e12 AS hours FROM uses WHERE ended > :since)
-GROUP BY project_id, machine, accelerator, ended / :stretch;
+GROUP BY project_id, person, machine, accelerator, ended / :stretch;
 
 -- name: machine_time
 SELECT project_id, person, labels, machine, accelerator,
