@@ -21,8 +21,6 @@ _TICKS = 10_000
 class SimLab(LabWithNodes):
     def __init__(self) -> None:
         self._scripts: dict[Life, Script] = {}
-        #: Which lost reducers programs wait for.
-        self._awaited: dict[Life, frozenset[str]] = {}
         nodes = [Node(f"node-{n}", 64, 1 << 40) for n in range(2)]
         times = Times(lease=2 * SECOND, fence=6 * SECOND, start=_MOMENT)
         self._world = World(
@@ -35,24 +33,14 @@ class SimLab(LabWithNodes):
     def given(self, plan: LaunchPlan, program: Program) -> LaunchPlan:
         life = Life(plan.job_uid, plan.attempt, plan.replica, plan.incarnation)
         self._scripts[life] = script_of(program)
-        self._awaited[life] = frozenset(program.awaits_lost)
         return plan
 
     async def pass_time(self) -> None:
         self._world.clock.advance(self._world.clock.now + _MOMENT)
-        self._end_those_that_waited()
         assert not self._world.violations
         # With real time, too, the event loop takes several turns between two moments.
         for _ in range(5):
             await asyncio.sleep(0)
-
-    def _end_those_that_waited(self) -> None:
-        for sim_slot in self._world.running():
-            assert sim_slot.latest is not None, "it runs"
-            attempt = (sim_slot.job_uid, sim_slot.attempt)
-            awaited = self._awaited[Life(*attempt, sim_slot.replica, sim_slot.latest.number)]
-            if awaited and awaited == self._world.lost_reducers(*attempt):
-                self._world.end(sim_slot, sim_slot.latest.script.code)
 
     async def cut_off(self, engine: Engine, node: str) -> None:
         self._world.cut_off(node)
@@ -70,8 +58,7 @@ def script_of(program: Program) -> Script:
     if program.ticks is not None:
         every = round(program.ticks * SECOND)
         prints += tuple(every * n for n in range(1, _TICKS))
-    idles = program.runs is None and program.ticks is None and not program.eats_memory
-    hangs = idles or bool(program.awaits_lost)
+    hangs = program.runs is None and program.ticks is None and not program.eats_memory
     runs = 10**18 if program.runs is None else round(program.runs * SECOND)
     runs = SECOND if program.eats_memory else 0 if hangs else runs
     return Script(

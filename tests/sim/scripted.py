@@ -5,7 +5,7 @@ test say what an engine sees, and when.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import Journals, JournalStreams
 from trainshed.core.datasets.plans import Split, SplitPlan
@@ -46,7 +46,6 @@ class ScriptedEngine:
         self.launches: list[Key] = []
         self.placed: dict[Key, str] = {}
         self.released: asyncio.Queue[tuple[JobUid, int]] = asyncio.Queue()
-        self.dropped: list[tuple[JobUid, int, tuple[ReplicaId, ...]]] = []
         self.unavailable = 0
         self.ignore_stop = False
         #: By method: what its next call raises.
@@ -157,11 +156,6 @@ class ScriptedEngine:
         if self.alive.get(key) == incarnation:
             number = {Fault.KILL: 9, Fault.OOM: 9, Fault.SEGV: 11}[fault]
             self.exit(*key, signal=number, oom=fault is Fault.OOM)
-
-    async def drop_reducers(
-        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
-    ) -> None:
-        self.dropped.append((job_uid, attempt, tuple(reducers)))
 
     def node_of(self, key: Key) -> str:
         return next(slot.node for slot in self.slots[key[:2]] if slot.replica == key[2])

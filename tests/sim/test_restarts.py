@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.sim.scripted_world import PRIMARY, WORKER, World, world
-from tests.unit.jobs import CREATED, REDUCER, job
+from tests.unit.jobs import CREATED, job
 from trainshed.controller import steps
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan
@@ -65,29 +65,6 @@ def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path)
             again = await w.state(uid, JobState.RUNNING)
             assert (again.attempt, again.started) == (2, first.started)
             assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
-
-
-def test_that_a_reducer_is_lost_is_told_once_and_by_the_next_service_again(tmp_path: Path) -> None:
-    """spec/failures#crashes: the workers are told, before any of them starts again; no crash can make the
-    service forget it."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1, 2, reducers=True))
-            await w.state(uid, JobState.RUNNING)
-            assert w.engine.dropped == []
-            told = (uid, 1, (REDUCER,))
-            w.engine.exit(uid, 1, REDUCER, 0)
-            await w.until(uid, lambda found: replica(found, REDUCER)[0] is ReplicaState.EXITED)
-            w.engine.exit(uid, 1, WORKER, signal=9)
-            await up(w, uid, WORKER, 2)
-            assert w.engine.dropped == [told]
-            await w.crash()
-            w.engine.exit(uid, 1, WORKER, signal=9)
-            await up(w, uid, WORKER, 3)
-            assert w.engine.dropped == [told, told]
 
     asyncio.run(story())
 

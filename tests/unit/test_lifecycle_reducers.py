@@ -3,7 +3,6 @@
 from tests.unit.jobs import PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
-    DropReducers,
     JobAdmitted,
     PauseOver,
     RuntimePrepared,
@@ -29,7 +28,7 @@ def test_a_lost_reducer_restarts_until_it_is_lost_twenty_times_within_a_minute()
     assert life.replica(REDUCER).state is ReplicaState.EXITED
     assert life.job.state is JobState.RUNNING
     assert life.last.endswith("20 of 20 restarts used; the job goes on without it.")
-    assert instructions(life.job) == (DropReducers(1, (REDUCER,)),)
+    assert instructions(life.job) == ()
     assert life.exits(PRIMARY).up().job.state is JobState.SUCCEEDED
 
 
@@ -100,21 +99,6 @@ def test_a_reducer_is_nobody_elses_business() -> None:
     )
     assert life.job.retry is None
     assert life.replica(REDUCER).incarnation == 2
-
-
-def test_workers_are_told_of_a_lost_reducer_before_any_of_them_starts_again() -> None:
-    """spec/failures#user-code: the workers are told; one that ended by itself, asked by nobody, will not come
-    back either."""
-    life = Life(job(1, 1, 2, reducers=True)).up()
-    assert instructions(life.job) == ()
-    life.exits(REDUCER, 0)
-    told = DropReducers(1, (REDUCER,))
-    assert instructions(life.job) == (told,)
-    life.loses(WORKER, "its shim was killed")
-    assert instructions(life.job) == (told, StartReplicas(1, ((WORKER, 2),)))
-    life.exits(PRIMARY, 6)
-    (stop,) = instructions(life.job)
-    assert isinstance(stop, StopReplicas), "nobody is left to be told"
 
 
 def test_how_reducers_end_once_the_workers_have_is_nobodys_business() -> None:

@@ -284,7 +284,6 @@ def document(level: str, launch: LaunchPlan) -> protocol.LaunchDocument:
         directory=Path("/slots/7/1/workerpool1-0"),
         hosts=Path("/slots/7/1/hosts"),
         logs=Path("/logs"),
-        lost_reducers=Path("/slots/7/1/lost-reducers"),
     )
     return launch_document(launch, where)
 

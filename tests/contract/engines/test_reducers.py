@@ -1,5 +1,4 @@
-"""What replicas of a job with a Reduction Server find beside their programs, and what they are told later
-(spec/reduction#losses)."""
+"""What replicas of a job with a Reduction Server find beside their programs (spec/reduction#reducers)."""
 
 import shutil
 from pathlib import Path
@@ -10,15 +9,13 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core import reduction
 from trainshed.core.launch import (
-    LOST_REDUCERS,
     REDUCTION_PACKAGES,
     ImageRoot,
     Limits,
     ReductionPart,
     Software,
 )
-from trainshed.core.names import JobUid, ReplicaId
-from trainshed.replica.protocol import LEVEL_SESSION
+from trainshed.core.names import ReplicaId
 
 FIRST, SECOND = ReplicaId(2, 0), ReplicaId(2, 1)
 
@@ -31,47 +28,16 @@ def package(tmp_path: Path) -> Path:
     return place
 
 
-async def gang(house: House, *replicas: ReplicaId) -> tuple[JobUid, list[str]]:
-    """A job with these replicas besides its primary; their places as HOST:PORT."""
-    uid = house.job()
-    slots = await house.allocate(uid, [PRIMARY, *replicas])
-    return uid, [f"{slot.host}:{slot.port}" for slot in slots[1:]]
-
-
 def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dict[str, object]:
     """What a plan says of a replica that has to do with reducers."""
-    environ = {reduction.LOST_FILE: LOST_REDUCERS, **variables}
     return {
-        "environ": tuple(environ.items()),
+        "environ": tuple(variables.items()),
         "reduction": ReductionPart(str(package)),
         "software": Software(read_only=(str(package),), image=image),
     }
 
 
-def test_a_program_cannot_change_what_it_is_told(house: Run, package: Path) -> None:
-    """spec/program, spec/reduction: the list is the gang's, and the package every job's."""
-
-    async def test(house: House) -> None:
-        if house.engine.capabilities().isolation == LEVEL_SESSION:
-            pytest.skip("without namespaces programs may do what the service's user may")
-        uid, _ = await gang(house)
-        writes = f"""
-import os
-for path in (os.environ[{reduction.LOST_FILE!r}], {str(package / "mine")!r}):
-    try:
-        open(path, "a")
-        print("written")
-    except OSError:
-        print("refused")
-"""
-        await house.engine.launch([house.plan(uid, PYTHON, "-c", writes, **part(package))])
-        await house.exit(uid)
-        assert house.texts(uid) == ["refused", "refused"]
-
-    house(test)
-
-
-def test_programs_of_an_image_find_both_at_fixed_places(
+def test_programs_of_an_image_find_the_package_at_a_fixed_place(
     house: Run, package: Path, tmp_path: Path
 ) -> None:
     """spec/reduction: custom containers use the reducers as well."""
@@ -82,19 +48,14 @@ def test_programs_of_an_image_find_both_at_fixed_places(
         root = tmp_path / "image"
         with_programs(tmp_path / "image.tar")
         shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
-        uid, places = await gang(house, FIRST)
-        fields = part(package, ImageRoot(str(root)))
-        await house.engine.launch([house.plan(uid, "true", **fields)])
-        await house.exit(uid)
-        await house.engine.drop_reducers(uid, 1, (FIRST,))
-        program = (
-            f"cat {REDUCTION_PACKAGES}/mine; echo; cat ${reduction.LOST_FILE}; (echo x > "
-            f"${reduction.LOST_FILE}) 2>/dev/null || echo refused"
+        uid = house.job()
+        await house.allocate(uid, [PRIMARY])
+        plan = house.plan(
+            uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, ImageRoot(str(root)))
         )
-        second = house.plan(uid, "sh", "-c", program, incarnation=2, **fields)
-        await house.engine.launch([second])
-        assert (await house.exit(uid, incarnation=2)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["of use", *places, "refused"]
+        await house.engine.launch([plan])
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        assert house.texts(uid) == ["of use"]
 
     house(test)
 
@@ -106,7 +67,8 @@ def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path)
         here = (await house.engine.capacity())[0].vcpus
         asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
         for vcpus, expected in ((1, 1), (4096, int(here))):
-            uid, _ = await gang(house)
+            uid = house.job()
+            await house.allocate(uid, [PRIMARY])
             fields = part(package, None, **{reduction.LISTEN: "here:2222"})
             plan = house.plan(
                 uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields

@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.launch import LaunchPlan
-from trainshed.core.reduction import LOST_FILE
 from trainshed.engines.port import Engine
 
 
@@ -52,8 +51,6 @@ class Program(Struct, frozen=True):
     leaves: str = ""
     #: Word in the command line of a child that it leaves running; "" = it has none.
     child: str = ""
-    #: Before it ends it waits until it is told that these reducers (HOST:PORT) are lost, and no others.
-    awaits_lost: tuple[str, ...] = ()
 
     def argv(self) -> tuple[str, ...]:
         """Return the command line of a real program that does this."""
@@ -78,10 +75,6 @@ class Program(Struct, frozen=True):
         )
         if self.ticks is not None:
             lines.append("    print('tick', time.monotonic())")
-        if self.awaits_lost:
-            lines.append(f"lost = {set(self.awaits_lost)!r}")
-            lines.append(f"while set(open(os.environ[{LOST_FILE!r}]).read().split()) != lost:")
-            lines.append("    time.sleep(0.02)")
         if self.signal is not None:
             lines.append(f"os.kill(os.getpid(), {self.signal})")
         lines.append(f"sys.exit({self.code})")

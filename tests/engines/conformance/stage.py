@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.engines.conformance.holder import Call, Holder
 from tests.engines.conformance.lab import Lab, Program
-from trainshed.core.launch import LOST_REDUCERS, LaunchPlan, Limits, ReductionPart
+from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,
@@ -16,7 +16,6 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.reduction import LOST_FILE
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.engines.port import (
     Engine,
@@ -33,10 +32,6 @@ from trainshed.eventloop.background import begin
 PRIMARY = ReplicaId(0, 0)
 SECOND_REPLICA = ReplicaId(1, 0)
 SECOND = 10**9
-_PACKAGES = "/usr/lib"
-"""In the place of a directory with the package by which programs reduce: those of the suite do not import it,
-and each node has this one."""
-
 Ended = ReplicaExited | ReplicaLost
 
 
@@ -164,9 +159,7 @@ class Stage:
         attempt: int = 1,
         memory_limit: int = 0,
         stall_after: int = 0,
-        reduces: bool = False,
     ) -> LaunchPlan:
-        """Return a plan. `reduces`: it takes part in a Reduction Server."""
         slots = {slot.replica: slot for slot in self._gangs.get((uid, attempt), ())}
         plan = LaunchPlan(
             uid,
@@ -174,12 +167,11 @@ class Stage:
             replica,
             incarnation,
             argv=("true",),
-            environ=((LOST_FILE, LOST_REDUCERS),) if reduces else (),
+            environ=(),
             hostname=hostname(uid, replica),
             address=slots[replica].address if replica in slots else "",
             hosts=tuple((slot.hostname, slot.address) for slot in slots.values()),
             limits=Limits(memory=memory_limit, cpu_weight=100, stall_after=stall_after),
-            reduction=ReductionPart(_PACKAGES) if reduces else ReductionPart(),
         )
         return self.lab.given(plan, program)
 

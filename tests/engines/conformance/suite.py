@@ -30,7 +30,6 @@ from tests.engines.conformance.stage import (
     staged,
 )
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.names import ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.terminals import TerminalRequest
 from trainshed.engines.port import (
@@ -322,36 +321,6 @@ class Conformance:
                 assert end.exit.signal == number and not end.exit.stopped
                 assert end.exit.oom is (fault is Fault.OOM)
 
-    # --- lost reducers ---
-
-    @staged
-    async def test_programs_are_told_which_reducers_are_lost(self, stage: Stage) -> None:
-        """Those that run, those that start later, and those of a service that was started again."""
-        uid, reducers = stage.job(), (ReplicaId(2, 0), ReplicaId(2, 1))
-        _, *slots = await stage.allocate(uid, PRIMARY, SECOND_REPLICA, *reducers)
-        first, both = [tuple(f"{s.host}:{s.port}" for s in slots[1:n]) for n in (2, 3)]
-        waits = {PRIMARY: first, SECOND_REPLICA: both}
-        await stage.engine.launch(
-            [
-                stage.plan(uid, Program(prints=1, awaits_lost=lost), replica, reduces=True)
-                for replica, lost in waits.items()
-            ]
-        )
-        for replica in waits:
-            await stage.printed(uid, 1, replica)
-        await stage.for_a_while()
-        assert not stage.ends(uid, PRIMARY), "nothing is lost"
-        await stage.engine.drop_reducers(uid, 1, reducers[:1])
-        assert (await stage.exited(uid, PRIMARY)).exit.exit_code == 0
-        if stage.engine.capabilities().durable:
-            await stage.restart()
-        assert not stage.ends(uid, SECOND_REPLICA), "the other one is not lost"
-        await stage.engine.drop_reducers(uid, 1, reducers[1:])
-        assert (await stage.exited(uid, SECOND_REPLICA)).exit.exit_code == 0
-        later = stage.plan(uid, Program(awaits_lost=both), incarnation=2, reduces=True)
-        await stage.launch(later)
-        assert (await stage.exited(uid, incarnation=2)).exit.exit_code == 0
-
     # --- elsewhere ---
 
     @staged
@@ -496,7 +465,6 @@ class Conformance:
     async def test_what_has_no_slots_is_no_matter(self, stage: Stage) -> None:
         uid = stage.job()
         await stage.engine.stop(uid, 1, 0)
-        await stage.engine.drop_reducers(uid, 1, [PRIMARY])
         await stage.engine.inject(uid, 1, PRIMARY, 1, Fault.KILL)
         await stage.engine.release(uid, 1)
         assert not stage.engine.streams.open(StreamSource(uid, 1, PRIMARY), StreamKind.LOG)

@@ -2,7 +2,7 @@
 again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import JournalStreams
 from tests.sim.engine.world import World
@@ -68,12 +68,6 @@ class SimEngine:
     ) -> None:
         await self._pass()
         self._world.inject(job_uid, attempt, replica, incarnation, fault)
-
-    async def drop_reducers(
-        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
-    ) -> None:
-        await self._pass()
-        self._world.drop_reducers(job_uid, attempt, reducers)
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         await self._pass()

@@ -6,7 +6,7 @@ faults by its methods (`die`, `cut_off`, `kill_shim`, …).
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -82,7 +82,6 @@ class World:
         )
         self._gangs = Gangs()
         #: HOST:PORT of all reducers of an attempt that will not come back.
-        self._lost: dict[Gang, frozenset[str]] = {}
         #: All incarnations that were ever handed over, in that order, whatever became of their slots.
         self.lived: list[tuple[SimSlot, Incarnation]] = []
 
@@ -164,19 +163,6 @@ class World:
             signal = SIGSEGV if fault is Fault.SEGV else SIGKILL
             self._processes.end(sim_slot, run, None, signal, oom=fault is Fault.OOM)
 
-    def drop_reducers(self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]) -> None:
-        self._answer()
-        if (job_uid, attempt) not in self._gangs.names():
-            return
-        gang = self._gangs.of(job_uid, attempt)
-        lost = [gang[replica] for replica in reducers if replica in gang]
-        self._lost[job_uid, attempt] = self.lost_reducers(job_uid, attempt) | {
-            f"{sim_slot.slot.host}:{sim_slot.slot.port}" for sim_slot in lost
-        }
-        for sim_slot in lost:
-            if sim_slot.latest is not None and sim_slot.latest.lives:
-                self.violations.append(f"{_name(sim_slot)} is dropped and lives")
-
     def allocations(self) -> tuple[Gang, ...]:
         self._answer()
         return self._gangs.names()
@@ -187,7 +173,6 @@ class World:
             if sim_slot.latest is not None and sim_slot.latest.lives:
                 raise EngineUnavailable(f"{_name(sim_slot)} still lives; stop it first")
         self._gangs.release(job_uid, attempt)
-        self._lost.pop((job_uid, attempt), None)
 
     # --- what happens to it ---
 
@@ -249,10 +234,6 @@ class World:
 
     def sim_slot(self, job_uid: JobUid, attempt: int, replica: ReplicaId) -> SimSlot | None:
         return self._gangs.of(job_uid, attempt).get(replica)
-
-    def lost_reducers(self, job_uid: JobUid, attempt: int) -> frozenset[str]:
-        """Return the HOST:PORT of those that the attempt's programs were told of."""
-        return self._lost.get((job_uid, attempt), frozenset())
 
     def running(self) -> list[SimSlot]:
         """Return the slots with a running program."""

@@ -37,8 +37,6 @@ class Settings(NamedTuple):
     lost_seconds: float = 30.0
     #: Seconds after which a rank that all reducers miss fails the group.
     absent_seconds: float = 15.0
-    #: A file that names the reducers that will not come back; "" = there is none.
-    lost_file: str = ""
     #: The certificate authority to trust over TLS, as a file; "" = `ca` is used.
     ca_file: str = ""
     #: The same as PEM text; "" = no TLS.

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.ports import free_port
 from tests.reduction import kills, ranks
 from tests.reduction.ranks import (
     Exchange,
@@ -121,10 +120,8 @@ def _come_and_go(port: int) -> int:
             time.sleep(0.01)
 
 
-@pytest.mark.parametrize("told_by", ["time", "service"])
-def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -> None:
+def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path) -> None:
     """spec/reduction#losses: its part goes to the others, results stay exact, and somebody is told."""
-    lost_file = tmp_path / "lost"
     world = 3
     with Reducers(3) as reducers:
         barrier = threading.Barrier(world, timeout=ranks.PATIENCE)
@@ -134,16 +131,10 @@ def test_a_reducer_lost_for_good_is_done_without(tmp_path: Path, told_by: str) -
             barrier.wait()
             if rank == 0:
                 reducers.all[1].kill()
-                if told_by == "service":
-                    lost_file.write_text("{}:{}\n".format(*reducers.all[1].address))
             right &= all(_sum_of(communicator, rank, world, seed) for seed in (1, 2))
             return right and communicator.metrics()["epoch"] == 1
 
-        config = settings(
-            reducers.addresses,
-            lost_file=str(lost_file),
-            lost_seconds=1.0 if told_by == "time" else 60.0,
-        )
+        config = settings(reducers.addresses, lost_seconds=1.0)
         group = Ranks(config, world, FileBoard(tmp_path))
         assert all(group.run(act))
         assert any("lost for good" in line for line in group.lines)
@@ -163,19 +154,6 @@ def test_without_a_board_a_lost_reducer_is_an_error_that_names_it() -> None:
         place = "{}:{}".format(*reducers.all[1].address)
         for text in Ranks(settings(reducers.addresses, lost_seconds=0.5), 2).run(act):
             assert place in text
-
-
-def test_a_group_is_not_waited_for_whose_reducer_is_given_up_meanwhile(tmp_path: Path) -> None:
-    """spec/reduction#losses: the service's word ends the wait, long before its limit."""
-    address = ("127.0.0.1", free_port())
-    lost_file = tmp_path / "lost"
-    lost_file.write_text("{}:{}\n".format(*address))
-    config = settings((address,), lost_file=str(lost_file), start_seconds=ranks.PATIENCE)
-    communicator = Communicator(config, group="test", rank=0, world=2)
-    began = time.monotonic()
-    with pytest.raises(ReductionFailed, match="the service has given up reducer"):
-        communicator.start()
-    assert time.monotonic() - began < ranks.PATIENCE / 2
 
 
 def test_when_all_reducers_are_lost_the_native_backend_goes_on(tmp_path: Path) -> None:

@@ -30,22 +30,18 @@ def test_every_collective_is_right_and_sums_are_exact(
 ) -> None:
     """spec/reduction#losses: fp32, fp64, halves and integers in rank order, asynchronous, in subgroups, by
     name, after all is lost."""
-    lost = tmp_path / "lost"
     report = tmp_path / "report"
     with Reducers(2) as reducers:
 
         def lose() -> None:
             for reducer in reducers.all:
                 reducer.kill()
-            draft = tmp_path / "draft"
-            draft.write_text("".join("{}:{}\n".format(*reducer) for reducer in reducers.addresses))
-            draft.rename(lost)
 
         environ = with_reducers(
             reducers.addresses,
             TEST_STORE=f"file://{tmp_path}/store-",
             # Most sums here are small.
-            **{variables.MIN_BYTES: "65536", variables.LOST_FILE: str(lost)},
+            **{variables.MIN_BYTES: "65536", variables.LOST_SECONDS: "5"},
             # Bits would tell that a sum was made elsewhere.
             **{variables.MODE: "pure"},
             **{variables.REPORT_FILE: str(report)},

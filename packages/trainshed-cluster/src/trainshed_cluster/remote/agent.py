@@ -326,8 +326,6 @@ class Agent:
                 await engine.stop_replica(uid, attempt, replica, incarnation, grace)
             case messages.Inject(replica=replica, incarnation=incarnation, fault=fault):
                 await engine.inject(uid, attempt, replica, incarnation, fault)
-            case messages.DropReducers(places=places):
-                await engine.write_lost_reducers(uid, attempt, places)
             case messages.WriteLog(replica=replica, lines=lines):
                 await engine.write_log(uid, attempt, replica, lines)
             case messages.OpenTerminal():

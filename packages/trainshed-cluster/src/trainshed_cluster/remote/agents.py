@@ -298,10 +298,6 @@ class Agents:
     async def _remind(self, gang: Gang, agent: AgentHandle) -> None:
         """Repeat the orders that were given while the agent was disconnected."""
         with contextlib.suppress(EngineUnavailable):
-            if gang.record.dropped:
-                await agent.call(
-                    lambda number: messages.DropReducers(number=number, places=gang.record.dropped)
-                )
             if any(seat.launched for seat in gang.seats_of(agent)):
                 await agent.tell_hosts(gang.hosts())
             if (grace := gang.record.stopped) is not None:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import msgspec
@@ -235,22 +235,6 @@ class RemoteEngine(NoTerminals):
                 number=number, replica=replica, incarnation=incarnation, fault=fault
             )
         )
-
-    async def drop_reducers(
-        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
-    ) -> None:
-        gang = self._attempts.gangs.get((job_uid, attempt))
-        if gang is None:
-            return
-        lost = [f"{slot.host}:{slot.port}" for slot in gang.slots() if slot.replica in reducers]
-        async with self._attempts.lock(gang.key):
-            dropped = tuple(dict.fromkeys((*gang.record.dropped, *lost)))
-            await self._attempts.write(gang, msgspec.structs.replace(gang.record, dropped=dropped))
-        for agent in tuple(gang.agents.values()):
-            if not agent.is_gone and dropped:
-                await agent.call(
-                    lambda number: messages.DropReducers(number=number, places=dropped)
-                )
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self._attempts.gangs)

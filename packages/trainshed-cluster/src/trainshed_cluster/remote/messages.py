@@ -155,12 +155,6 @@ class Inject(Call, frozen=True, tag=True):
     fault: Fault
 
 
-class DropReducers(Call, frozen=True, tag=True):
-    """Tell replicas that the reducers at these HOST:PORT will not come back."""
-
-    places: tuple[str, ...]
-
-
 class Hosts(Call, frozen=True, tag=True):
     """Tell replicas the gang's addresses by hostname, after a replica has moved."""
 
@@ -228,7 +222,6 @@ AnyCall = (
     | Stop
     | StopReplica
     | Inject
-    | DropReducers
     | Hosts
     | WriteLog
     | OpenTerminal

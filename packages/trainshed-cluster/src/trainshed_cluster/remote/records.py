@@ -56,8 +56,6 @@ class GangRecord(msgspec.Struct, frozen=True):
     holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
     #: Grace period in ns with which it was stopped; None = it was not stopped.
     stopped: int | None = None
-    #: HOST:PORT of its lost reducers.
-    dropped: tuple[str, ...] = ()
 
     @property
     def owner(self) -> Owner:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional
 
 from trainshed_reduction.client.ledger import Share
 from trainshed_reduction.client.operations import OperationQueue
@@ -35,14 +35,12 @@ class Agreement:
         #: Whether the group is being closed, so that waiting is of no use.
         self._closing = closing
 
-    def begin(self, attempt: int, lost: Sequence[int], seconds: float) -> Tuple[int, List[int]]:
-        """Return what rank 0 decides: the generation, and the indexes of reducers that the service had given
-        up before. Raises ReductionFailed: rank 0 has not decided in time."""
+    def begin(self, attempt: int, seconds: float) -> int:
+        """Return the generation, which rank 0 decides. Raises ReductionFailed: it has not in time."""
         if self._rank == 0:
-            self._post("generation", [new_generation(attempt), lost])
+            self._post("generation", new_generation(attempt))
         complaint = f"rank 0 has not begun this group within {seconds:g} s"
-        generation, indexes = self._read("generation", time.monotonic() + seconds, complaint)
-        return generation, indexes
+        return self._read("generation", time.monotonic() + seconds, complaint)
 
     def is_called_for(self, generation: int) -> bool:
         """Whether some rank wants to begin this generation; False if the board cannot be read, which is no

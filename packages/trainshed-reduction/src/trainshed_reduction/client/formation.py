@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, List, Optional, Sequence, TypeVar
 
 from trainshed_reduction import layout
 from trainshed_reduction.client.agreement import Membership, new_generation
 from trainshed_reduction.client.lanes import Dial, Lane, connect_due
-from trainshed_reduction.client.losses import lost_reducers
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.native import library
 from trainshed_reduction.settings import Settings
@@ -42,12 +41,8 @@ class Formation:
 
     def form(self) -> None:
         """Form the group; blocks. Raises ReductionFailed, which names what is missing."""
-        generation, lost = self._begin()
-        reducers = enumerate(self._settings.reducers)
-        hosts = [address for index, address in reducers if index not in lost]
-        if not hosts:
-            raise ReductionFailed("the service has given up all reducers of this job")
-        firsts = [Lane(host, address) for host, address in enumerate(hosts)]
+        generation = self._begin()
+        firsts = [Lane(host, address) for host, address in enumerate(self._settings.reducers)]
         self.lanes = list(firsts)
         # Where only rank 0 knows the generation, START on the first reducer's lane tells it.
         generation = generation or self._await(firsts[:1], _start)[0].generation
@@ -72,14 +67,12 @@ class Formation:
         for lane in self.lanes:
             lane.close()
 
-    def _begin(self) -> Tuple[int, Sequence[int]]:
-        """Return the generation (0: only rank 0 knows it), and the indexes of reducers that are not used."""
+    def _begin(self) -> int:
+        """Return the generation (0: only rank 0 knows it)."""
         settings, agreement = self._settings, self._membership.agreement
         if agreement is None:
-            return (0 if self.hello.rank else new_generation(settings.attempt)), ()
-        given_up = lost_reducers(settings.lost_file)
-        lost = [index for index, reducer in enumerate(settings.reducers) if reducer in given_up]
-        return agreement.begin(settings.attempt, lost, settings.start_seconds)
+            return 0 if self.hello.rank else new_generation(settings.attempt)
+        return agreement.begin(settings.attempt, settings.start_seconds)
 
     def _await(
         self, lanes: Sequence[Lane], wanted: Callable[[Lane], Optional[_Found]]
@@ -95,10 +88,6 @@ class Formation:
                 return [result for result in results if result is not None]
             if self._membership.operations.closing:
                 raise ReductionFailed("the group was closed while it was being made")
-            given_up = lost_reducers(self._settings.lost_file)
-            gone = [lane for lane in missing if lane.address in given_up]
-            if gone:  # The ranks have agreed already to use it.
-                raise ReductionFailed(f"the service has given up {gone[0]}")
             if now >= self._deadline:
                 complaints = "; ".join(lane.complaint() for lane in missing[:8])
                 raise ReductionFailed(

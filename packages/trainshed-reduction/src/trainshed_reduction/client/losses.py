@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.lanes import Address, Lane
+from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.ledger import Entry, Ledger
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.settings import Settings
@@ -91,17 +91,12 @@ class Patience:
 
 
 def lost_lanes(lanes: Sequence[Lane], settings: Settings, now: float) -> List[Lane]:
-    """Return the lanes that had no answer for too long, or whose reducer the service has given up."""
-    given_up = lost_reducers(settings.lost_file)
-    lost: List[Lane] = []
-    for lane in lanes:
-        if lane.dropped or lane.accept is not None:
-            continue
-        if lane.address in given_up:
-            lane.cause = "the service has given it up"
-        if lane.address in given_up or now - lane.seen > settings.lost_seconds:
-            lost.append(lane)
-    return lost
+    """Return the lanes that had no answer for too long."""
+    return [
+        lane
+        for lane in lanes
+        if not lane.dropped and lane.accept is None and now - lane.seen > settings.lost_seconds
+    ]
 
 
 def tell_silence(membership: Membership, lane: Lane) -> None:
@@ -115,16 +110,3 @@ def tell_silence(membership: Membership, lane: Lane) -> None:
         f"for {membership.settings.lost_seconds:g} s more"
     )
     membership.reports.note(f"silent {reducer}", text, "WARNING")
-
-
-def lost_reducers(path: str) -> FrozenSet[Address]:
-    """Return the reducers that the service has given up, as the file names them."""
-    if not path:
-        return frozenset()
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().split()
-    except (OSError, UnicodeDecodeError):
-        return frozenset()
-    places = (line.rpartition(":") for line in lines)
-    return frozenset((host.strip("[]"), int(port)) for host, _, port in places if port.isdigit())

@@ -26,7 +26,6 @@ from trainshed.core.failure.evidence import Cause
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import (
     DrillLanded,
-    DropReducers,
     Event,
     InjectFault,
     Instruction,
@@ -276,8 +275,6 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction, prepared:
         case InjectFault(number, kind, attempt, replica, incarnation):
             await engine.inject(uid, attempt, replica, incarnation, Fault(kind.value))
             ports.report(uid, DrillLanded(number))
-        case DropReducers(attempt, reducers):
-            await engine.drop_reducers(uid, attempt, reducers)
         case ReleaseSlots(attempt):
             await _release_before(engine, uid, attempt + 1)
         case _:

@@ -13,10 +13,6 @@ file named here to one replica alone puts another path in its place."""
 REDUCTION_REPORT_FILE = "TRAINSHED_REDUCTION_REPORT_FILE"
 """The variable that names the file in which workers and reducers report (spec/reduction#reports). Engines may
 put another path in its place as well."""
-LOST_REDUCERS = "/opt/trainshed/lost-reducers"
-"""The value of the variable LOST_FILE of `core.reduction`. An engine that cannot show a file there puts
-another path in its place."""
-
 STALL_LABEL = "trainshed-stall-after"
 """Label of a job: whole seconds without progress after which its programs are ended, 0 = never."""
 WARM_LABEL = "trainshed-warm-start"

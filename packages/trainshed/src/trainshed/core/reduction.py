@@ -7,7 +7,6 @@ allowed values.
 from trainshed.core import secrets
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import LOST_REDUCERS
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made
@@ -29,7 +28,6 @@ KEY = known.KEY
 TLS_LABEL = "trainshed-reduction-tls"
 """Label of a job: "on" = its workers and reducers speak TLS, with a certificate that the service makes for
 this job."""
-LOST_FILE = known.LOST_FILE
 MODE = known.MODE
 LISTEN = known.LISTEN
 THREADS = known.THREADS
@@ -61,7 +59,6 @@ def variables(
         REDUCERS: places,
         ATTEMPT: str(attempt),
         REPLICA: str(replica),
-        LOST_FILE: LOST_REDUCERS,
     }
     return environ | _bandwidths(spec)
 

@@ -409,15 +409,6 @@ class Engine(Protocol):
         incarnation has ended."""
         ...
 
-    async def drop_reducers(
-        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
-    ) -> None:
-        """Tell every replica of the attempt that takes part in a Reduction Server, running or still to start,
-        which `reducers` will not come back: the file that `core.reduction.LOST_FILE` names lists the
-        HOST:PORT of all that were ever lost in the attempt, one a line. Does nothing if the attempt has no
-        slots."""
-        ...
-
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         """Return every (job_uid, attempt) that holds slots now, in no order, for reconciliation after a
         crash."""

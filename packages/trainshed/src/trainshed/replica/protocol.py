@@ -46,7 +46,6 @@ else:
 JOURNAL = "journal"
 SOCKET = "sock"
 HOSTS = "hosts"
-LOST_REDUCERS = "lost-reducers"
 FILES = "files"
 STOPPED = "stopped"
 

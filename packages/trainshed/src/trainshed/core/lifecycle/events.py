@@ -223,14 +223,6 @@ class InjectFault(Struct, frozen=True):
     incarnation: int
 
 
-class DropReducers(Struct, frozen=True):
-    """Tell the workers of the attempt, including those that start later, which reducers will not come back
-    (spec/reduction#losses)."""
-
-    attempt: int
-    reducers: tuple[ReplicaId, ...]
-
-
 class ReleaseSlots(Struct, frozen=True):
     """Release the slots of all attempts up to this one; nothing of them lives."""
 
@@ -238,13 +230,7 @@ class ReleaseSlots(Struct, frozen=True):
 
 
 Instruction = (
-    PrepareRuntime
-    | StartReplicas
-    | StopReplica
-    | StopReplicas
-    | InjectFault
-    | DropReducers
-    | ReleaseSlots
+    PrepareRuntime | StartReplicas | StopReplica | StopReplicas | InjectFault | ReleaseSlots
 )
 
 

@@ -11,12 +11,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.core import reduction
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import MAX_ATTEMPTS, RULES
 from trainshed.core.lifecycle import tables
 from trainshed.core.lifecycle.events import (
-    DropReducers,
     InjectFault,
     Instruction,
     PrepareRuntime,
@@ -148,8 +146,6 @@ def _while_running(job: Job) -> Iterator[Instruction]:
     for replica in job.replicas:
         if replica.state is ReplicaState.STOPPING:
             yield StopReplica(job.attempt, replica.id, replica.incarnation)
-    if lost := _lost_reducers(job):
-        yield DropReducers(job.attempt, lost)
     if due := _due(job):
         yield StartReplicas(job.attempt, due)
     for drill in job.drills:
@@ -157,12 +153,6 @@ def _while_running(job: Job) -> Iterator[Instruction]:
             yield InjectFault(
                 drill.number, drill.kind, drill.attempt, drill.replica, drill.incarnation
             )
-
-
-def _lost_reducers(job: Job) -> tuple[ReplicaId, ...]:
-    """Return the reducers that the job goes on without, however they ended."""
-    reducers = reduction.reducers(job.spec)
-    return tuple(r.id for r in job.replicas if r.id in reducers and r.state.is_over)
 
 
 def _unseen(job: Job) -> tuple[tuple[ReplicaId, int], ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trainshed.core.launch import LOST_REDUCERS, REDUCTION_PACKAGES, LaunchPlan
+from trainshed.core.launch import REDUCTION_PACKAGES, LaunchPlan
 from trainshed.core.secrets import SecretRef, named_in, resolved
 from trainshed.engines.launch import environs
 from trainshed.engines.launch.devices import DeviceEdits, device_edits
@@ -135,14 +135,8 @@ def _isolation(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> protocol.I
     slot, host, shared = where.slot, where.host, where.shared
     software, image = plan.software, plan.software.image
     mounts = [(path, path, True) for path in shared.visible]
-    if (lost := where.lost_reducers) is not None:
-        if image is not None and image.directory:
-            mounts += [
-                (plan.reduction.packages, REDUCTION_PACKAGES, True),
-                (str(lost), LOST_REDUCERS, True),
-            ]
-        else:
-            mounts.append((str(lost), str(lost), True))
+    if plan.reduction.packages and image is not None and image.directory:
+        mounts.append((plan.reduction.packages, REDUCTION_PACKAGES, True))
     mounts += edits.mounts
     template = (software.template,) if host.namespaced and software.template else ()
     return protocol.Isolation(

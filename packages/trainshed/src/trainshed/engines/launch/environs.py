@@ -18,7 +18,7 @@ Who sets what, and where; later ones win over earlier ones, but for what is said
 - the job's `env` (`core.environment`): whatever it names
 - the metrics file and reducers (`core.environment`, `core.reduction`): CLOUD_ML_HP_METRIC_FILE
   TRAINSHED_REDUCTION* PYTHONPATH
-- the slot (`of_slot`, `lost_reducers`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
+- the slot (`of_slot`): HOME TMPDIR PATH PYTHONUSERBASE PYTHONUNBUFFERED HOSTNAME, of which
   the job's own HOME, TMPDIR and PYTHONUNBUFFERED win, and its PATH follows
 - the slot's GPUs (`driver`): CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER NVIDIA_VISIBLE_DEVICES LD_LIBRARY_PATH
 - the stall watchdog, unless it is set (`replica.observe.stall`): PYTHONFAULTHANDLER
@@ -102,13 +102,11 @@ def of_program(plan: LaunchPlan, where: Where, edits: DeviceEdits) -> dict[str, 
         variables |= trust()
     elif access.rest_url and not host.namespaced:
         variables |= gcloud(access.rest_url)
-    if where.lost_reducers is not None:
+    if plan.reduction.packages:
         variables |= reducer_threads(plan, host.processors)
     variables |= past_proxies(variables, ours)
     variables |= dict(plan.environ)
     variables |= of_slot(plan, slot, where.files, namespaced=host.namespaced)
-    if where.lost_reducers is not None:
-        variables |= lost_reducers(plan, str(where.lost_reducers))
     variables |= edits.environ
     for name, parts in (
         ("LD_LIBRARY_PATH", (*edits.library_path, variables.get("LD_LIBRARY_PATH", ""))),
@@ -186,15 +184,6 @@ def reducer_threads(plan: LaunchPlan, processors: float) -> dict[str, str]:
         return {}
     vcpus = min(plan.limits.cpu_weight / 100, reduction.MOST_THREADS)
     return {reduction.THREADS: str(max(1, int(min(vcpus, processors or vcpus))))}
-
-
-def lost_reducers(plan: LaunchPlan, path: str) -> dict[str, str]:
-    """Return the variable that names the file of lost reducers to a worker."""
-    image = plan.software.image
-    is_shown = image is not None and bool(image.directory)
-    if is_shown or reduction.LOST_FILE not in dict(plan.environ):
-        return {}
-    return {reduction.LOST_FILE: path}
 
 
 def of_slot(plan: LaunchPlan, slot: Slot, files: Path, *, namespaced: bool) -> dict[str, str]:

@@ -102,8 +102,6 @@ class Where(Struct, frozen=True):
     hosts: Path
     #: Directory of the replica's log.
     logs: Path
-    #: The file that lists lost reducers, for replicas that use any.
-    lost_reducers: Path | None = None
 
     @property
     def files(self) -> Path:

@@ -9,7 +9,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Sequence,
 )
 from pathlib import Path
@@ -297,28 +296,6 @@ class LocalEngine:
             # A fault that is only remembered would be lost with this service, though its caller takes it for
             # done.
             raise EngineUnavailable(f"the shim of {replica} does not listen just now; try again")
-
-    async def drop_reducers(
-        self, job_uid: JobUid, attempt: int, reducers: Collection[ReplicaId]
-    ) -> None:
-        gang = self._gangs.of(job_uid, attempt)
-        lost = [slot_handle.slot for replica, slot_handle in gang.items() if replica in reducers]
-        await self.write_lost_reducers(job_uid, attempt, [f"{s.host}:{s.port}" for s in lost])
-
-    async def write_lost_reducers(
-        self, job_uid: JobUid, attempt: int, places: Sequence[str]
-    ) -> None:
-        """Tell the attempt's replicas that the reducers at these HOST:PORT will not come back. Raises
-        EngineUnavailable."""
-        if not places:
-            return
-        try:
-            await asyncio.to_thread(self._layout.write_lost_reducers, job_uid, attempt, places)
-        except OSError as error:
-            raise EngineUnavailable(
-                f"the lost reducers of job {job_uid} cannot be written down ({error}); make room and try "
-                "again"
-            ) from error
 
     async def write_hosts(
         self, job_uid: JobUid, attempt: int, hosts: Sequence[tuple[str, str]]

@@ -262,12 +262,6 @@ class Shims:
         self, slot_handle: SlotHandle, hosts: Path, plan: LaunchPlan, masked: tuple[str, ...]
     ) -> protocol.Message:
         """Compose the document by which the slot's shim starts the program. Raises EngineUnavailable."""
-        lost = None
-        if plan.reduction.packages:
-            try:
-                lost = self._layout.lost_reducers(plan.job_uid, plan.attempt)
-            except OSError as error:
-                raise _unwritten(plan, error) from error
         logs = self._streams.directory(StreamSource(plan.job_uid, plan.attempt, plan.replica))
         where = Where(
             host=self._probe.host,
@@ -276,7 +270,6 @@ class Shims:
             directory=slot_handle.directory,
             hosts=hosts,
             logs=logs,
-            lost_reducers=lost,
         )
         return launch_document(
             plan,
@@ -303,9 +296,3 @@ class Shims:
             except BaseException:
                 slot_handle.close()
                 raise
-
-
-def _unwritten(plan: LaunchPlan, error: OSError) -> EngineUnavailable:
-    return EngineUnavailable(
-        f"the launch of {plan.replica} cannot be written down ({error}); make room and try again"
-    )

@@ -101,23 +101,6 @@ class Layout:
             path.chmod(0o644)
         return path
 
-    def lost_reducers(self, job_uid: JobUid, attempt: int) -> Path:
-        """Return the path of the file that lists the attempt's lost reducers; creates it if needed. Raises
-        OSError."""
-        path = self.attempt(job_uid, attempt) / protocol.LOST_REDUCERS
-        if not path.exists():
-            path.touch()
-            path.chmod(0o644)
-        return path
-
-    def write_lost_reducers(self, job_uid: JobUid, attempt: int, places: Sequence[str]) -> None:
-        """Append lost reducers to that file, in place so that running programs see it. What is listed stays,
-        so that a reader finds the old list or a longer one. Raises OSError."""
-        path = self.lost_reducers(job_uid, attempt)
-        listed = path.read_text("utf-8").splitlines()
-        with path.open("a", encoding="utf-8") as file:
-            file.write("".join(f"{place}\n" for place in places if place not in listed))
-
     def is_stopped(self, job_uid: JobUid, attempt: int) -> bool:
         return (self.attempt(job_uid, attempt) / protocol.STOPPED).exists()
 
