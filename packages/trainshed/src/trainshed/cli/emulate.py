@@ -49,7 +49,10 @@ def command(
     """
     with emulator(port, plan, capture) as values:
         if program:
-            ended = subprocess.run(program, env={**os.environ, **values}, check=False)
+            try:
+                ended = subprocess.run(program, env={**os.environ, **values}, check=False)
+            except OSError as failure:
+                raise click.ClickException(f"{program[0]}: {failure.strerror}.") from None
             raise SystemExit(ended.returncode if ended.returncode >= 0 else 128 - ended.returncode)
         click.echo("\n".join(setting(values, Shell.SH)))
         # So that `$(trainshed emulate &)` is complete.

@@ -52,9 +52,12 @@ class Emulation:
 
     def __init__(self, plan: Path | None, capture: Path | None) -> None:
         """`plan`: a JSON list of rules, read anew for each job, so that a test can change it; `capture`: a
-        file to which each request is added as a line of JSON. Raises FailedPrecondition, OSError."""
+        file to which each request is added as a line of JSON. Raises FailedPrecondition."""
         self._plan = plan
-        self._file = capture.open("a", buffering=1) if capture else None
+        try:
+            self._file = capture.open("a", buffering=1) if capture else None
+        except OSError as failure:
+            raise FailedPrecondition(f"--capture {capture}: {failure.strerror}.") from None
         self._rules()
 
     def around(self, services: Services) -> Services:
