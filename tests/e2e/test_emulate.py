@@ -232,5 +232,7 @@ def test_the_action_gives_its_variables_to_later_steps(tmp_path: Path) -> None:
     variables = dict(line.split("=", 1) for line in lines)
     assert create(variables["TRAINSHED_ENDPOINT"], job("true"))[0] == 200
     assert (tmp_path / "sent.jsonl").read_text().count("customJobs") == 1
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        urllib.request.urlopen(variables["TRAINSHED_ENDPOINT"] + "/mcp", timeout=60)
     os.kill(int(variables["TRAINSHED_PID"]), signal.SIGTERM)
     wait_until_gone([int(variables["TRAINSHED_PID"])], seconds=60)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from trainshed.access.job_tokens import JobClaims
+from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.gateway import PREFIXES, BucketsGateway
@@ -29,6 +30,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew, joined
 from trainshed.httpd import limits
+from trainshed.httpd.front import Front
 from trainshed.httpd.messages import Application
 from trainshed.httpd.protocol import ConnectionGroups, guarded
 from trainshed.httpd.secure import Certificate, SecureServer, TlsListener
@@ -142,6 +144,7 @@ class Service:
             tls = [TlsListener(plain.pop(0), certificate, plain=True)]
         self._console = build_console(self._bootstrap, self._app.services, self._stopping)
         mounts |= dict.fromkeys(FIRST_SEGMENTS, self._console)
+        mounts["mcp"] = Front(McpSurface(self._app.services, authenticate))
         application = ApiApplication(
             self._app.services, authenticate, mounts, hosts=own_hosts(settings)
         )

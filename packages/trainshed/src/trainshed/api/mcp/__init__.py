@@ -1,0 +1,1 @@
+"""Serves agents: tools over the API's own methods, by the Model Context Protocol."""

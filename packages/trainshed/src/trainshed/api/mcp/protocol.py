@@ -1,0 +1,182 @@
+"""The Model Context Protocol (revision 2026-07-28) over HTTP: a POST is one JSON-RPC request, and nothing is
+remembered between two. Who calls is known by a token, as everywhere."""
+
+import asyncio
+import base64
+import binascii
+import json
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
+from trainshed.api.calls.services import Services
+from trainshed.api.inside import InsideCaller
+from trainshed.api.mcp.tools import BY_NAME, TOOLS, Inside
+from trainshed.api.rest import Authenticate
+from trainshed.api.trainshed_v1.call import Fields
+from trainshed.core.errors import InvalidRequest
+from trainshed.httpd.messages import JSON, Request, Response, sized
+from trainshed.wire.json import decode_text
+from trainshed.wire.status import Refused, WireError
+
+VERSION: Final = "2026-07-28"
+MOST: Final = 6_000
+"""Characters of an answer: some 1,500 tokens."""
+_META: Final = "io.modelcontextprotocol/"
+_CACHED: Final = {"ttlMs": 3_600_000, "cacheScope": "public"}
+_ENCODED: Final = ("=?base64?", "?=")
+_INSTRUCTIONS: Final = (
+    "Training jobs of this service. To submit: submit_job with dry_run, mend what it names, then without "
+    "and with an idempotency_key; wait_for_job until it is over; why_failed and job_logs if it failed."
+)
+
+
+class _Fault(Struct, frozen=True):
+    """A JSON-RPC error with the HTTP status that it comes with."""
+
+    code: int
+    message: str
+    status: int = 400
+    data: Any = None
+
+
+class McpSurface:
+    """Answers requests at `/mcp`, as an `httpd.front` surface."""
+
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
+        self._services = services
+        self._authenticate = authenticate
+        self._caller = InsideCaller(services)
+        self._submitting = asyncio.Lock()
+
+    def begin(self, request: Request) -> Request:
+        """Return the request itself."""
+        return request
+
+    async def answer(self, call: Request) -> Response:
+        """Answer a request. Raises Unauthenticated, BodyTooLarge, BodyNotRead."""
+        if call.method != "POST":
+            return sized(b"", JSON, 405, [(b"allow", b"POST")])
+        call.api = "trainshed_v1"
+        principal = self._authenticate(call.headers.get("authorization"))
+        body = await call.decoded_body(MAX_BODY)
+        try:
+            message = await read_aside(len(body), lambda: decode_text(body))
+        except WireError as error:
+            return _failed(None, _Fault(-32700, str(error)))
+        if fault := _malformed(message):
+            return _failed(None, fault)
+        if "id" not in message:
+            return sized(b"", JSON, 202)
+        identity, method, params = message["id"], message["method"], message.get("params", {})
+        if fault := _mismatch(call, method, params):
+            return _failed(identity, fault)
+        settings = self._services.settings
+        match method:
+            case "server/discover":
+                result: dict[str, Any] = {
+                    "supportedVersions": [VERSION],
+                    "capabilities": {"tools": {}},
+                    "instructions": _INSTRUCTIONS,
+                    **_CACHED,
+                    "_meta": {
+                        f"{_META}serverInfo": {"name": "trainshed", "version": settings.version}
+                    },
+                }
+            case "tools/list":
+                result = {"tools": [tool.public for tool in TOOLS], **_CACHED}
+            case "tools/call":
+                tool = BY_NAME.get(params.get("name"))
+                arguments = params.get("arguments", {})
+                if tool is None or not isinstance(arguments, dict):
+                    known = ", ".join(BY_NAME)
+                    wrong = f"Name one of the tools {known}, and an object as its arguments."
+                    return _failed(identity, _Fault(-32602, wrong))
+                inside = Inside(
+                    self._caller, principal, settings.project, settings.region, self._submitting
+                )
+                fields = Fields(cast("dict[str, Any]", arguments))
+                try:
+                    text, is_error = _cut(await tool.call(inside, fields)), False
+                except (Refused, InvalidRequest) as refused:
+                    text, is_error = _cut(str(refused)), True
+                result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+            case _:
+                return _failed(identity, _Fault(-32601, f"There is no method {method!r}.", 404))
+        return _sent({"id": identity, "result": {"resultType": "complete", **result}})
+
+    def refuse(self, call: Request, error: Exception) -> Response:
+        """Return the error in the form of our own API."""
+        return error_answer(call, error)
+
+    def ended(self, call: Request, status: int) -> None:
+        """Do nothing: `Logged` has counted and logged the request."""
+
+
+def _malformed(message: Any) -> _Fault | None:
+    """Return what is wrong with the form of a message; None if nothing is."""
+    if isinstance(message, dict):
+        members = cast("dict[str, Any]", message)
+        identity = members.get("id", 0)
+        is_id = isinstance(identity, str | int) and not isinstance(identity, bool)
+        if (
+            members.get("jsonrpc") == "2.0"
+            and isinstance(members.get("method"), str)
+            and isinstance(members.get("params", {}), dict)
+            and is_id
+        ):
+            return None
+    return _Fault(
+        -32600,
+        'Send one request: {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.',
+    )
+
+
+def _mismatch(call: Request, method: str, params: dict[str, Any]) -> _Fault | None:
+    """Return what is wrong with a request's version, and with the headers that repeat what is in its body."""
+    sent = params.get("_meta")
+    meta = cast("dict[str, Any]", sent) if isinstance(sent, dict) else {}
+    version = meta.get(f"{_META}protocolVersion")
+    expected: dict[str, Any] = {"mcp-protocol-version": version, "mcp-method": method}
+    if method == "tools/call":
+        expected["mcp-name"] = params.get("name")
+    for header, value in expected.items():
+        if _decoded(call.headers.get(header, "")) != value:
+            return _Fault(
+                -32020,
+                f"The header {header} does not say what the body says; this server speaks {VERSION}.",
+            )
+    if version != VERSION:
+        data: dict[str, Any] = {"supported": [VERSION], "requested": version}
+        return _Fault(-32022, "Unsupported protocol version", data=data)
+    return None
+
+
+def _decoded(value: str) -> str:
+    """Return the value of a header; "" for one that cannot be read."""
+    before, after = _ENCODED
+    if not (value.startswith(before) and value.endswith(after)):
+        return value
+    try:
+        return base64.b64decode(value[len(before) : -len(after)], validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def _cut(answer: Any) -> str:
+    """Return an answer as text, not longer than an agent's context can bear."""
+    text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+    more = f"… ({len(text) - MOST} more characters; ask for less)"
+    return text if len(text) <= MOST else text[: MOST - len(more)] + more
+
+
+def _failed(identity: object, fault: _Fault) -> Response:
+    error: dict[str, Any] = {"code": fault.code, "message": fault.message}
+    if fault.data is not None:
+        error["data"] = fault.data
+    return _sent({"id": identity, "error": error}, fault.status)
+
+
+def _sent(message: dict[str, Any], status: int = 200) -> Response:
+    return sized(json.dumps({"jsonrpc": "2.0", **message}).encode(), JSON, status)

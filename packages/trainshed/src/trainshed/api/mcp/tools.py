@@ -1,0 +1,318 @@
+"""What an agent may call. Each tool calls methods of the API as its caller, so permissions, checks and the
+audit are theirs; this module chooses and shortens what they answer."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from trainshed.access.principals import Principal
+from trainshed.api.inside import InsideCaller
+from trainshed.api.trainshed_v1.call import Fields
+from trainshed.core.names import JobUid
+from trainshed.wire.trainshed_v1.record import plain
+
+KEY_LABEL: Final = "trainshed-idempotency-key"
+_MOST_LINES: Final = 40
+_MOST_JOBS: Final = 10
+"""Jobs of one comparison."""
+_LONGEST_WAIT: Final = 50.0
+"""Seconds; clients give a call up after a minute."""
+_OVER: Final = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+_SHOWN: Final = (
+    *("jobId", "displayName", "project", "kind", "state", "user", "createTime", "startTime"),
+    *("endTime", "labels", "machines", "accelerators"),
+)
+
+
+class Inside(Struct, frozen=True):
+    """The API as one caller has it."""
+
+    caller: InsideCaller
+    principal: Principal
+    #: Project and region of jobs that name none.
+    project: str
+    region: str
+    #: Held while a job with a key is looked for and submitted.
+    submitting: asyncio.Lock
+
+    async def ask(
+        self, verb: str, path: str, query: Mapping[str, Any] | None = None, **body: Any
+    ) -> dict[str, Any]:
+        """Call a method of `/trainshed/v1`. Members without a value are left out. Raises Refused."""
+        texts = {
+            key: [str(value)] for key, value in (query or {}).items() if value not in ("", None)
+        }
+        answer = await self.caller.ask(self.principal, verb, path, texts, body)
+        members: dict[str, Any] = plain(answer)
+        return members
+
+
+Call = Callable[[Inside, Fields], Awaitable[Any]]
+
+
+class Tool(Struct, frozen=True):
+    """A tool as an agent sees it."""
+
+    name: str
+    description: str
+    call: Call
+    #: Arguments: JSON schema by name.
+    arguments: Mapping[str, Mapping[str, Any]]
+    required: tuple[str, ...] = ()
+    #: Whether it changes nothing.
+    reads: bool = True
+
+    @property
+    def public(self) -> dict[str, Any]:
+        schema = {
+            "type": "object",
+            "properties": self.arguments,
+            "required": list(self.required),
+            "additionalProperties": False,
+        }
+        hints = {"readOnlyHint": self.reads, "destructiveHint": not self.reads}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": schema,
+            "annotations": hints,
+        }
+
+
+async def _submit(inside: Inside, fields: Fields) -> Any:
+    job = fields.mapping("job", required=True)
+    project, location = fields.text("project"), fields.text("location")
+    key, is_dry = fields.text("idempotency_key"), fields.flag("dry_run")
+    fields.refuse()
+    project, location = project or inside.project, location or inside.region
+    if is_dry:
+        return await inside.ask(
+            "POST", "jobs:explain", api="vertex", project=project, location=location, job=job
+        )
+    path = f"/v1/projects/{quote(project, safe='')}/locations/{quote(location, safe='')}/customJobs"
+    sent = job.get("labels", {})
+    if not key or not isinstance(sent, dict):
+        return await _create(inside, path, job)
+    labels = cast("dict[str, Any]", sent)
+    async with inside.submitting:
+        # By its name as well, since jobs of one name are looked up at the same cost however many there are.
+        query = {"displayName": job.get("displayName"), "label": f"{KEY_LABEL}={key}", "limit": 1}
+        if jobs := (await inside.ask("GET", "jobs", {**query, "project": project}))["jobs"]:
+            return {"name": jobs[0]["name"], "state": jobs[0]["state"], "was_there": True}
+        return await _create(inside, path, {**job, "labels": {**labels, KEY_LABEL: key}})
+
+
+async def _create(inside: Inside, path: str, job: Mapping[str, Any]) -> Any:
+    made = await inside.caller.call(inside.principal, "POST", path, json.dumps(job).encode())
+    return {"name": made["name"], "state": made["state"]}
+
+
+async def _list(inside: Inside, fields: Fields) -> Any:
+    query = {name: fields.text(name) for name in ("project", "state", "search", "user")}
+    fields.refuse()
+    query["project"] = query["project"] or inside.project
+    answer = await inside.ask("GET", "jobs", {**query, "limit": 20})
+    return [_brief(job) for job in answer["jobs"]]
+
+
+async def _describe(inside: Inside, fields: Fields) -> Any:
+    return _full(await _job(inside, fields))
+
+
+async def _wait(inside: Inside, fields: Fields) -> Any:
+    job = await _job(inside, fields)
+    deadline = asyncio.get_running_loop().time() + _LONGEST_WAIT
+    notices = inside.caller.notices
+    while job["state"] not in _OVER:
+        uid = JobUid(int(job["uid"]))
+        seen = notices.count(uid)
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0 or not await notices.wait_beyond(uid, seen, left):
+            break
+        job = await inside.ask("GET", f"jobs/{quote(job['name'], safe='')}")
+    return _full(job)
+
+
+async def _why_failed(inside: Inside, fields: Fields) -> Any:
+    job = await _job(inside, fields)
+    failure = job.get("failure")
+    if not failure:
+        return {"state": job["state"], "failure": "It has not failed."}
+    facts = {name: failure[name] for name in ("reason", "cause", "rule", "replica", "status")}
+    return {"state": job["state"], **facts, "last_lines": failure["tail"]}
+
+
+async def _logs(inside: Inside, fields: Fields) -> Any:
+    query = {name: fields.text(name) for name in ("search", "severity", "replica", "before")}
+    job = await _job(inside, fields)
+    path = f"jobs/{quote(job['name'], safe='')}/logPage"
+    page = await inside.ask("GET", path, {**query, "limit": _MOST_LINES})
+    lines = [f"{line['at'][:19]} {line['task']} {line['message']}" for line in page["lines"]]
+    return {"lines": lines, "before": page["earlier"]}
+
+
+async def _timeline(inside: Inside, fields: Fields) -> Any:
+    job = await _job(inside, fields)
+    answer = await inside.ask("GET", f"jobs/{quote(job['name'], safe='')}/timeline")
+    return [f"{entry['at'][:19]} {entry['message']}" for entry in answer["entries"]]
+
+
+async def _cancel(inside: Inside, fields: Fields) -> Any:
+    job = await _job(inside, fields)
+    await inside.ask("POST", f"jobs/{quote(job['name'], safe='')}:cancel")
+    return {"name": job["name"], "cancel": "accepted"}
+
+
+async def _compare(inside: Inside, fields: Fields) -> Any:
+    sent = fields.raw("jobs")
+    names = [str(name) for name in cast("list[object]", sent)] if isinstance(sent, list) else []
+    if not 2 <= len(names) <= _MOST_JOBS:
+        fields.fault("jobs", f"Name 2 to {_MOST_JOBS} jobs, as a list.")
+    fields.refuse()
+    compared: list[dict[str, Any]] = []
+    for name in names:
+        path = f"jobs/{quote(name, safe='')}"
+        job, curves = await inside.ask("GET", path), await inside.ask("GET", f"{path}/curves")
+        last = {
+            curve["tag"]: curve["points"][-1]["value"]
+            for curve in curves["curves"]
+            if curve["points"]
+        }
+        compared.append({**_brief(job), "last_values": last})
+    return compared
+
+
+async def _usage(inside: Inside, fields: Fields) -> Any:
+    query = {name: fields.text(name) for name in ("project", "by", "since")}
+    fields.refuse()
+    return await inside.ask(
+        "GET", "usage", {**query, "project": query["project"] or inside.project}
+    )
+
+
+async def _quotas(inside: Inside, fields: Fields) -> Any:
+    project = fields.text("project") or inside.project
+    fields.refuse()
+    return await inside.ask("GET", "quotas", {"project": project})
+
+
+async def _status(inside: Inside, fields: Fields) -> Any:
+    fields.refuse()
+    answer = await inside.ask("GET", "status")
+    return {name: answer[name] for name in ("version", "principal", "project", "region", "bucket")}
+
+
+async def _job(inside: Inside, fields: Fields) -> dict[str, Any]:
+    name = fields.text("job")
+    if not name:
+        fields.fault("job", "Name the job: its id, or projects/…/customJobs/ID.")
+    fields.refuse()
+    return await inside.ask("GET", f"jobs/{quote(name, safe='')}")
+
+
+def _brief(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: job[name] for name in _SHOWN if job.get(name)}
+
+
+def _full(job: Mapping[str, Any]) -> dict[str, Any]:
+    failure: dict[str, Any] = job.get("failure") or {}
+    more: dict[str, Any] = {
+        "waits": job.get("waits"),
+        "reason": failure.get("reason"),
+        "progress": job.get("progress"),
+    }
+    return _brief(job) | {name: value for name, value in more.items() if value}
+
+
+_TEXT: Final = {"type": "string"}
+_JOB: Final = {"job": {"type": "string", "description": "Id or full name of a job."}}
+_PROJECT: Final = {"project": {"type": "string", "description": "Default: the service's."}}
+
+TOOLS: Final = (
+    Tool(
+        "submit_job",
+        "Submit a Vertex CustomJob, or with dry_run tell whether it would start now and what is wrong with "
+        "it. With an idempotency_key a second call for the same displayName returns the job of the first.",
+        _submit,
+        {
+            "job": {
+                "type": "object",
+                "description": "CustomJob as REST has it: displayName, jobSpec.",
+            },
+            **_PROJECT,
+            "location": _TEXT,
+            "dry_run": {"type": "boolean"},
+            "idempotency_key": {"type": "string", "pattern": "^[a-z0-9_-]{1,63}$"},
+        },
+        ("job",),
+        reads=False,
+    ),
+    Tool(
+        "list_jobs",
+        "List the newest jobs of a project.",
+        _list,
+        {
+            **_PROJECT,
+            "state": {"type": "string", "description": "Such as RUNNING or FAILED,CANCELLED."},
+            "search": {"type": "string", "description": "Words in names, ids and labels."},
+            "user": {"type": "string", "description": "An address, or me."},
+        },
+    ),
+    Tool(
+        "describe_job", "Tell a job's state, and why it waits or failed.", _describe, _JOB, ("job",)
+    ),
+    Tool(
+        "wait_for_job",
+        f"Wait at most {_LONGEST_WAIT:.0f} s for a job's end, and tell its state; call it again if it is "
+        "not over.",
+        _wait,
+        _JOB,
+        ("job",),
+    ),
+    Tool(
+        "why_failed",
+        "Name in a sentence what ended a job, with its last lines.",
+        _why_failed,
+        _JOB,
+        ("job",),
+    ),
+    Tool(
+        "job_logs",
+        "Read lines of a job's log, the last ones first; pass `before` of the answer for earlier ones.",
+        _logs,
+        {
+            **_JOB,
+            "search": _TEXT,
+            "severity": {"type": "string", "description": "At least: INFO, WARNING, ERROR."},
+            "replica": _TEXT,
+            "before": _TEXT,
+        },
+        ("job",),
+    ),
+    Tool("job_timeline", "Tell what happened to a job, and why.", _timeline, _JOB, ("job",)),
+    Tool("cancel_job", "Cancel a job.", _cancel, _JOB, ("job",), reads=False),
+    Tool(
+        "compare_jobs",
+        "Set jobs side by side: states, machines, the last values of what they measured.",
+        _compare,
+        {"jobs": {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": _MOST_JOBS}},
+        ("jobs",),
+    ),
+    Tool(
+        "usage",
+        "Tell what jobs have held, in hours of machines, CPUs and GPUs.",
+        _usage,
+        {
+            **_PROJECT,
+            "by": {"type": "string", "description": "user, project, machine or labels.KEY."},
+            "since": {"type": "string", "description": "RFC 3339; default: this month."},
+        },
+    ),
+    Tool("quotas", "List what a project may use, uses and waits for.", _quotas, _PROJECT),
+    Tool("service_status", "Tell who you are here, and the defaults.", _status, {}),
+)
+BY_NAME: Final = {tool.name: tool for tool in TOOLS}

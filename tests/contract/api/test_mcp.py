@@ -1,0 +1,211 @@
+"""Agents by the Model Context Protocol, revision 2026-07-28: what they may do, and what is sent to harm."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.api.house import HOSTS, LOCATION, Answer, House
+from tests.contract.api.test_access import audit, token_of
+from tests.unit.specs_requests import custom_job
+from trainshed.api.mcp.protocol import MOST, McpSurface
+from trainshed.api.mcp.tools import TOOLS
+from trainshed.api.rest import ApiApplication
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import JobState
+from trainshed.httpd.front import Front
+
+pytestmark = pytest.mark.anyio
+VERSION = "2026-07-28"
+OTHERS = LOCATION.replace("p1", "p2")
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncGenerator[House]:
+    house = House(tmp_path)
+    mounts = {"mcp": Front(McpSurface(house.services, house.tokens.authenticate))}
+    house.app = ApiApplication(house.services, house.tokens.authenticate, mounts, hosts=HOSTS)
+    yield house
+    house.close()
+
+
+async def sent(
+    house: House, method: str, token: str | None = "", version: str = VERSION, **params: Any
+) -> Answer:
+    meta = {"io.modelcontextprotocol/protocolVersion": version}
+    body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {**params, "_meta": meta}}
+    headers = [("MCP-Protocol-Version", version), ("Mcp-Method", method)]
+    headers += [("Mcp-Name", str(params["name"]))] if "name" in params else []
+    return await house.call("POST", "/mcp", body, token=token, headers=headers)
+
+
+async def tool(house: House, name: str, token: str = "", **arguments: Any) -> Any:
+    """What a tool answers; a text that begins with "refused: " if it refuses."""
+    answer = await sent(house, "tools/call", token, name=name, arguments=arguments)
+    assert answer.status == 200, answer.body
+    result = answer.json["result"]
+    assert result["resultType"] == "complete"
+    [content] = result["content"]
+    assert len(content["text"]) <= MOST
+    return f"refused: {content['text']}" if result["isError"] else json.loads(content["text"])
+
+
+async def test_an_agent_discovers_the_server_and_its_tools(house: House) -> None:
+    found = (await sent(house, "server/discover")).json["result"]
+    assert found["supportedVersions"] == [VERSION] and found["capabilities"] == {"tools": {}}
+    listed = (await sent(house, "tools/list")).json["result"]["tools"]
+    assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
+    assert len(listed) <= 20
+    changing = {tool["name"] for tool in listed if not tool["annotations"]["readOnlyHint"]}
+    assert changing == {"submit_job", "cancel_job"}
+
+
+async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House) -> None:
+    wrong = {**custom_job(), "displayName": ""}
+    assert "display_name" in await tool(
+        house, "submit_job", location="us-central1", job=wrong, project="p1", dry_run=True
+    )
+    arguments: dict[str, Any] = {"job": custom_job(), "project": "p1", "location": "us-central1"}
+    explained = await tool(house, "submit_job", **arguments, dry_run=True)
+    assert explained["admitted"] is True
+    assert await tool(house, "list_jobs", project="p1") == []
+    calls = [tool(house, "submit_job", **arguments, idempotency_key="nightly-7") for _ in range(3)]
+    made = await asyncio.gather(*calls)
+    assert len({job["name"] for job in made}) == 1
+    assert [job.get("was_there", False) for job in made].count(False) == 1
+    name = made[0]["name"]
+    assert (await tool(house, "describe_job", job=name))["state"] == "QUEUED"
+    assert await tool(house, "why_failed", job=name) == {
+        "state": "QUEUED",
+        "failure": "It has not failed.",
+    }
+    error = JobError(3, "The replica exited.", cause="exited", reason="ValueError: no data")
+    await house.become(name, state=JobState.FAILED, error=error)
+    assert (await tool(house, "why_failed", job=name))["reason"] == "ValueError: no data"
+    assert (await tool(house, "wait_for_job", job=name))["state"] == "FAILED"
+    assert "refused" in await tool(house, "cancel_job", job=name)
+    odd: dict[str, Any] = {
+        **arguments,
+        "job": {**custom_job(), "labels": [1]},
+        "idempotency_key": "odd",
+    }
+    assert "refused" in await tool(house, "submit_job", **odd)
+    assert (await tool(house, "job_logs", job=name))["lines"] == []
+    assert "created" in (await tool(house, "job_timeline", job=name))[0]
+    assert "Name 2 to 10 jobs" in await tool(house, "compare_jobs", jobs=[name])
+    compared = await tool(house, "compare_jobs", jobs=[name, name])
+    assert [job["last_values"] for job in compared] == [{}, {}]
+
+
+async def test_a_wait_ends_with_the_job(house: House) -> None:
+    name = (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    waiting = asyncio.create_task(tool(house, "wait_for_job", job=name))
+    await asyncio.sleep(0)
+    await house.become(name, state=JobState.SUCCEEDED)
+    house.notices.publish(house.woken[0])
+    assert (await asyncio.wait_for(waiting, 10))["state"] == "SUCCEEDED"
+
+
+async def test_an_agent_has_the_rights_of_its_token_and_is_in_the_audit(house: House) -> None:
+    theirs = (await house.call("POST", f"{OTHERS}/customJobs", custom_job())).json["name"]
+    ana = (await token_of(house))["token"]
+    viewer = (await token_of(house, "bo@corp.example", role="roles/aiplatform.viewer"))["token"]
+    for name in ("describe_job", "cancel_job", "job_logs", "why_failed", "wait_for_job"):
+        refused = await tool(house, name, ana, job=theirs)
+        assert refused.startswith("refused: ") and "p2" in refused
+    arguments: dict[str, Any] = {"job": custom_job(), "location": "us-central1"}
+    assert "refused" in await tool(house, "submit_job", ana, **arguments, project="p2")
+    assert "refused" in await tool(house, "submit_job", viewer, **arguments, project="p1")
+    assert "refused" in await tool(house, "usage", ana, project="p2")
+    assert "refused" in await tool(house, "quotas", ana, project="-")
+    made = await tool(house, "submit_job", ana, **arguments, project="p1")
+    await tool(house, "cancel_job", ana, job=made["name"])
+    methods = [entry["method"].rpartition(".")[2] for entry in await audit(house, "?project=p1")]
+    assert methods[-2:] == ["CreateCustomJob", "Cancel"]
+    assert (await sent(house, "tools/list", None)).status == 401
+    assert (await sent(house, "tools/list", "not a token")).status == 401
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", -32700),
+        (b"\xff\xfe", -32700),
+        (b"[" * 100_000, -32700),
+        (b'{"a":' * 100_000, -32700),
+        (b"[]", -32600),
+        (b'"text"', -32600),
+        (b'{"jsonrpc": "1.0", "id": 1, "method": "tools/list"}', -32600),
+        (b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}', -32600),
+        (b'{"jsonrpc": "2.0", "id": true, "method": "tools/list"}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": 7}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": []}', -32600),
+        (b'[{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}]', -32600),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}', -32020),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"_meta": 7}}', -32020),
+    ],
+)
+async def test_what_is_no_request_is_refused_by_its_code(
+    house: House, body: bytes, code: int
+) -> None:
+    answer = await house.call("POST", "/mcp", body)
+    assert (answer.status, answer.json["error"]["code"]) == (400, code)
+
+
+async def test_protocol_faults(house: House) -> None:
+    old = await sent(house, "initialize", version="2025-11-25")
+    assert old.json["error"]["data"] == {"supported": [VERSION], "requested": "2025-11-25"}
+    assert (old.status, old.json["error"]["code"]) == (400, -32022)
+    unknown = await sent(house, "resources/list")
+    assert (unknown.status, unknown.json["error"]["code"]) == (404, -32601)
+    calls: list[dict[str, Any]] = [
+        {"name": "rm"},
+        {"name": ["list_jobs"]},
+        {"name": "list_jobs", "arguments": []},
+    ]
+    for params in calls:
+        answer = await sent(house, "tools/call", **params)
+        assert answer.json["error"]["code"] in (-32602, -32020)
+    notification = await house.call("POST", "/mcp", {"jsonrpc": "2.0", "method": "notifications/x"})
+    assert (notification.status, notification.body) == (202, b"")
+    assert (await house.call("GET", "/mcp")).status == 405
+    assert "no such field" in await tool(house, "list_jobs", projcet="p1")
+    assert "a text" in await tool(house, "describe_job", job=7)
+    for job in ("../../status", "jobs/1:cancel", "1?x=y", "", "\u0000", "x" * 5000):
+        assert "refused" in await tool(house, "describe_job", job=job)
+
+
+async def test_a_name_in_a_header_may_be_encoded_and_must_be_that_of_the_body(house: House) -> None:
+    meta = {"io.modelcontextprotocol/protocolVersion": VERSION}
+    params = {"name": "list_jobs", "arguments": {"project": "p1"}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": params}
+    encoded = f"=?base64?{base64.b64encode(b'list_jobs').decode()}?="
+    for name, status in ((encoded, 200), ("cancel_job", 400), ("=?base64?!?=", 400)):
+        headers = [
+            ("MCP-Protocol-Version", VERSION),
+            ("Mcp-Method", "tools/call"),
+            ("Mcp-Name", name),
+        ]
+        assert (await house.call("POST", "/mcp", body, headers=headers)).status == status
+
+
+async def test_a_page_of_a_stranger_cannot_call(house: House) -> None:
+    for header in (("Origin", "https://evil.example"), ("Host", "evil.example")):
+        answer = await house.call("POST", "/mcp", {"jsonrpc": "2.0"}, headers=[header])
+        assert answer.status in (403, 421)
+
+
+async def test_long_answers_are_cut(house: House) -> None:
+    for _ in range(20):
+        job = {
+            **custom_job(),
+            "labels": {"k" * 60: "v" * 60, "l" * 60: "v" * 60, "m" * 60: "v" * 60},
+        }
+        await house.call("POST", f"{LOCATION}/customJobs", job)
+    answer = await sent(house, "tools/call", name="list_jobs", arguments={"project": "p1"})
+    text = answer.json["result"]["content"][0]["text"]
+    assert len(text) == MOST and text.endswith("more characters; ask for less)")
