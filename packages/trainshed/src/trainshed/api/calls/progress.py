@@ -28,6 +28,8 @@ TREND: Final = 32
 """Most points of a measure in a list of jobs."""
 _MOST_TRENDS: Final = 1000
 """Most jobs of which these are remembered: some 60 kB each at most."""
+_OF_A_TREND: Final = 16 << 10
+"""Bytes that are read of a log for them: some 20 ms, if all its lines tell of measures."""
 _WHOLE: Final = 1 << 20
 """Bytes of a log of which all is read for its measures: an epoch may be named only once, long before them."""
 _AT_ONCE: Final = 8_000
@@ -89,6 +91,10 @@ class LogBook(Generic[T]):
             followed.is_whole = job.state.is_final
         return followed
 
+    def knows(self, job: Job) -> bool:
+        """Whether somebody has asked about the job before."""
+        return job.uid in self._followed
+
     def _of(self, job: Job, replica: Replica) -> Followed[T]:
         followed = self._followed.get(job.uid)
         if followed is None:
@@ -126,7 +132,9 @@ def measures_book() -> LogBook[Measures]:
 def trends_book() -> LogBook[Measures]:
     """Return the book of the same in so few points that many jobs are remembered, for lists."""
     return LogBook(
-        lambda _, replica: Measures(most=TREND, was_restarted=replica.incarnation > 1), _MOST_TRENDS
+        lambda _, replica: Measures(most=TREND, was_restarted=replica.incarnation > 1),
+        _MOST_TRENDS,
+        _OF_A_TREND,
     )
 
 

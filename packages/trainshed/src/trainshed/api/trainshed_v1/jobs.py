@@ -62,6 +62,8 @@ _ME: Final = "me"
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 500
 _MOST_COUNTED: Final = 1000
+_READING: Final = 0.2
+"""Seconds after which a list reads no further logs for trends; the next list goes on."""
 _MOST_LABELS: Final = 8
 
 
@@ -189,8 +191,10 @@ async def list_(call: JsonCall) -> records.JobList:
             for view, (job, etag) in zip(shown, page.jobs, strict=True)
         ]
     if call.flag("trend"):
+        clock = asyncio.get_running_loop().time
+        until = clock() + _READING
         shown = [
-            structs.replace(view, trend=await trend(call.services, job))
+            structs.replace(view, trend=await trend(call.services, job, reads=clock() < until))
             for view, (job, _) in zip(shown, page.jobs, strict=True)
         ]
     counts = UNSET

@@ -90,9 +90,12 @@ async def _of_lines(services: Services, job: Job, waits: str) -> records.Glance:
     )
 
 
-async def trend(services: Services, work: Work) -> records.Trend | UnsetType:
-    """Return what a work measures: what its program prints, else what it logs in event files."""
+async def trend(services: Services, work: Work, *, reads: bool) -> records.Trend | UnsetType:
+    """Return what a work measures: what its program prints, else what it logs in event files. `reads`: also
+    of a job that nobody has asked about before."""
     if not isinstance(work, Job) or not work.started:
+        return UNSET
+    if not reads and not services.trends.knows(work):
         return UNSET
     known = await services.trends.look(services.logs, work)
     if printed := known.taker.series:

@@ -15,10 +15,10 @@ FEW: Final = 128 << 10
 """Up to so many bytes of new lines are read completely, unless a caller wants more."""
 _PIECES: Final = 12
 """If there are more, so many pieces are read, evenly spread, and the end."""
-_PIECE: Final = 8 << 10
-"""Bytes of one piece."""
-_END: Final = 32 << 10
-"""Bytes that are read at the end."""
+_PIECE: Final = 16
+"""What part of that one piece is."""
+_END: Final = 4
+"""What part of that is read at the end."""
 _SMALL: Final = 16 << 10
 """Bytes that may be read on the event loop."""
 
@@ -55,19 +55,19 @@ def sample(segments: Sequence[Segment], place: Place, whole: int = FEW) -> Sampl
     spread over the rest. Blocks for as long as reading so much takes."""
     if not segments:
         return Sample((), place)
-    end = segments[-1].size()
-    parts = list(_parts(segments, place, end, whole))
+    most = min(whole, FEW)
+    parts = list(_parts(segments, place, whole, most // _PIECE, most // _END))
     entries: list[Entry] = []
     reached = place
     for number, offset, size, begins in parts:
         data = segments[number].read(offset, size)
         # A piece from the middle begins within a line.
         skipped = 0 if begins else data.find(b"\n") + 1
-        whole = data.rfind(b"\n") + 1
+        ends = data.rfind(b"\n") + 1
         entries.extend(records(data[skipped:], _entries))
-        if whole:
-            reached = max(reached, Place(number, offset + whole))
-        elif size >= _END:
+        if ends:
+            reached = max(reached, Place(number, offset + ends))
+        elif size >= most // _END:
             reached = max(reached, Place(number, offset + size))
     lines = tuple((entry.t, entry.m) for entry in entries if entry.s != "b")
     last = entries[-1] if entries else None
@@ -76,18 +76,19 @@ def sample(segments: Sequence[Segment], place: Place, whole: int = FEW) -> Sampl
 
 
 def _parts(
-    segments: Sequence[Segment], place: Place, end: int, whole: int
+    segments: Sequence[Segment], place: Place, whole: int, piece_size: int, end_size: int
 ) -> Iterator[tuple[int, int, int, bool]]:
     """Yield what is to be read: (segment, offset, bytes, whether a line begins there)."""
     number, offset = place
     last = len(segments) - 1
+    end = segments[-1].size()
     if number == last:
         unseen = end - offset
         if unseen <= whole:
             yield last, offset, unseen, True
             return
         for piece in range(_PIECES):
-            yield last, offset + (unseen - _END) * piece // _PIECES, _PIECE, piece == 0
+            yield last, offset + (unseen - end_size) * piece // _PIECES, piece_size, piece == 0
     else:
         # All segments except the last one are about equally long.
         for piece in range(_PIECES):
@@ -95,7 +96,7 @@ def _parts(
             chosen = int(where)
             begin = offset if chosen == number else 0
             size = segments[chosen].size() - begin
-            at = begin + int(max(size - _PIECE, 0) * (where - chosen))
-            yield chosen, at, _PIECE, at == begin
-    first = max(end - _END, offset if number == last else 0)
+            at = begin + int(max(size - piece_size, 0) * (where - chosen))
+            yield chosen, at, piece_size, at == begin
+    first = max(end - end_size, offset if number == last else 0)
     yield last, first, end - first, first == 0 or (number == last and first == offset)
