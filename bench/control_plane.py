@@ -28,8 +28,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
 from trainshed.serve.service import begin_collecting
-from trainshed.store.port import Commit, JobQuery, LiveJob, Store, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.port import Commit, JobQuery, LiveJob, Store
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000
@@ -121,7 +121,7 @@ async def _measure(
     sides: list[_Side] = []
     thresholds = gc.get_threshold()
     for count in finished:
-        store = open_store("sqlite", directory / str(count))
+        store = open_database(directory / str(count))
         epoch = await store.ledger.acquire("bench")
         found = [one.job for one in await store.ledger.load_live()]
         live = [job for job in found if isinstance(job, Job)]

@@ -21,7 +21,7 @@ from bench.history import fill
 from bench.measures import Connection, Row
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.store.port import open_store
+from trainshed.store.sqlite.database import open_database
 
 FINISHED = (1_000, 1_000_000)
 LIMIT = 1.2
@@ -74,7 +74,7 @@ def _really_run(data: Path) -> Job:
         service.finish(uid)
     finally:
         down(data)
-    store = open_store("sqlite", data)
+    store = open_database(data)
     try:
         work, _ = asyncio.run(store.reader.job_by_uid(JobUid(int(uid))))
     finally:

@@ -21,7 +21,8 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.port import Commit, JobQuery, Store, open_store
+from trainshed.store.port import Commit, JobQuery, Store
+from trainshed.store.sqlite.database import open_database
 
 _SECONDS = 0.4
 _ROUNDS = 3
@@ -119,7 +120,7 @@ def _row(what: str, spans: list[float], cpu: float, floor: float) -> str:
 
 
 async def _main(directory: Path) -> None:
-    store = open_store("sqlite", directory / "store")
+    store = open_database(directory / "store")
     calls = {
         f"{word}, {callers} callers": (work, callers)
         for word, work in (("create", _creates), ("commit", _commits))

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter, field, varint
+from tests.inline_store import Hook, InlineStore, open_inline
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import curves as curves_module
 from trainshed.controller.board_curves import BoardStores
@@ -26,7 +27,6 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level, Point
 from trainshed.store.points import PointFiles
 from trainshed.store.port import Commit
-from trainshed.store.sqlite.inline import Hook, InlineStore, open_inline
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import Directory

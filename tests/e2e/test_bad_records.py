@@ -119,8 +119,8 @@ def test_a_database_that_is_none_is_refused(used: Path, content: bytes) -> None:
 def test_only_a_database_that_was_not_closed_is_looked_through(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainshed.store.port import open_store
     from trainshed.store.sqlite import database
+    from trainshed.store.sqlite.database import open_database
 
     looked: list[Path] = []
 
@@ -128,17 +128,17 @@ def test_only_a_database_that_was_not_closed_is_looked_through(
         looked.append(path)
 
     monkeypatch.setattr(database, "require_sound", look)
-    open_store("sqlite", data).close()
-    open_store("sqlite", data).close()
+    open_database(data).close()
+    open_database(data).close()
     assert looked == []
     subprocess.run(
         [
             sys.executable,
             "-c",
-            f"import os, pathlib; from trainshed.store.port import open_store; "
-            f"store = open_store('sqlite', pathlib.Path({str(data)!r})); os._exit(9)",
+            f"import os, pathlib; from trainshed.store.sqlite.database import open_database; "
+            f"store = open_database(pathlib.Path({str(data)!r})); os._exit(9)",
         ],
         check=False,
     )
-    open_store("sqlite", data).close()
+    open_database(data).close()
     assert looked == [data / DATABASE_FILE]

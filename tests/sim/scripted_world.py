@@ -23,7 +23,8 @@ from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
-from trainshed.store.port import NewWork, Store, open_store
+from trainshed.store.port import NewWork, Store
+from trainshed.store.sqlite.database import open_database
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 
@@ -58,7 +59,7 @@ class World:
         self.buckets = Buckets()
         self.logs = LogReader(FileStreams(directory / "logs"), ServiceStreams(directory / "logs"))
         self.time = CREATED + SECOND
-        self.store: Store = open_store("sqlite", directory)
+        self.store: Store = open_database(directory)
         self.notices = Notices()
         self.controller = self._controller()
 

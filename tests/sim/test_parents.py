@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
+from tests.inline_store import InlineStore
 from tests.sim.engine.programs import Life, Reports, Script
 from tests.sim.parents import CountingAdvisor, LearningAdvisor
 from tests.sim.scenario import MINUTE, Cancel, CancelTrial, Character, Scenario
@@ -27,7 +28,6 @@ from trainshed.core.tuning import machine as tuning_machine
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.transition import Transition
 from trainshed.store.port import Commit
-from trainshed.store.sqlite.inline import InlineStore
 from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 
 PARTS = 12 if SOAKS else 5

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.inline_store import open_inline
 from tests.sim import virtual
 from tests.sim.engine.clock import Clock
 from tests.sim.parents import LearningAdvisor
@@ -29,7 +30,6 @@ from trainshed.core.study.records import (
 from trainshed.core.study.spec import Limits, StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 

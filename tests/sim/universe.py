@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from unittest import mock
 
+from tests.inline_store import InlineStore, open_inline
 from tests.sim import promises, service, virtual
 from tests.sim.clients import Clients
 from tests.sim.engine.clock import Clock, FaultyEventBus
@@ -39,7 +40,6 @@ from trainshed.engines.port import EngineEvent, EngineUnavailable, ReplicaReport
 from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
 from trainshed.store.sqlite.connections import open_reader
 from trainshed.store.sqlite.database import DATABASE_FILE
-from trainshed.store.sqlite.inline import InlineStore, open_inline
 
 _TIDY = 2 * HOUR
 """ns within which all slots are given back once every job is over."""

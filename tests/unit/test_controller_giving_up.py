@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from tests.inline_store import open_inline
 from tests.sim.parents import parent_stores
 from tests.sim.tuning_jobs import pipeline, trial_spec, tuning
 from tests.unit.jobs import CREATED
@@ -25,7 +26,6 @@ from trainshed.core.study.records import TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.port import LiveJob, NewWork, Store
-from trainshed.store.sqlite.inline import open_inline
 
 
 class Broken:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor
 from tests.sim.tuning_jobs import study
 from tests.unit.jobs import CREATED
@@ -13,7 +14,6 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.sqlite.inline import open_inline
 from trainshed.studies.port import Proposals, Seen
 
 

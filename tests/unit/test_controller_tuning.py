@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.e2e.programs.event_writer import EventWriter
+from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
@@ -27,7 +28,6 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialStat
 from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
-from trainshed.store.sqlite.inline import open_inline
 from trainshed.store.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.directories import LocalDirectory

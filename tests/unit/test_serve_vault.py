@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.inline_store import InlineStore, open_inline
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.launch import Account, LaunchPlan
 from trainshed.core.names import JobUid, ReplicaId
@@ -15,7 +16,6 @@ from trainshed.core.secrets import Made, SecretRef, job_mark, marked
 from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.engine_adapters import JobCertificate, Vault
-from trainshed.store.sqlite.inline import InlineStore, open_inline
 
 pytestmark = pytest.mark.anyio
 SECOND = 10**9

@@ -39,8 +39,9 @@ from trainshed.serve.signing_in import SigningIn
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
-from trainshed.store.port import Commit, NewWork, Store, open_store
+from trainshed.store.port import Commit, NewWork, Store
 from trainshed.store.records import OperationKind
+from trainshed.store.sqlite.database import open_database
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND
@@ -113,7 +114,7 @@ class House:
         self.written: list[tuple[JobUid, int, ReplicaId, list[str]]] = []
         self.buckets = Buckets()
         self.log_root = directory / "logs"
-        self.store: Store = open_store("sqlite", directory / "data")
+        self.store: Store = open_database(directory / "data")
         self.capacity = ValueRoom(self.store.reader)
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()

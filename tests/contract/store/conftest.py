@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.store.port import Store, open_store
+from tests.inline_store import open_inline
+from trainshed.store.port import Store
+from trainshed.store.sqlite.database import open_database
 
 Reopen = Callable[[], Store]
 
@@ -18,7 +20,9 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     def open_again() -> Store:
         for store in opened:
             store.close()
-        opened.append(open_store(request.param, tmp_path / "data"))
+        opened.append(
+            open_inline() if request.param == "inline" else open_database(tmp_path / "data")
+        )
         return opened[-1]
 
     yield open_again

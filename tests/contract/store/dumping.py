@@ -49,8 +49,8 @@ from trainshed.core.names import Api, JobUid
 from trainshed.core.notifications import Notification, Occasion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, NewWork, NodeDrain, Store, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.port import JobQuery, NewWork, NodeDrain, Store
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
 
 async def fill(store: Store) -> None:
@@ -133,7 +133,7 @@ def dump(directory: Path) -> str:
 
 async def dumped(directory: Path) -> str:
     """Return the dump of a new store in that directory that has some of everything."""
-    store = open_store("sqlite", directory)
+    store = open_database(directory)
     await fill(store)
     store.close()
     return dump(directory)

@@ -37,8 +37,8 @@ from trainshed.core.metadata.records import Edge, EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tensorboards.records import Level
-from trainshed.store.port import JobQuery, Store, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.port import JobQuery, Store
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -142,7 +142,7 @@ async def fill(store: Store) -> None:
 
 @pytest.fixture
 async def data(tmp_path: Path) -> AsyncIterator[Path]:
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     await fill(store)
     store.close()
     yield tmp_path
@@ -189,11 +189,11 @@ KEYS = {
 async def test_a_bad_record_is_set_aside_and_others_are_read(
     data: Path, table: str, column: str, how: str
 ) -> None:
-    store = open_store("sqlite", data)
+    store = open_database(data)
     whole = [len(await read(store)) for read in READS[table, column]]
     store.close()
     spoilt = spoil(data, table, column, BAD[how])
-    store = open_store("sqlite", data)
+    store = open_database(data)
     for read, before in zip(READS[table, column], whole, strict=True):
         assert len(await read(store)) >= before - 1
         assert await read(store)
@@ -206,7 +206,7 @@ async def test_a_bad_record_is_set_aside_and_others_are_read(
         (row,) = connection.execute("SELECT row FROM set_aside LIMIT 1").fetchone()
     assert base64.b64decode(json.loads(row)[column]["base64"]) == spoilt
     # The next start is one like any other.
-    store = open_store("sqlite", data)
+    store = open_database(data)
     assert await READS[table, column][0](store)
     assert len(await store.reader.set_aside()) == 1 + len(more)
     store.close()
@@ -227,7 +227,7 @@ async def test_a_bad_record_is_set_aside_and_others_are_read(
 async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, said: str) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         assert connection.execute(statement).rowcount == 1
-    store = open_store("sqlite", data)
+    store = open_database(data)
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
     assert said in (await store.reader.set_aside())[0].cause
     for found in (
@@ -246,7 +246,7 @@ async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, sai
 async def test_an_intent_of_an_unknown_kind_is_set_aside_alone(data: Path) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         connection.execute("UPDATE intents SET kind = 'banana', intent = x'7b7d' WHERE job_uid = 1")
-    store = open_store("sqlite", data)
+    store = open_database(data)
     live = await store.ledger.load_live()
     assert [len(each.intents) for each in live] == [0, 1]
     assert "'banana' is no kind of intent" in (await store.reader.set_aside())[0].cause
@@ -255,7 +255,7 @@ async def test_an_intent_of_an_unknown_kind_is_set_aside_alone(data: Path) -> No
 
 async def test_a_bad_record_that_a_write_meets_is_set_aside(data: Path) -> None:
     spoil(data, "jobs", "record", BAD["cut"])
-    store = open_store("sqlite", data)
+    store = open_database(data)
     with pytest.raises(FailedPrecondition, match="set aside"):
         await store.intake.replace_labels(make_job(1).name, (("a", "b"),), "", T0)
     assert len(await store.reader.set_aside()) == 1
@@ -266,7 +266,7 @@ async def test_a_study_that_was_set_aside_keeps_its_trials(data: Path) -> None:
     with closing(sqlite3.connect(data / DATABASE_FILE)) as connection, connection:
         connection.execute("UPDATE studies SET record = x'00' WHERE uid = 30")
     for _ in range(2):
-        store = open_store("sqlite", data)
+        store = open_database(data)
         assert len(await store.studies.studies("p", "us-central1", StudyUid(0), 9)) == 1
         assert len(await store.studies.history([STUDY])) == 2
         store.close()

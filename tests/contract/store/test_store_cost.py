@@ -12,8 +12,8 @@ from tests.contract.store.store_samples import make_job
 from tests.contract.store.study_samples import child, make_pipeline, make_tuning
 from trainshed.core.names import Api, Collection
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, NewWork, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.port import JobQuery, NewWork
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 from trainshed.store.sqlite.narrowing import walk
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ OWN = [
 async def test_a_list_costs_the_same_beside_any_number_of_trials(tmp_path: Path) -> None:
     """spec/invariants#finished-jobs, for the jobs of trials: what clients made is listed as if there were no
     other."""
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     tuning, ml = make_tuning(1), make_tuning(2, "census", api=Api.ML)
     own: list[Work] = [tuning, ml]
     own += [make_pipeline(uid) for uid in range(3, 10)]

@@ -11,11 +11,11 @@ from tests.contract.store.study_samples import (
     make_version,
     measured,
 )
+from tests.inline_store import open_inline
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.store.port import Commit, NewWork, StaleCommit
-from trainshed.store.sqlite.inline import open_inline
 
 
 class Crash(BaseException):

@@ -14,8 +14,8 @@ import pytest
 from tests.contract.store.store_samples import make_job
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.names import JobUid
-from trainshed.store.port import Store, StoreUnreadable, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE
+from trainshed.store.port import Store, StoreUnreadable
+from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, open_database
 from trainshed.store.sqlite.presence import RESCUED
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def known(store: Store, *uids: int) -> None:
 
 
 async def with_jobs(directory: Path, *uids: int) -> Store:
-    store = open_store("sqlite", directory)
+    store = open_database(directory)
     for uid in uids:
         await store.intake.create_job(make_job(uid), [])
     return store
@@ -54,7 +54,7 @@ async def test_no_new_database_is_begun_where_there_was_one(tmp_path: Path, left
         (tmp_path / left / "7529846868474925823").mkdir(parents=True)
     for _ in range(2):
         with pytest.raises(StoreUnreadable) as refusal:
-            open_store("sqlite", tmp_path)
+            open_database(tmp_path)
         text = str(refusal.value)
         assert f"{tmp_path / DATABASE_FILE} is gone" in text
         assert "trainshed restore BACKUP --data NEW" in text
@@ -67,7 +67,7 @@ async def test_what_comes_without_a_database_keeps_no_service_from_starting(tmp_
     """Buckets, and a volume for logs."""
     for name in ("buckets/mine", "logs/lost+found", "slots/.trash"):
         (tmp_path / name).mkdir(parents=True)
-    open_store("sqlite", tmp_path).close()
+    open_database(tmp_path).close()
 
 
 _CHILD = """
@@ -75,10 +75,10 @@ import asyncio, os, sys
 from pathlib import Path
 from tests.contract.store.store_samples import make_job
 from trainshed.core.errors import NotFound, Unavailable
-from trainshed.store.port import open_store
+from trainshed.store.sqlite.database import open_database
 
 async def main():
-    store = open_store("sqlite", Path(sys.argv[1]))
+    store = open_database(Path(sys.argv[1]))
     await store.ledger.acquire("child")
     first = int(sys.argv[2])
     for uid in (first, first + 1):
@@ -119,9 +119,9 @@ async def test_a_log_that_is_removed_after_a_kill_is_missed(tmp_path: Path, live
     kept = tmp_path.with_name("kept-wal")
     (tmp_path / f"{DATABASE_FILE}-wal").rename(kept)
     with pytest.raises(StoreUnreadable, match="-wal"):
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)
     kept.rename(tmp_path / f"{DATABASE_FILE}-wal")
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     await known(store, 9, *range(1, lives))
     store.close()
 
@@ -135,10 +135,10 @@ async def test_an_older_copy_is_not_taken_for_the_database(tmp_path: Path) -> No
     store.close()
     shutil.copy(copy, data / DATABASE_FILE)
     with pytest.raises(StoreUnreadable, match=r"older.*1 start.*rm .*trainshed\.lock") as refusal:
-        open_store("sqlite", data)
+        open_database(data)
     text = str(refusal.value)
     run([text[text.index("rm ") :].partition(";")[0]])
-    store = open_store("sqlite", data)
+    store = open_database(data)
     await known(store, 1)
     store.close()
 
@@ -176,7 +176,7 @@ async def test_nothing_is_acknowledged_that_would_be_gone(
         "nothing was stored" in text and "Programs run on" in text and f"kill {child.pid}" in text
     )
     run(commands(text))
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     await known(store, 1, 2)
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))
@@ -207,10 +207,10 @@ async def test_a_removal_is_noticed_without_a_write(tmp_path: Path) -> None:
     watching.cancel()
     store.close()
     with pytest.raises(StoreUnreadable, match="has saved it") as refusal:
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)
     text = str(refusal.value)
     run(text[text.index("rm -f") :].partition(". Or")[0].split("; "))
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     await known(store, 1)
     store.close()
 
@@ -221,4 +221,4 @@ async def test_what_nobody_noticed_is_saved_at_the_end(tmp_path: Path) -> None:
     store.close()
     assert (tmp_path / RESCUED).stat().st_mode & 0o777 == 0o600
     with pytest.raises(StoreUnreadable, match="has saved it"):
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)

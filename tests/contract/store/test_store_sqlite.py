@@ -27,17 +27,10 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.port import (
-    JobQuery,
-    NewWork,
-    Store,
-    StoreInUse,
-    StoreOfOtherVersion,
-    open_store,
-)
+from trainshed.store.port import JobQuery, NewWork, Store, StoreInUse, StoreOfOtherVersion
 from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, open_writer
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 from trainshed.store.sqlite.jobs import SqliteIntake
 from trainshed.store.sqlite.narrowing import walk
 from trainshed.store.sqlite.presence import OpenFiles
@@ -124,7 +117,7 @@ LISTS = [
 @pytest.mark.parametrize("query", LISTS, ids=str)
 async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery) -> None:
     """spec/invariants#finished-jobs"""
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     works: list[Work] = [make_job(1), make_job(2, api=Api.ML), make_job(3, location="europe-west4")]
     works += [make_tuning(4), make_pipeline(5), child(make_tuning(4), 6)]
     await store.intake.create_jobs([NewWork(work) for work in works])
@@ -139,25 +132,25 @@ async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery)
 
 
 def test_a_data_directory_serves_one_service_only(tmp_path: Path) -> None:
-    first = open_store("sqlite", tmp_path)
+    first = open_database(tmp_path)
     with pytest.raises(StoreInUse, match=rf"process id {os.getpid()}\b.*another data directory"):
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)
     first.close()
-    open_store("sqlite", tmp_path).close()
+    open_database(tmp_path).close()
 
 
 def test_a_newer_database_is_left_alone(tmp_path: Path) -> None:
-    open_store("sqlite", tmp_path).close()
+    open_database(tmp_path).close()
     newest = len(scripts())
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
     assert connection.execute("PRAGMA user_version").fetchone() == (newest,)
     connection.execute(f"PRAGMA user_version = {newest + 1}")
     connection.close()
     with pytest.raises(StoreOfOtherVersion, match=f"version {newest + 1}"):
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)
     # The lock was given back.
     with pytest.raises(StoreOfOtherVersion):
-        open_store("sqlite", tmp_path)
+        open_database(tmp_path)
 
 
 def test_a_failing_migration_leaves_the_version_before_it(
@@ -212,7 +205,7 @@ import asyncio, os, sys
 from pathlib import Path
 from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
-from trainshed.store.port import open_store
+from trainshed.store.sqlite.database import open_database
 
 async def worker(store, epoch, first):
     uid = first
@@ -230,7 +223,7 @@ async def worker(store, epoch, first):
         uid += 8
 
 async def main():
-    store = open_store("sqlite", Path(sys.argv[1]))
+    store = open_database(Path(sys.argv[1]))
     epoch = await store.ledger.acquire("child")
     await asyncio.gather(*(worker(store, epoch, int(sys.argv[2]) + n) for n in range(8)))
 
@@ -291,7 +284,7 @@ async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Pa
     for kill, lines in enumerate((1, 150, 400)):
         first = 1 + kill * 100_000
         reached |= acknowledged_until_killed(tmp_path, first, lines)
-        store = open_store("sqlite", tmp_path)
+        store = open_database(tmp_path)
         for uid, rank in reached.items():
             # What was under way when the kill came may be there or not, one step per job.
             assert await found(store, uid) in (rank, rank + 1)
@@ -321,7 +314,7 @@ from tests.contract.store.study_samples import (
     suggesting,
 )
 from trainshed.core.lifecycle.states import OperationState
-from trainshed.store.port import open_store
+from trainshed.store.sqlite.database import open_database
 
 async def client(store, first):
     for number in range(first, first + 1000):
@@ -335,7 +328,7 @@ async def client(store, first):
         await store.studies.change_trial(stored.trial, stored.generation, measured(1, 1.0))
 
 async def main():
-    store = open_store("sqlite", Path(sys.argv[1]))
+    store = open_database(Path(sys.argv[1]))
     await store.studies.create_study(make_study(1))
     await asyncio.gather(*(client(store, 1000 * n) for n in range(1, 5)))
 
@@ -347,7 +340,7 @@ asyncio.run(main())
 async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
     said = said_until_killed(200, _CLIENTS, str(tmp_path))
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     trials = await store.studies.history([StudyUid(1)])
     handed_out: list[int] = []
     for line in said:
@@ -379,7 +372,7 @@ def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
     """spec/invariants#short-transactions: deleted in pieces; hidden meanwhile, so that nothing is added to
     it."""
     monkeypatch.setattr(studies, "CHUNK", 5)
-    store = open_store("sqlite", tmp_path)
+    store = open_database(tmp_path)
     asyncio.run(_large_study(store))
     store.close()
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
@@ -387,7 +380,7 @@ def test_what_a_crash_left_of_a_deleted_study_goes_at_the_next_start(
         studies.hide_study(connection, StudyUid(1), make_study(1).name, T0)
         with pytest.raises(NotFound):
             add_trial(connection, make_trial(1))
-    open_store("sqlite", tmp_path).close()
+    open_database(tmp_path).close()
     kept = {
         table: connection.execute(f"SELECT DISTINCT study_uid FROM {table}").fetchall()
         for table in ("trials", "measurements", "trial_numbers")

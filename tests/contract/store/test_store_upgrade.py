@@ -8,10 +8,11 @@ import pytest
 
 from tests.contract.store.dumping import contents, dumped, fill
 from tests.contract.store.store_samples import live_job, make_job, step
+from tests.inline_store import open_inline
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable, open_store
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
+from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +26,7 @@ async def test_all_that_a_release_stored_is_there_and_life_goes_on(
     script = DUMPS.get(release) or await dumped(tmp_path / "made")
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         connection.executescript(script)
-    store, fresh = open_store("sqlite", tmp_path), open_store("inline", tmp_path)
+    store, fresh = open_database(tmp_path), open_inline()
     await fill(fresh)
     assert await contents(store) == await contents(fresh)
     epoch = await store.ledger.acquire("next release")
@@ -59,5 +60,5 @@ def test_a_database_of_before_or_of_another_program_is_refused_and_not_changed(
         before = list(connection.iterdump())
         for _ in range(2):
             with pytest.raises(error, match=text):
-                open_store("sqlite", tmp_path)
+                open_database(tmp_path)
         assert list(connection.iterdump()) == before

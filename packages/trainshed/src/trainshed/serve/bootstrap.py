@@ -37,7 +37,8 @@ from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.signing_in import SigningIn
-from trainshed.store.port import Store, StoreInUse, StoreUnreadable, open_store
+from trainshed.store.port import Store, StoreInUse, StoreUnreadable
+from trainshed.store.sqlite.database import open_database
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ def _open_in_order(
             "the directory and restore the backup again."
         )
     try:
-        store = open_store("sqlite", settings.data)
+        store = open_database(settings.data)
         cleanup.callback(store.close)
         jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
         token = owner_token(settings.data)

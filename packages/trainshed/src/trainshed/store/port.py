@@ -5,9 +5,7 @@ transaction open beyond its own statements.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
-from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -378,23 +376,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Finish queued writes and release the data directory. Blocks; does nothing the second time."""
         ...
-
-
-_OPENERS = {
-    "sqlite": "trainshed.store.sqlite.database",
-    "inline": "trainshed.store.sqlite.inline",
-}
-
-
-def open_store(dialect: str, directory: Path) -> Store:
-    """Open the store in `directory`, creating or upgrading it. Blocks; call it before serving.
-
-    "inline" is for simulations: it lives in memory and ends with its `close`. Raises StoreInUse,
-    StoreUnreadable, OSError, ValueError (no such dialect).
-    """
-    if dialect not in _OPENERS:
-        known = ", ".join(sorted(_OPENERS))
-        raise ValueError(f"there is no store {dialect!r}; choose one of: {known}")
-    module = import_module(_OPENERS[dialect])
-    opener = cast("Callable[[Path], Store]", module.open_database)
-    return opener(directory)

@@ -1,2 +1,1 @@
-"""Implements the store in one SQLite file: group-commit writer, readers, numbered migrations; also in
-memory."""
+"""Implements the store in one SQLite file: group-commit writer, readers, numbered migrations."""

@@ -42,13 +42,6 @@ def open_reader(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_memory() -> sqlite3.Connection:
-    """Open a new database in memory for reading and writing; it lasts as long as the connection is open."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = MEMORY")
-    return connection
-
-
 def _open(database: Path) -> sqlite3.Connection:
     # Each connection is used by one thread at a time, which need not be the one that opened it.
     connection = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
@@ -67,7 +60,7 @@ T = TypeVar("T")
 
 
 class Writing(Protocol):
-    """Executes changes of the database: `sqlite.writer.Writer`, `sqlite.inline.InlineStore`."""
+    """Executes changes of the database: `sqlite.writer.Writer`."""
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Execute `work` in one transaction, alone or with others, and return its result when it is
@@ -80,7 +73,7 @@ class Writing(Protocol):
 
 
 class Reading(Protocol):
-    """Executes reads: `sqlite.snapshots.Snapshots`, `sqlite.inline.InlineStore`."""
+    """Executes reads: `sqlite.snapshots.Snapshots`."""
 
     def here(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` immediately, blocking. It sees one state of the database, with all acknowledged

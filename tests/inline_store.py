@@ -9,7 +9,6 @@ anew.
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from trainshed.core.errors import Unavailable
@@ -17,7 +16,6 @@ from trainshed.store.audit import record_is_stored
 from trainshed.store.codec import UnreadableRecord
 from trainshed.store.records import RecordSetAside
 from trainshed.store.sqlite.access import SqliteAccess, recorded
-from trainshed.store.sqlite.connections import open_memory
 from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
 from trainshed.store.sqlite.metadata import SqliteMetadata
 from trainshed.store.sqlite.models import SqliteEvaluations, SqliteModels
@@ -134,12 +132,7 @@ class InlineStore:
 
 def open_inline(before_commit: Hook | None = None, after_commit: Hook | None = None) -> InlineStore:
     """Return a new empty store in memory."""
-    connection = open_memory()
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = MEMORY")
     migrate(connection)
     return InlineStore(connection, before_commit, after_commit)
-
-
-def open_database(directory: Path) -> InlineStore:
-    """Return a new empty store, as `store.port.open_store` expects it; `directory` is not touched."""
-    del directory
-    return open_inline()
