@@ -1,7 +1,7 @@
 """Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
 
-A source archive and a wheel of each distribution, the packages that the service is tested with as CycloneDX
-(`sbom.cdx.json`, from the locked ones), and the SHA-256 of all. Nothing is published.
+A source archive and a wheel of each distribution, the packages that the service is tested with, by their
+hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and the SHA-256 of all. Nothing is published.
 """
 
 import hashlib
@@ -47,6 +47,8 @@ def build(place: Path) -> None:
         uv = [Path(sys.executable).with_name("uv"), "build", "--quiet", package, "--out-dir", place]
         subprocess.run(uv, env=environ, check=True)
     (place / ".gitignore").unlink(missing_ok=True)
+    # Those of the service with all engines; ours are the wheels beside it.
+    shutil.copyfile(ROOT / "locks/kubernetes.txt", place / "requirements.txt")
     (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
 
 

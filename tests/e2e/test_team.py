@@ -78,8 +78,8 @@ def key(gcloud: Gcloud, vision: str, tmp_path_factory: pytest.TempPathFactory) -
 
 def token_of(service: Service, email: str, role: str, project: str = PROJECT) -> dict[str, str]:
     words = ("tokens", "create", email, "--role", role, "--project", project)
-    about, token = trainshed(*words, data=service.data).stdout.splitlines()
-    return {"id": about.split()[0], "token": token}
+    run = trainshed(*words, data=service.data)
+    return {"id": run.stderr.split()[0], "token": run.stdout.strip()}
 
 
 def ask(service: Service, token: str, path: str, verb: str = "GET", body: Any = None) -> int:

@@ -111,11 +111,19 @@ def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
 
 
+_PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
+"""Of Debian's releases."""
+
+
 def test_images_have_one_python_and_this_version() -> None:
-    texts = [(DEPLOY / place / "Containerfile").read_text() for place in ("base", "service")]
-    [versions] = {tuple(re.findall(r"^ARG PYTHON=(.*)$", text, re.MULTILINE)) for text in texts}
-    [python] = versions
-    assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{python}")
+    [debian] = re.findall(
+        r"^ARG BASE=.*debian:(\w+)-slim$",
+        (ROOT / "deploy/image/Containerfile").read_text(),
+        re.MULTILINE,
+    )
+    base = (DEPLOY / "base/Containerfile").read_text()
+    assert f"ARG PYTHON={_PYTHONS[debian]}\n" in base
+    assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{_PYTHONS[debian]}")
     version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"][
         "version"
     ]

@@ -58,7 +58,8 @@ def create(
     issued = read(answer, IssuedToken)
     click.echo(
         f"{issued.id}  is a token of {email}. It is shown this once; trainshed login URL --token - takes it, "
-        "or TRAINSHED_TOKEN."
+        "or TRAINSHED_TOKEN.",
+        err=True,
     )
     click.echo(issued.token)
 

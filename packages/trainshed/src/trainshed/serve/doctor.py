@@ -251,7 +251,7 @@ def promises(can: Capabilities, node: Node) -> Iterator[Finding]:
     yield good("machine", text)
 
 
-_DELEGATE = "in the unit: `Delegate=yes`, as in docs/operate.md"
+_DELEGATE = "in the unit: `Delegate=yes`, as in docs/server.md"
 _LEVELS = {
     "own-user": "each replica runs as users of its own, in namespaces that it cannot undo.",
     "root": "programs run as root; namespaces keep careless ones apart, not malicious ones.",
@@ -265,8 +265,8 @@ _STRONGER = {
     "who may make user namespaces (`unshare -Ur true` works).",
     "session": "Let this user make user namespaces (`unshare -Ur true` must work): as root `sysctl -w "
     "user.max_user_namespaces=10000`, and where they are there kernel.unprivileged_userns_clone=1 and "
-    "kernel.apparmor_restrict_unprivileged_userns=0; a container needs `--privileged`. Or run the service as "
-    "root. Namespaces are Linux's alone.",
+    "kernel.apparmor_restrict_unprivileged_userns=0; what a container needs: docs/server.md. Or run the "
+    "service as root. Namespaces are Linux's alone.",
 }
 """How to get a stronger level than these two, which are weak."""
 
