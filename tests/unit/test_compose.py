@@ -1,0 +1,76 @@
+"""The files of deploy/compose agree with each other, with the image and with the code."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.sources import ROOT
+from trainshed.serve import settings
+
+DEPLOY = ROOT / "deploy" / "compose"
+WHOLE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = WHOLE["services"]
+IMAGE = (ROOT / "deploy/image/Containerfile").read_text()
+
+
+def test_what_is_mounted_is_there() -> None:
+    sources = [one.split(":")[0] for row in SERVICES.values() for one in row["volumes"]]
+    files = {source for source in sources if source.startswith(".")}
+    assert set(WHOLE["volumes"]) == {*sources} - files
+    # Made by hand, from a token of the service.
+    assert all((DEPLOY / file).is_file() for file in files - {"./prometheus.token"})
+    assert "prometheus.token" in (DEPLOY / ".gitignore").read_text()
+
+
+def test_the_service_is_set_as_its_proxy_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = SERVICES["trainshed"]
+    image = re.findall(r"(TRAINSHED_\w+)=(\S+)", IMAGE)
+    for name, value in {**dict(image), **row["environment"]}.items():
+        monkeypatch.setenv(name, re.sub(r"\$\{HOST[^}]*\}", "training.example.org", value))
+    loaded = settings.load(None, {})
+    assert (loaded.host, loaded.insecure, loaded.tls) == ("0.0.0.0", True, False)
+    assert loaded.web_url == "https://training.example.org"
+    assert SERVICES["proxy"]["command"].endswith(f" --to trainshed:{loaded.port}")
+    assert "trainshed" in loaded.allowed_hosts, "Prometheus calls it by that name"
+
+
+def test_only_the_proxy_is_reached_from_elsewhere() -> None:
+    """The service speaks plain HTTP there."""
+    ports = {name: row["ports"] for name, row in SERVICES.items() if "ports" in row}
+    assert ports.pop("proxy") == ["80:80", "443:443"]
+    assert all(port.startswith("127.0.0.1:") for mapped in ports.values() for port in mapped)
+
+
+def test_prometheus_and_grafana_are_told_where() -> None:
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    [job] = scraped["scrape_configs"]
+    paths = [*scraped["rule_files"], job["authorization"]["credentials_file"]]
+    mounted = {one.split(":")[1] for one in SERVICES["prometheus"]["volumes"]}
+    assert {*paths} < mounted
+    assert job["static_configs"] == [{"targets": ["trainshed:8080"]}]
+    [source] = yaml.safe_load((DEPLOY / "grafana.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    [boards] = yaml.safe_load((DEPLOY / "dashboards.yml").read_text())["providers"]
+    assert any(
+        one.split(":")[1].startswith(boards["options"]["path"])
+        for one in SERVICES["grafana"]["volumes"]
+    )
+
+
+def test_fourteen_backups_are_kept_and_none_that_was_interrupted(tmp_path: Path) -> None:
+    [script] = SERVICES["backup"]["command"]
+    once = (
+        script.replace("$$", "$").replace("/backups", str(tmp_path)).replace("sleep 86400", "break")
+    )
+    for day in range(10, 26):
+        (tmp_path / f"2026-11-{day}").mkdir()
+        (tmp_path / f"2026-11-{day}/MANIFEST").touch()
+    (tmp_path / "2026-11-26").mkdir()
+    command = f'trainshed() {{ mkdir "$2"; touch "$2/MANIFEST"; }}\n{once}'
+    subprocess.run([*SERVICES["backup"]["entrypoint"][2:], command], check=True)
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert len(kept) == 14 and kept[0] == "2026-11-13" and "2026-11-26" not in kept
