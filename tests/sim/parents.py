@@ -3,7 +3,7 @@ are made up."""
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from trainshed.controller.parents import ModelBuckets, ParentStores, TrialMetrics
 from trainshed.controller.trial_summaries import SummaryPlaces
@@ -120,6 +120,11 @@ def fresh_uids() -> Iterator[int]:
     return itertools.count(10**15)
 
 
+async def _nothing(_: object) -> tuple[tuple[int, str], ...]:
+    """Simulated programs print nothing."""
+    return ()
+
+
 def parent_stores(
     store: Store,
     now: Callable[[], int],
@@ -128,6 +133,7 @@ def parent_stores(
     metrics: TrialMetrics | None = None,
     summaries: SummaryPlaces | None = None,
     buckets: ModelBuckets | None = None,
+    printed: Callable[[object], Awaitable[Sequence[tuple[int, str]]]] | None = None,
     uids: Iterator[int] | None = None,
 ) -> ParentStores:
     """Of a store of the simulation. `uids`: those of a service that came before are not given again."""
@@ -141,6 +147,7 @@ def parent_stores(
         metrics=metrics or MadeUpMetrics(),
         summaries=summaries or NoSummaries(),
         buckets=buckets or Buckets(),
+        printed=printed or _nothing,
         now=now,
         new_uid=lambda: JobUid(next(numbers)),
     )

@@ -76,10 +76,16 @@ class House:
             advisor=self.advisor,
             metrics=self.metrics,
             summaries=summaries,
+            printed=self._print,
         )
+        #: What the program of a trial has printed, by the time.
+        self.printed: list[tuple[int, str]] = []
         self.woken = False
         self.reconciler = TuningReconciler(self._stores, self._wake)
         self._epoch = asyncio.run(self._create(job))
+
+    async def _print(self, _: object) -> Sequence[tuple[int, str]]:
+        return self.printed
 
     def restart(self) -> None:
         """Forget all that is not stored."""
@@ -269,12 +275,23 @@ def test_what_is_reported_counts_before_summaries(
     tmp_path: Path, writes: Callable[..., None]
 ) -> None:
     house = running_trial(tmp_path)
+    house.printed = [(house.now, f"{METRIC}: 0.1")]
     writes(house, METRIC, {1: 0.25, 100: 0.5})
     house.look()
     house.reports(1, at(2, 0.75, 20))
     house.is_seen(1, JobState.SUCCEEDED)
     house.look()
     assert house.trial(1).final == at(2, 0.75, 20)
+
+
+def test_a_trial_that_reports_nothing_is_measured_by_what_it_has_printed(tmp_path: Path) -> None:
+    house = running_trial(tmp_path)
+    house.printed = [(house.now, "seed 7"), (house.now + SECOND, f"{METRIC}: 0.5 {METRIC}=0.25")]
+    house.look()
+    assert house.measured(1) == (), "its end is awaited, since it may report until then"
+    house.is_seen(1, JobState.SUCCEEDED)
+    house.look()
+    assert house.measured(1) == (at(1, 0.5, 1), at(2, 0.25, 1))
 
 
 def test_reports_of_other_metrics_keep_nobody_from_the_summaries(

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.jobs import job
 from trainshed.api.calls.progress import LogBook
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.printed_measures import Measures, measured
+from trainshed.core.printed_measures import Measures, measured, values_of
 from trainshed.store.logs.progress import Place, Sample
 
 RECORDINGS = Path(__file__).parents[1] / "progress_corpus"
@@ -82,6 +82,22 @@ def test_real_output_becomes_series(
 )  # fmt: skip
 def test_what_a_line_measures(line: str, pairs: list[tuple[str, str, float]]) -> None:
     assert list(measured(line)) == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "values"),
+    [
+        ("val_loss", "Epoch 1/3 - loss: 0.2 - val_loss: 0.4", [0.4]),
+        ("loss", "Epoch 1/3 - loss: 0.2 - val_loss: 0.4", [0.2]),
+        ("val_acc", "Validation accuracy: 0.9", [0.9]),
+        ("speed", "INFO speed=12.5 after 3 s", [12.5]),
+        ("loss", "loss: nan, loss: inf", []),
+    ],
+)
+def test_a_metric_is_known_by_its_name_or_by_what_it_means(
+    name: str, line: str, values: list[float]
+) -> None:
+    assert list(values_of(name, line)) == values
 
 
 def test_what_is_measured_again_after_a_restart_counts_instead() -> None:

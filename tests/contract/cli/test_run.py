@@ -187,6 +187,39 @@ def test_nothing_is_uploaded_for_a_job_that_is_refused(
     assert not [request for request in ready.sent if request.path.startswith("/upload")]
 
 
+def test_a_search_becomes_a_tuning_job(
+    trainshed: Invoke, ready: FakeService, program: Path
+) -> None:
+    searches = CREATE.replace("customJobs", "hyperparameterTuningJobs")
+    ready.on("POST", searches, {"name": NAME})
+    tuned = ("lr=1e-4..1e-1:log", "layers=1..8", "batch=32,16", "opt=adam,sgd")
+    words = [word for text in tuned for word in ("--tune", text)]
+    result = trainshed(
+        "run", str(program / "other.py"), *words, "--maximize", "val_acc", "--trials", "3"
+    )
+    assert result.exit_code == 0, result.stderr
+    (body,) = map(json.loads, ready.bodies("POST", searches))
+    assert body["studySpec"] == {
+        "metrics": [{"metricId": "val_acc", "goal": "MAXIMIZE"}],
+        "parameters": [
+            {
+                "parameterId": "lr",
+                "doubleValueSpec": {"minValue": 0.0001, "maxValue": 0.1},
+                "scaleType": "UNIT_LOG_SCALE",
+            },
+            {
+                "parameterId": "layers",
+                "integerValueSpec": {"minValue": "1", "maxValue": "8"},
+                "scaleType": "UNIT_LINEAR_SCALE",
+            },
+            {"parameterId": "batch", "discreteValueSpec": {"values": [16, 32]}},
+            {"parameterId": "opt", "categoricalValueSpec": {"values": ["adam", "sgd"]}},
+        ],
+    }
+    assert (body["maxTrialCount"], body["parallelTrialCount"]) == (3, 3)
+    assert body["trialJobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["pythonModule"]
+
+
 @pytest.mark.parametrize("form", ["gcloud", "python", "json"])
 def test_a_job_for_other_clients_is_printed_and_not_submitted(
     trainshed: Invoke, ready: FakeService, program: Path, form: str
@@ -233,6 +266,23 @@ def test_a_job_file_of_either_api_is_submitted(
         (("PROGRAM/other.py", "--env", "A"), "write NAME=VALUE, not 'A' alone."),
         (("PROGRAM/other.py", "--requirements", "-e ."), "options are not read here"),
         (("PROGRAM",), "--module FILE.py"),
+        (("PROGRAM/other.py", "--trials", "9"), "--trials: say what is searched for"),
+        (("PROGRAM/other.py", "--tune", "lr=1..2"), "by --minimize loss or --maximize accuracy"),
+        (
+            (
+                "PROGRAM/other.py",
+                "--minimize",
+                "loss",
+                "--tune",
+                "a=9..1",
+                "--tune",
+                "b=0..1:log",
+                "--tune",
+                "c",
+            ),
+            "--tune a=9..1: 9 is not below 1; --tune b=0..1:log: a range on a log scale begins above 0; "
+            "--tune c: this is not a name, = and values.",
+        ),
         (("-f", "PROGRAM/other.py", "--gpus", "1", "--", "x"), "leave out --gpus, arguments"),
     ],
 )

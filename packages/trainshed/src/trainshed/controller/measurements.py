@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trainshed.core.names import JobUid
+from trainshed.core.printed_measures import values_of
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Trial, TrialState
 from trainshed.core.study.spec import StudySpec
@@ -34,6 +35,18 @@ def of_summaries(metric: str, points: Points, started: Nanos) -> tuple[Measureme
         for step, point in sorted(points.items())
         if math.isfinite(point.value)
     )
+
+
+def of_lines(
+    metric: str, lines: Sequence[tuple[Nanos, str]], started: Nanos
+) -> tuple[Measurement, ...]:
+    """Return the values that a program printed of the metric, in their order; steps count from 1."""
+    measured: list[Measurement] = []
+    for at, line in lines:
+        for value in values_of(metric, line):
+            elapsed = max(0, at - started)
+            measured.append(Measurement(((metric, value),), len(measured) + 1, elapsed))
+    return tuple(measured)
 
 
 def thinned(study: StudySpec, measured: list[Measurement], *, is_over: bool) -> list[Measurement]:

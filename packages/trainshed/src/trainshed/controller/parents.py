@@ -79,6 +79,8 @@ class ParentStores(Struct, frozen=True):
     metrics: TrialMetrics
     summaries: SummaryPlaces
     buckets: ModelBuckets
+    #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.
+    printed: Callable[[Job], Awaitable[Sequence[tuple[Nanos, str]]]]
     now: Callable[[], int]
     new_uid: Callable[[], JobUid]
 

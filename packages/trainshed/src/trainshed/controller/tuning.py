@@ -12,7 +12,13 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainshed.controller.measurements import Curves, known_metrics, of_summaries, thinned
+from trainshed.controller.measurements import (
+    Curves,
+    known_metrics,
+    of_lines,
+    of_summaries,
+    thinned,
+)
 from trainshed.controller.parents import Next, ParentStores, consumed, intents
 from trainshed.controller.trial_summaries import TrialSummaries
 from trainshed.core.lifecycle.events import Event, PauseOver
@@ -109,6 +115,9 @@ class TuningReconciler:
             summaries = await self._summaries.of(job.uid, work, metric)
             if summaries is not None:
                 measured = of_summaries(metric, summaries.points, work.started)
+        if is_over and not any(measurement.value(metric) is not None for measurement in measured):
+            lines = await stores.printed(work)
+            measured = await asyncio.to_thread(of_lines, metric, lines, work.started) or measured
         stored = (await stores.studies.measurements(job.study, (number,))).get(number, ())
         known = known_metrics(study, measured, stored)
         # A program may have removed its summaries since.

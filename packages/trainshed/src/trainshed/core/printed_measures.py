@@ -4,6 +4,7 @@ A number counts if the name before it is that of a measure. Where it belongs fol
 (`core.progress`), or from the epoch that an earlier line has named.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -149,6 +150,18 @@ def measured(line: str) -> Iterator[tuple[str, str, float]]:
         if not _MEASURES.isdisjoint(_words(name)):
             measure, part = split_name(name)
             yield measure, part or of_line or "train", float(match[2])
+
+
+def values_of(name: str, line: str) -> Iterator[float]:
+    """Yield the finite values that a line has of one measure: by this name, or by another one of the same
+    measure and part of the data (`Validation accuracy` for `val_acc`)."""
+    wanted, meant = name.lower(), split_name(name)
+    for match in _PAIR.finditer(last_state(line)):
+        whole = match[1].lower()
+        names = (whole, whole.rpartition(" ")[2])
+        is_meant = not _MEASURES.isdisjoint(_words(whole)) and split_name(whole) == meant
+        if (wanted in names or is_meant) and math.isfinite(value := float(match[2])):
+            yield value
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ API services."""
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -30,9 +30,12 @@ from trainshed.controller.retention import Removals, RetentionTimer
 from trainshed.controller.study_operations import StudyOperations
 from trainshed.core.failure.overrides import table_with
 from trainshed.core.idling import IdlePolicy
+from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import DEFAULT_BUCKET, JobUid
+from trainshed.core.names import DEFAULT_BUCKET, JobUid, ReplicaId
 from trainshed.core.retention import Retention, RetentionReport
+from trainshed.core.streams import StreamSource
+from trainshed.core.units import Nanos
 from trainshed.core.usage import Prices
 from trainshed.datasets.service import SplitProcesses
 from trainshed.engines.launch.devices import NvmlDevices
@@ -69,6 +72,7 @@ from trainshed.serve.engine_adapters import (
 from trainshed.serve.setting_types import prices_of
 from trainshed.serve.settings import Settings, SettingsError, engine_settings
 from trainshed.store.logs.metrics import MetricsReader
+from trainshed.store.logs.progress import Place
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
@@ -466,9 +470,16 @@ def _parent_stores(shared: _Shared) -> ParentStores:
         metrics=MetricsReader(shared.engine.streams),
         summaries=BucketSummaries(shared.buckets),
         buckets=BucketAdapter(shared.buckets),
+        printed=partial(_printed, shared.logs),
         now=clock.now,
         new_uid=shared.new_uid,
     )
+
+
+async def _printed(logs: LogReader, job: Job) -> Sequence[tuple[Nanos, str]]:
+    primary = ReplicaId(job.spec.pools[0].position, 0)
+    sample = await logs.sampled(StreamSource(job.uid, job.attempt, primary), Place(), 1 << 20)
+    return sample.lines
 
 
 def _curve_stores(shared: _Shared) -> CurveStores:

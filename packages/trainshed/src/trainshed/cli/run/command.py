@@ -18,7 +18,7 @@ from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.processes import own_service
 from trainshed.cli.requirements import split_requirements
-from trainshed.cli.run import program, request, sending
+from trainshed.cli.run import program, request, sending, sweep
 from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
 from trainshed.cli.text.colours import one_line
@@ -128,6 +128,19 @@ class ProgramCommand(click.Command):
 @click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
 @click.option("--service-account", default="", help="Service account of the program's credentials.")
+@click.option(
+    "--tune",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Search for this parameter, which each trial gets as --NAME: lr=1e-4..1e-1:log, layers=1..8,"
+    " batch=16,32,64.",
+)
+@click.option(
+    "--minimize", metavar="METRIC", help="Metric that trials report or print, such as loss."
+)
+@click.option("--maximize", metavar="METRIC", help="The same, such as val_accuracy.")
+@click.option("--trials", type=click.IntRange(1, 10_000), help="Number of trials. Default: 20.")
+@click.option("--parallel", type=click.IntRange(1, 1000), help="Trials at once. Default: 4.")
 @click.option("--project", metavar="PROJECT", help="Project of the job. Default: the service's.")
 @click.option(
     "--region",
@@ -425,7 +438,29 @@ def _of_program(
             web_access=options["web_access"],
         )
     )
+    searching = ("minimize", "maximize", "trials", "parallel")
+    if options["tune"]:
+        job = sweep.tuning_job(job, _sweep(options))
+    elif unused := [f"--{name}" for name in searching if options[name] is not None]:
+        raise click.UsageError(
+            f"{', '.join(unused)}: say what is searched for, --tune lr=1e-4..1e-1:log."
+        )
     return JobFile(Api.VERTEX, job), packed
+
+
+def _sweep(options: dict[str, Any]) -> sweep.Sweep:
+    metrics = [options[goal] for goal in ("minimize", "maximize") if options[goal]]
+    if len(metrics) != 1:
+        raise click.UsageError(
+            "--tune: name one metric that trials report or print, by --minimize loss or --maximize accuracy."
+        )
+    return sweep.Sweep(
+        parameters=options["tune"],
+        metric=metrics[0],
+        maximize=bool(options["maximize"]),
+        trials=options["trials"] or 20,
+        parallel=options["parallel"] or 4,
+    )
 
 
 def _runs(wanted: Requested, packed: Program | None) -> str:
