@@ -121,6 +121,13 @@ def test_a_users_tests_run_against_the_fixture(tmp_path: Path) -> None:
     assert "5 passed" in run.stdout
 
 
+def test_the_plug_in_loads_nothing_in_other_peoples_pytest() -> None:
+    heavy = {"click", "msgspec", "trainshed.core"}
+    script = f"import sys, trainshed.cli.pytest_plugin; print({heavy} & {{*sys.modules}})"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
+
+
 @contextlib.contextmanager
 def emulating(place: Path, *words: str, **env: str) -> Generator["subprocess.Popen[str]"]:
     """An emulator whose temporary directory lies in `place`."""

@@ -61,6 +61,10 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     place = installed(wheels, tmp_path / "client")
     packages = [*(tmp_path / "client").glob("lib/*/site-packages/*.dist-info")]
     assert len(packages) <= 4 and size_of(tmp_path / "client") < 25
+    [skill] = (tmp_path / "client").glob("lib/*/site-packages/trainshed/SKILL.md")
+    assert "submit_job" in skill.read_text()
+    [points] = (tmp_path / "client").glob("lib/*/site-packages/trainshed-*/entry_points.txt")
+    assert "trainshed.cli.pytest_plugin" in points.read_text()
 
     def trainshed(*words: str) -> subprocess.CompletedProcess[str]:
         command = [place / "trainshed", *words]

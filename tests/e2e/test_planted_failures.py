@@ -31,7 +31,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def body(planted: dict[str, str]) -> dict[str, Any]:
     if "package" in planted:
         return package_job(planted["package"])
-    job = container_job(planted.get("python", ""), name=planted["name"])
+    workers = int(planted.get("replicas", 0))
+    job = container_job(planted.get("python", ""), pools=(1, workers), name=planted["name"])
     job["jobSpec"]["scheduling"] = {
         "disableRetries": True,
         "timeout": planted.get("timeout", "60s"),
