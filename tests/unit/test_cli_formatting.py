@@ -4,12 +4,12 @@ import click
 import pytest
 
 from trainshed.cli.jobs.describe import timeline_lines
-from trainshed.cli.jobs.views import TimelineView
-from trainshed.cli.text.moments import duration, parse_moment
+from trainshed.cli.text.moments import duration
 from trainshed.cli.text.tables import Field, table_of, width
+from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 SECOND = 10**9
-NOON = parse_moment("2026-11-20T12:00:00Z")
+NOON = "2026-11-20T12:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,7 @@ def test_a_verdict_with_long_evidence_still_says_what_follows() -> None:
     """spec/logs#lines: each verdict with its budget; an installer's lines stand between."""
     evidence = "The runtime could not be built. Its last lines:\n  error: (one): two\nMake room."
     message = f"Rule internal_error for the attempt ({evidence}): 1 of 2; the job is retried."
-    output = click.unstyle(timeline_lines([TimelineView(NOON, "verdict", message)])[-1])
+    output = click.unstyle(
+        timeline_lines([TimelineEntry(at=NOON, kind="verdict", message=message)])[-1]
+    )
     assert output.endswith("Its last lines: …): 1 of 2; the job is retried.")

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, custom_job, package
 from trainshed.cli.jobs.describe import description
-from trainshed.cli.jobs.views import JobView, ReplicaView
+from trainshed.cli.jobs.views import JobView
 from trainshed.controller.launch_plans import LaunchDefaults, expected_beginnings, launch_plans
 from trainshed.core.launch import WARM_LABEL, WarmStart
 from trainshed.core.lifecycle.records import Job, Replica
-from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, ReplicaId
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.units import Nanos
@@ -24,6 +24,7 @@ from trainshed.core.warm_start import (
 )
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Preloadable, PreparedRuntime
+from trainshed.wire.trainshed_v1 import jobs as records
 
 MODULE = ("python3", "-m", "trainer.task", "--lr", "1")
 
@@ -170,9 +171,9 @@ def test_explain_says_how_programs_would_begin(subject: Job, isolation: str, tex
 
 
 def test_describe_says_how_replicas_began() -> None:
-    def seen(index: int, began: str) -> ReplicaView:
+    def seen(index: int, began: str) -> records.Replica:
         task = f"workerpool0-{index}"
-        return ReplicaView(task, task, ReplicaState.RUNNING, "node", began=began)
+        return records.Replica(id=task, task=task, state="RUNNING", node="node", began=began)
 
     def told(*beginnings: str) -> list[str]:
         replicas = tuple(seen(index, began) for index, began in enumerate(beginnings))

@@ -50,7 +50,7 @@ class _BucketGroup(ListGroup):
 
 @click.group(cls=_BucketGroup)
 def command() -> None:
-    """List, copy, delete and measure objects in buckets. Without a command: list the buckets."""
+    """List, copy and delete objects in buckets. Without a command: list the buckets."""
 
 
 @command.command()

@@ -27,7 +27,7 @@ from trainshed.cli.jobs.references import (
     takes_job,
     takes_jobs,
 )
-from trainshed.cli.jobs.views import JobView, TimelineView
+from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import (
     output_format,
     print_data,
@@ -167,7 +167,7 @@ def timeline(endpoint: Endpoint, job: str, form: str) -> None:
         print_data(answer)
         return
     timeline = read(answer, Timeline)
-    lines = timeline_lines(list(map(TimelineView.of, timeline.entries)), timeline.attempts)
+    lines = timeline_lines(timeline.entries, timeline.attempts)
     for line in lines:
         click.echo(line)
 

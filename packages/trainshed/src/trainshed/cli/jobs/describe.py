@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from trainshed.cli.jobs.views import JobView, ReplicaView, TimelineView
+from trainshed.cli.jobs.views import JobView, how
 from trainshed.cli.text.colours import faint, one_line, state_colour
 from trainshed.cli.text.moments import duration, local_clock, local_moment, parse_moment
 from trainshed.cli.text.tables import Field, pairs, table_of
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.requested import requested
 from trainshed.core.study.records import TrialState
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.capacity import Waiting
-from trainshed.wire.trainshed_v1.jobs import Failure, Trial, Tuning
-from trainshed.wire.trainshed_v1.timeline import Attempt
+from trainshed.wire.trainshed_v1.jobs import Failure, Replica, Trial, Tuning
+from trainshed.wire.trainshed_v1.timeline import Attempt, TimelineEntry
 
 _MOST_AUTOPSIES = 3
 """Maximum failed replicas for which the command that opens their autopsy is shown."""
@@ -212,18 +212,20 @@ def waiting_lines(waiting: Waiting) -> Iterator[str]:
         yield "it is the next one" if waiting.position == 1 else _behind(waiting.position - 1)
 
 
-def replica_table(replicas: Sequence[ReplicaView], now: Nanos) -> list[str]:
+def replica_table(replicas: Sequence[Replica], now: Nanos) -> list[str]:
     """Return the lines of a table of replicas."""
 
-    def ran(replica: ReplicaView) -> str:
-        return duration((replica.ended or now) - replica.started) if replica.started else ""
+    def ran(replica: Replica) -> str:
+        started = parse_moment(replica.start_time)
+        ended = parse_moment(replica.exit.end_time) if replica.exit else 0
+        return duration((ended or now) - started) if started else ""
 
     fields = (
         Field("REPLICA", "task"),
-        Field("STATE", "state.value", colour=lambda replica: state_colour(replica.state)),
-        Field("ENDED", "how"),
+        Field("STATE", "state", colour=lambda replica: state_colour(ReplicaState(replica.state))),
+        Field("ENDED", "exit", how),
         Field("RAN", None, ran, right=True),
-        Field("RESTARTS", "restarts", counted, optional=True),
+        Field("RESTARTS", None, lambda replica: counted(replica.restarts.items()), optional=True),
         Field("NODE", "node"),
         Field("LEAVES BECAUSE", "leaving", optional=True),
     )
@@ -239,7 +241,7 @@ def counted(counters: Iterable[tuple[str, int]]) -> str:
     return f"{sum(count for _, count in nonzero)} ({by_rule})" if nonzero else ""
 
 
-def _beginnings(replicas: Sequence[ReplicaView]) -> Iterator[str]:
+def _beginnings(replicas: Sequence[Replica]) -> Iterator[str]:
     """Yield how programs were started, warm or cold: each text once, with its replicas if they differ."""
     texts = {replica.began: list[str]() for replica in replicas}
     for replica in replicas:
@@ -283,7 +285,7 @@ def _behind(count: int) -> str:
 
 
 def timeline_lines(
-    entries: Sequence[TimelineView],
+    entries: Sequence[TimelineEntry],
     attempts: Sequence[Attempt] = (),
     zone: tzinfo | None = None,
 ) -> list[str]:
@@ -292,24 +294,26 @@ def timeline_lines(
     if not entries:
         return []
     # They are stored in the order in which the service learnt of them, which is not that of their times.
-    entries = sorted(entries, key=lambda entry: entry.at)
+    entries = sorted(entries, key=lambda entry: parse_moment(entry.at))
+    began = parse_moment(entries[0].at)
     fields = (
-        Field("TIME", "at", lambda at: local_clock(at, zone)),
-        Field("AFTER", "at", lambda at: f"+{duration(at - entries[0].at)}", right=True),
+        Field("TIME", "at", lambda at: local_clock(parse_moment(at), zone)),
+        Field("AFTER", "at", lambda at: f"+{duration(parse_moment(at) - began)}", right=True),
         Field("WHAT", "kind"),
         Field("MESSAGE", None, _first_line),
     )
     header, *rows = table_of(fields, entries)
-    lines = [faint(f"{local_moment(entries[0].at, zone)[:10]}  Timeline"), header]
+    lines = [faint(f"{local_moment(began, zone)[:10]}  Timeline"), header]
     headings = {attempt.attempt: attempt for attempt in attempts}
     for entry, row in zip(entries, rows, strict=True):
-        if entry.kind in _BEGINS and entry.attempt in headings:
-            lines.append(_heading(headings.pop(entry.attempt)))
+        attempt = entry.details.get("attempt", 0)
+        if entry.kind in _BEGINS and attempt in headings:
+            lines.append(_heading(headings.pop(attempt)))
         lines.append(row)
     return lines
 
 
-def _first_line(entry: TimelineView) -> str:
+def _first_line(entry: TimelineEntry) -> str:
     """Return the first line of an entry's message; `describe` shows the others, such as the end of a log. A
     verdict's effect stands behind its evidence, so it is added to the first line."""
     first, *more = entry.message.splitlines() or [""]

@@ -10,7 +10,7 @@ from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
 from trainshed.cli.jobs.follow import follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, TimelineView
+from trainshed.cli.jobs.views import JobView
 from trainshed.cli.jobs.watch import timeline_line
 from trainshed.cli.output import (
     output_format,
@@ -28,6 +28,7 @@ from trainshed.wire.trainshed_v1.drills import (
     Steps,
 )
 from trainshed.wire.trainshed_v1.record import read
+from trainshed.wire.trainshed_v1.timeline import TimelineEntry
 
 _EAGER = 50
 """Lines after the restart at each of which the report is requested; later only once per `_PAUSE`."""
@@ -132,7 +133,7 @@ def _watched(
         return ResumeFinding(drill=drill, why="it is not taken up yet")
 
     for update in follow(client, job.uid, lines=False):
-        if isinstance(update, TimelineView) and update.at >= ordered:
+        if isinstance(update, TimelineEntry) and parse_moment(update.at) >= ordered:
             click.echo(timeline_line(update))
         elif isinstance(update, JobView) and finding().restart:
             break

@@ -18,12 +18,12 @@ import msgspec
 
 from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.jobs.references import job_path
-from trainshed.cli.jobs.views import JobView, TimelineView
+from trainshed.cli.jobs.views import JobView
 from trainshed.wire.trainshed_v1 import record
 from trainshed.wire.trainshed_v1.timeline import LogLine as Line
-from trainshed.wire.trainshed_v1.timeline import Timeline
+from trainshed.wire.trainshed_v1.timeline import Timeline, TimelineEntry
 
-Update = JobView | Line | TimelineView
+Update = JobView | Line | TimelineEntry
 
 _AHEAD = 10_000
 """Maximum updates that wait to be shown. If a program is faster than the terminal, further lines stay in the
@@ -288,7 +288,7 @@ class Entries:
         self._path = job_path(uid, "/timeline")
         self._count = 0
 
-    def fresh(self) -> list[TimelineView]:
+    def fresh(self) -> list[TimelineEntry]:
         """Return the entries that were not returned yet; [] if the job was deleted. Raises Refused,
         Unreachable."""
         try:
@@ -300,7 +300,7 @@ class Entries:
         timeline = record.read(answer, Timeline)
         entries = timeline.entries[max(0, self._count - timeline.skipped) :]
         self._count += len(entries)
-        return list(map(TimelineView.of, entries))
+        return list(entries)
 
 
 def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:

@@ -1,4 +1,4 @@
-"""Typed views of the jobs, replicas, log lines and timeline entries of `/trainshed/v1`, for display. Pure.
+"""The jobs of `/trainshed/v1` for display. Pure.
 
 A service that is older than this command leaves out fields that it does not know; they read as empty.
 
@@ -12,55 +12,16 @@ from typing import Any
 
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.moments import duration, parse_moment
-from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.progress import remaining_text
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import jobs as records
-from trainshed.wire.trainshed_v1 import timeline
 from trainshed.wire.trainshed_v1.capacity import Waiting
 from trainshed.wire.trainshed_v1.record import read
 
 _PAGE = re.compile(r"(?<=please check the logs: )https?://\S{1,4000}")
 """The address of a page, in the message of a public error."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
-    """One replica of a job's current attempt."""
-
-    id: str
-    task: str
-    state: ReplicaState
-    node: str = ""
-    incarnation: int = 1
-    started: Nanos = 0
-    ended: Nanos = 0
-    #: How its program ended; "" = it has not.
-    how: str = ""
-    #: Its restarts in this attempt: (rule of the failure table, count).
-    restarts: tuple[tuple[str, int], ...] = ()
-    #: Why it was asked to leave its node; "" = it was not.
-    leaving: str = ""
-    #: How its program was started, warm or cold; "" = not known.
-    began: str = ""
-
-    @staticmethod
-    def of(replica: records.Replica) -> "ReplicaView":
-        """Return the view of one of a job's `replicas`."""
-        return ReplicaView(
-            id=replica.id,
-            task=replica.task,
-            state=ReplicaState(replica.state),
-            node=replica.node,
-            incarnation=replica.incarnation,
-            started=parse_moment(replica.start_time),
-            ended=parse_moment(replica.exit.end_time) if replica.exit else 0,
-            how=how(replica.exit),
-            restarts=tuple(replica.restarts.items()),
-            leaving=replica.leaving,
-            began=replica.began,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +47,7 @@ class JobView:
     substitutions: tuple[str, ...] = ()
     #: Why it does not run yet, as texts.
     waits: tuple[str, ...] = ()
-    replicas: tuple[ReplicaView, ...] = ()
+    replicas: tuple[records.Replica, ...] = ()
     #: Why it has no capacity; None = it does not wait for capacity.
     waiting: Waiting | None = None
     failure: records.Failure | None = None
@@ -144,7 +105,7 @@ class JobView:
             rule=job.rule,
             substitutions=tuple(map(one_line, job.substitutions)),
             waits=job.waits,
-            replicas=tuple(map(ReplicaView.of, job.replicas or ())),
+            replicas=tuple(job.replicas or ()),
             waiting=job.waiting or None,
             failure=job.failure or None,
             retries=tuple((job.retries or {}).items()),
@@ -194,28 +155,6 @@ def progress_text(progress: records.Progress) -> str:
     rest = remaining_text(progress.remaining_seconds)
     text = one_line(progress.text)
     return ", ".join(filter(None, (share, "" if text == share else text, rest)))
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineView:
-    """One entry of a job's timeline."""
-
-    at: Nanos
-    #: A short word that never changes.
-    kind: str
-    message: str
-    #: The attempt that it is about; 0 = not given.
-    attempt: int = 0
-
-    @staticmethod
-    def of(entry: timeline.TimelineEntry) -> "TimelineView":
-        """Return the view of one of a timeline's `entries`."""
-        return TimelineView(
-            parse_moment(entry.at),
-            entry.kind,
-            entry.message,
-            entry.details.get("attempt", 0),
-        )
 
 
 def _own_links(text: str, job_id: str) -> str:

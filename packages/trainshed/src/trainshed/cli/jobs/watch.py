@@ -14,14 +14,14 @@ from trainshed.cli.jobs.follow import Patience, Update, ViewChanges, follow
 from trainshed.cli.jobs.log_text import LineTexts
 from trainshed.cli.jobs.logs import require_over
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
-from trainshed.cli.jobs.views import JobView, TimelineView
+from trainshed.cli.jobs.views import JobView
 from trainshed.cli.output import output_format, print_data
 from trainshed.cli.text.colours import faint, state_colour
-from trainshed.cli.text.moments import local_clock
+from trainshed.cli.text.moments import local_clock, parse_moment
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import SERVICE_TASK
 from trainshed.core.units import Nanos
-from trainshed.wire.trainshed_v1.timeline import LogLine
+from trainshed.wire.trainshed_v1.timeline import LogLine, TimelineEntry
 
 
 def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None:
@@ -33,7 +33,7 @@ def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None
         match update:
             case JobView():
                 texts = LineTexts(update)
-            case TimelineView():
+            case TimelineEntry():
                 click.echo(timeline_line(update))
             case LogLine():
                 if not (update.replica == SERVICE_TASK and update.message in left_out):
@@ -42,10 +42,10 @@ def _show(updates: Iterable[Update], job: JobView, known: Iterable[str]) -> None
                 assert_never(update)
 
 
-def timeline_line(entry: TimelineView) -> str:
+def timeline_line(entry: TimelineEntry) -> str:
     """Return the text of a timeline's entry that is printed among a job's lines."""
     first = (entry.message.strip().splitlines() or [""])[0].strip()
-    return faint(f"{local_clock(entry.at)}  {entry.kind}: {first}")
+    return faint(f"{local_clock(parse_moment(entry.at))}  {entry.kind}: {first}")
 
 
 @click.command()
