@@ -1,19 +1,17 @@
-"""The service as a Pod of the lab, by the manifests that operators apply (deploy/kubernetes)."""
+"""The service as a Pod of the lab, by the chart that operators install (deploy/chart)."""
 
-import functools
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.e2e.running import CACHE, ROOT, Service, copy_environments
+from tests.kubernetes import chart
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.slurm.nodes import HUB, tree, until
 
-DEPLOY = ROOT / "deploy" / "kubernetes"
 NAMESPACE = "training"
 POD = "trainshed-0"
 _HOME = "node1"
@@ -24,26 +22,28 @@ _USER = 1000
 _SETTINGS = """
 overcommit = 8.0
 """
-
-
-@functools.cache
-def rendered() -> tuple[dict[str, Any], ...]:
-    """What `kubectl apply -k` sends."""
-    printed = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY)], capture_output=True, text=True, check=True
-    ).stdout
-    return tuple(yaml.safe_load_all(printed))
+# As docs/kubernetes.md makes it.
+_NAMESPACE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+}
 
 
 def install(lab: KubernetesLab) -> None:
-    """Apply them, with what only a lab without images, DNS and volumes of its own needs otherwise."""
+    """Apply it, with what only a lab without images, DNS and volumes of its own needs otherwise."""
     place = lab.on_disk(_HOME, _VOLUME)
     (place / "cache").mkdir(parents=True)
     # The lab reaches no package index.
     copy_environments(CACHE / "environments", place / "cache" / "environments")
     subprocess.run(["chown", "-hR", f"{_USER}:{_USER}", str(place)], check=True)
-    documents = [_adapted(lab, json.loads(json.dumps(one))) for one in rendered()]
-    lab.kubectl("apply", "-f", "-", given=_listed([_volume(), *documents]))
+    config = chart.VALUES["config"]
+    for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
+        config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
+    documents = [_adapted(lab, one) for one in chart.rendered(config=config + _SETTINGS)]
+    lab.kubectl(
+        "apply", "-n", NAMESPACE, "-f", "-", given=_listed([_NAMESPACE, _volume(), *documents])
+    )
 
 
 def remove(lab: KubernetesLab) -> None:
@@ -87,15 +87,7 @@ def authority(lab: KubernetesLab) -> Path:
 
 
 def _adapted(lab: KubernetesLab, one: dict[str, Any]) -> dict[str, Any]:
-    if one["kind"] == "ConfigMap":
-        given = one["data"]["config.toml"]
-        for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
-            given = "\n".join(
-                f'{name} = "{text}"' if line.startswith(f"{name} = ") else line
-                for line in given.splitlines()
-            )
-        one["data"]["config.toml"] = given + _SETTINGS
-    elif one["kind"] == "StatefulSet":
+    if one["kind"] == "StatefulSet":
         _adapt_pod(lab, one["spec"]["template"]["spec"])
         one["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = ""
     return one

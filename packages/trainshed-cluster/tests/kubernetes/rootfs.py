@@ -1,6 +1,6 @@
 """The image of the lab's Pods, put together from this machine's own files: the Python that runs the tests
 (an image's has to be of the service's version), a shell, and what they load. What a real one is made of says
-deploy/kubernetes/base/Containerfile."""
+deploy/pods/Containerfile."""
 
 import os
 import platform

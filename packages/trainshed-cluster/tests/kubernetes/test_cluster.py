@@ -9,15 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from tests.engines.conformance.lab import OnTerm, Program
 from tests.engines.conformance.stage import PRIMARY, SECOND_REPLICA, Stage, staged
+from tests.kubernetes import chart
 from tests.kubernetes.conformance_lab import KubernetesEngineLab, lab_settings
 from tests.kubernetes.lab import KubernetesLab
 from tests.kubernetes.rootfs import PYTHON
 from tests.slurm.nodes import until
-from tests.sources import ROOT
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
@@ -26,7 +25,6 @@ from trainshed_cluster.kubernetes.doctor import examine_kubernetes
 
 pytestmark = pytest.mark.kubernetes
 
-DEPLOY = ROOT / "deploy" / "kubernetes"
 FOREVER = Program(prints=1, runs=None)
 _SEVERAL = 6
 
@@ -175,13 +173,8 @@ def test_a_pod_reads_well(cluster: KubernetesLab, tmp_path: Path) -> None:
 def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     cluster: KubernetesLab, tmp_path: Path
 ) -> None:
-    """deploy/kubernetes/rbac.yaml, given to a user who may do nothing else."""
-    rights = list(yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()))
-    for one in rights:
-        if "subjects" in one:
-            one["subjects"] = [
-                {"kind": "User", "name": "trainshed", "apiGroup": "rbac.authorization.k8s.io"}
-            ]
+    """Those of the chart, given to a user who may do nothing else."""
+    rights = chart.rendered(user="trainshed")
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
     cluster.kubectl("apply", "-f", "-", given=given)
 

@@ -1,4 +1,4 @@
-"""The service in the cluster by the manifests of deploy/kubernetes, with the rights that they give it and no
+"""The service in the cluster by the chart of deploy/chart, with the rights that it gives and no
 others: jobs run, and outlast the service's next Pod."""
 
 import urllib.request

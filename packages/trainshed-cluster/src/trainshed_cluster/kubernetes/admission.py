@@ -53,8 +53,8 @@ class Admission:
                 await followed.list()
             except ApiFailure as failure:
                 raise ClusterRefused(
-                    f"Kueue's workloads may not be seen: {failure}; deploy/kubernetes/kueue has the rights "
-                    "that the service's account needs"
+                    f"Kueue's workloads may not be seen: {failure}; the chart deploy/chart gives the "
+                    "rights with kueue=true"
                 ) from failure
             self._tasks.keep(followed.follow, f"kubernetes: watching {path}")
         self._tasks.begin(self._end_strays(), "kubernetes: ending workloads of before")

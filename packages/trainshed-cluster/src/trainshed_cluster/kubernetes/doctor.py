@@ -23,8 +23,7 @@ TESTED = "1.20.2"
 _IN_FILE = "The table [engines.kubernetes] of the configuration says so."
 _SETTINGS = "Correct it there; docs/kubernetes.md lists all settings."
 _RIGHTS = (
-    "Give them: kubectl apply -k deploy/kubernetes (and deploy/kubernetes/kueue, where it is "
-    "used), or rbac.yaml there for a service outside."
+    "Give them by the chart deploy/chart (docs/kubernetes.md), where Kueue is used with kueue=true."
 )
 _MACHINE = "n1-standard-4"
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

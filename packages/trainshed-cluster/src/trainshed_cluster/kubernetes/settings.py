@@ -67,7 +67,7 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Table `[engines.kubernetes]`."""
 
     #: Image of the Pods that prebuilt runtimes run in: its python3 is of the service's version, and it
-    #: needs no more (deploy/kubernetes/base). Pods with an image of a job's have this Python brought to them.
+    #: needs no more (deploy/pods). Pods with an image of a job's have this Python brought to them.
     image: _Image
     #: Name or address at which Pods reach the service; "" = this machine's name.
     address: _Address = ""

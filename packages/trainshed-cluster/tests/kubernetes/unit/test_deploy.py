@@ -1,5 +1,5 @@
-"""The manifests and images of deploy/kubernetes agree with each other, and with the code. That a cluster
-takes them, and what comes of it, is tested in tests.kubernetes.test_in_cluster."""
+"""The chart and the images agree with each other, and with the code. That a cluster takes what the chart
+renders, and what comes of it, is tested in tests.kubernetes.test_in_cluster."""
 
 import re
 import tomllib
@@ -9,42 +9,50 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kubernetes import chart
 from tests.sources import ROOT
 from trainshed.serve import settings as service_settings
 from trainshed_cluster.kubernetes.settings import not_restricted, parse
 
-DEPLOY = ROOT / "deploy" / "kubernetes"
+DEPLOY = ROOT / "deploy"
+DOCUMENTS = chart.rendered()
 
 
-def documents(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+def of_kind(kind: str, documents: list[dict[str, Any]] = DOCUMENTS) -> list[dict[str, Any]]:
+    return [one for one in documents if one["kind"] == kind]
 
 
-def of_kind(kind: str, name: str = "service.yaml") -> list[dict[str, Any]]:
-    return [one for one in documents(name) if one["kind"] == kind]
-
-
-CONFIG: dict[str, Any] = tomllib.loads((DEPLOY / "config.toml").read_text())
+[MAP] = of_kind("ConfigMap")
+CONFIG: dict[str, Any] = tomllib.loads(MAP["data"]["config.toml"])
 [SET] = of_kind("StatefulSet")
 POD: dict[str, Any] = SET["spec"]["template"]["spec"]
 [SERVICE] = POD["containers"]
 VARIABLES = {one["name"]: one.get("value", "") for one in SERVICE["env"]}
 
 
-def test_everything_that_lies_there_is_applied() -> None:
-    [kustomization] = documents("kustomization.yaml")
-    [config] = kustomization["configMapGenerator"]
-    named = {*kustomization["resources"], *config["files"], "kustomization.yaml"}
-    assert named == {path.name for path in DEPLOY.iterdir() if path.is_file()}
+def test_a_change_of_the_settings_begins_the_service_anew() -> None:
+    [other] = of_kind("StatefulSet", chart.rendered(config='engine = "kubernetes"\n'))
+    assert other["spec"]["template"]["metadata"] != SET["spec"]["template"]["metadata"]
+    assert other["spec"]["template"]["spec"] == SET["spec"]["template"]["spec"]
 
 
-def test_the_settings_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_outside_gets_the_rights_and_nothing_else() -> None:
+    documents = chart.rendered(user="ana@corp.example")
+    assert {one["kind"] for one in documents} == {one["kind"] for one in DOCUMENTS} - {
+        *("Service", "StatefulSet", "ConfigMap")
+    }
+    subjects = [one["subjects"] for one in documents if "subjects" in one]
+    assert [subject["name"] for [subject] in subjects] == ["ana@corp.example"] * 2
+
+
+def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = parse(CONFIG["engines"]["kubernetes"])
     assert not not_restricted(given)
     for name, value in VARIABLES.items():
         if name.startswith("TRAINSHED_"):
             monkeypatch.setenv(name, value.replace("$(NAMESPACE)", "training"))
-    loaded = service_settings.load(DEPLOY / "config.toml", {})
+    (tmp_path / "config.toml").write_text(MAP["data"]["config.toml"])
+    loaded = service_settings.load(tmp_path / "config.toml", {})
     assert loaded.engine == "kubernetes" and loaded.tls
     assert "trainshed-service" in loaded.allowed_hosts
 
@@ -93,7 +101,7 @@ def test_it_meets_pod_securitys_level_restricted() -> None:
 def test_no_right_goes_beyond_nodes_and_pods() -> None:
     allowed = {"nodes", "pods", "pods/attach"}
     for kind in ("ClusterRole", "Role"):
-        for role in of_kind(kind, "rbac.yaml"):
+        for role in of_kind(kind):
             for rule in role["rules"]:
                 assert set(rule["resources"]) <= allowed
                 assert "*" not in rule["verbs"]
@@ -102,12 +110,13 @@ def test_no_right_goes_beyond_nodes_and_pods() -> None:
 
 
 def test_kueues_rights_are_workloads_of_the_namespace_alone() -> None:
-    [role] = of_kind("Role", "kueue/rbac.yaml")
+    documents = chart.rendered(kueue=True)
+    *_, role = of_kind("Role", documents)
     [rule] = role["rules"]
     assert rule["resources"] == ["workloads"]
     assert set(rule["verbs"]) == {"list", "watch", "delete"}
-    [binding] = of_kind("RoleBinding", "kueue/rbac.yaml")
-    [account] = of_kind("ServiceAccount", "rbac.yaml")
+    *_, binding = of_kind("RoleBinding", documents)
+    [account] = of_kind("ServiceAccount")
     assert binding["subjects"][0]["name"] == account["metadata"]["name"]
 
 
@@ -118,16 +127,18 @@ _PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}
 def test_images_have_one_python_and_this_version() -> None:
     [debian] = re.findall(
         r"^ARG BASE=.*debian:(\w+)-slim$",
-        (ROOT / "deploy/image/Containerfile").read_text(),
+        (DEPLOY / "image/Containerfile").read_text(),
         re.MULTILINE,
     )
-    base = (DEPLOY / "base/Containerfile").read_text()
+    base = (DEPLOY / "pods/Containerfile").read_text()
     assert f"ARG PYTHON={_PYTHONS[debian]}\n" in base
     assert CONFIG["engines"]["kubernetes"]["image"].endswith(f":{_PYTHONS[debian]}")
     version = tomllib.loads((ROOT / "packages/trainshed/pyproject.toml").read_text())["project"][
         "version"
     ]
     assert SERVICE["image"].endswith(f":{version}")
+    described = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
+    assert described["version"] == described["appVersion"] == version
 
 
 @pytest.mark.parametrize("name", ["lightkube", "grpcio"])

@@ -108,7 +108,7 @@ async def test_a_right_that_is_missing_is_named(
     found = await examined(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
     assert found["Kubernetes rights"].verdict is verdict
     assert told in found["Kubernetes rights"].text
-    assert "deploy/kubernetes" in found["Kubernetes rights"].remedy
+    assert "deploy/chart" in found["Kubernetes rights"].remedy
 
 
 async def test_what_keeps_pods_away_is_told_in_kubernetes_words(tmp_path: Path) -> None:
