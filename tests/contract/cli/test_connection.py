@@ -135,6 +135,7 @@ def test_a_login_waits_for_no_connection_that_is_silent_or_has_gone(
         threading.Thread(target=visit, args=(port,), daemon=True).start()
         return True
 
+    service.on("GET", "/healthz", {})
     monkeypatch.setattr(login, "_opens", opens)
     result = trainshed("login", service.address)
     silent[0].close()
@@ -192,5 +193,8 @@ def test_a_relative_directory_keeps_no_login(
 
 @pytest.mark.parametrize("address", ["http://[", "http://h:99999", "http://h:x"])
 def test_an_address_that_is_none_is_refused(trainshed: Invoke, address: str) -> None:
-    result = trainshed("jobs", "list", "--url", address, "--token", "t")
-    assert "is not the address of a service" in result.stderr
+    listing = trainshed("jobs", "list", "--url", address, "--token", "t")
+    login = trainshed("login", address, "--no-browser")
+    for result in (listing, login):
+        assert "is not the address of a service" in result.stderr
+        assert "Code" not in result.stderr, "nobody is asked for a code that there is not"

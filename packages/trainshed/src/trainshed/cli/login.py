@@ -73,6 +73,8 @@ def command(
 
 def _by_browser(client: Client, *, has_browser: bool) -> str:
     """Return the token that a person gives in a browser. Raises Refused, Unreachable."""
+    # Nobody is sent to a page that is not there.
+    client.get("/healthz")
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
     challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
