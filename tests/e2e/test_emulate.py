@@ -200,12 +200,19 @@ def test_what_a_plan_cannot_say_is_told_before_anything_starts(tmp_path: Path) -
     assert 'such as [{"job": "train-*", "exit_code": 1}]' in errors
 
 
+def test_a_strangers_page_has_no_program_run(tmp_path: Path) -> None:
+    with emulating(tmp_path) as process:
+        address = address_of(process)
+        for origin in ("https://example.org", "null", "http://localhost:9"):
+            assert create(address, job("true"), Origin=origin)[0] == 403
+        assert create(address, job("true"), Host="example.org")[0] == 421
+        assert create(address, job("true"), Authorization="Bearer of-google")[0] == 200
+
+
 def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path) -> None:
     mark = new_mark()
     with emulating(tmp_path, MARK=mark) as process:
         address = address_of(process)
-        page = {"Origin": "https://example.org"}
-        assert create(address, job("true"), **page)[0] == 403, "from a stranger's page"
         status, made = create(address, job("sleep", "300", mark))
         assert status == 200 and made["state"] == "JOB_STATE_QUEUED"
         others = [pid for pid in marked(mark) if pid != process.pid]
