@@ -15,6 +15,11 @@ import uvloop
 from tests.e2e import nursery
 from tests.soaks import SOAKS
 
+# With one thread, as the service computes: several wait for each other where tests run side by side.
+with pytest.MonkeyPatch.context() as loading:
+    loading.setenv("OPENBLAS_NUM_THREADS", os.environ.get("OPENBLAS_NUM_THREADS", "1"))
+    importlib.import_module("scipy.linalg")
+
 # The only way to reach the loops that pytest plug-ins and libraries make; until Python 3.16.
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # pyright: ignore[reportDeprecated] - see above
 
@@ -53,11 +58,9 @@ TOGETHER = {
         "slurm/test_cluster.py",
         "slurm/test_doctor.py",
         "slurm/test_hostile.py",
-        "slurm/test_lab.py",
         "slurm/test_same_job.py",
         "slurm/test_service_faults.py",
         "slurm/test_service_losses.py",
-        "slurm/test_service_places.py",
         "slurm/test_service_rows.py",
         "slurm/test_spies.py",
     ),
@@ -73,10 +76,8 @@ TOGETHER = {
     ),
     "sdk": (
         "e2e/test_grpc_clients.py",
-        "e2e/test_job_retries.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
-        "e2e/test_vizier.py",
         "unit/test_wire_sdk.py",
     ),
 }
