@@ -125,6 +125,47 @@ def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., 
     expect(page.locator(".is-marked")).to_contain_text("FileNotFoundError")
 
 
+def test_marked_jobs_stay_marked_and_are_compared(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    """Also while rows change; a click anywhere on a row opens its job."""
+    script = "for n in (1, 2, 3):\n    print(f'epoch {n} loss: {1 / n}')"
+    for name in ("left", "right"):
+        finished(service, container_job(script, name=name))
+    page = enter()
+    page.get_by_label("Mark left").check()
+    page.get_by_label("Mark right").check()
+    finished(service, container_job("pass", name="between"))
+    page.locator("[data-arrivals]").click()
+    expect(page.get_by_role("row").filter(has_text="between")).to_contain_text("Succeeded")
+    expect(page.get_by_label("Mark left")).to_be_checked()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("heading", name="2 jobs compared")).to_be_visible()
+    expect(page.locator("figure", has_text="loss").locator("canvas")).to_be_visible()
+    page.go_back()
+    page.get_by_role("row").filter(has_text="between").locator(".age").click()
+    expect(page.get_by_role("heading", name="between")).to_be_visible()
+
+
+def test_how_the_environment_was_made_is_folded(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    uid = finished(service, container_job("print('hello')", name="folds"))
+    page = enter()
+    lines: list[list[Any]] = [
+        ["2026-01-01T00:00:00Z", task, "INFO", f"{task} {n}", f"0/{task}/1/{n}", f"{task}{n}", []]
+        for task, count in (("service", 6), ("workerpool0-0", 2))
+        for n in range(count)
+    ]
+    answer = {"lines": lines, "earlier": "", "later": "", "more": False, "over": True}
+    page.route("**/lines?*", lambda route: route.fulfill(json=answer))
+    page.goto(f"{service.rest}/jobs/{uid}/logs")
+    expect(page.locator("[data-log]")).to_contain_text("workerpool0-0 1")
+    expect(page.get_by_text("service 3")).to_be_hidden()
+    page.get_by_role("button", name="6 lines of how the environment was made").click()
+    expect(page.get_by_text("service 3")).to_be_visible()
+
+
 FREEZES = """() => { window.freezes = [0];
   new PerformanceObserver(seen => seen.getEntries().forEach(each => window.freezes.push(each.duration)))
     .observe({type: "longtask", buffered: true}); }"""
