@@ -127,14 +127,14 @@ async def _wait(inside: Inside, fields: Fields) -> Any:
     job = await _job(inside, fields)
     deadline = asyncio.get_running_loop().time() + _LONGEST_WAIT
     notices = inside.caller.notices
-    while job["state"] not in _OVER:
-        uid = JobUid(int(job["uid"]))
+    uid, path = JobUid(int(job["uid"])), f"jobs/{quote(job['name'], safe='')}"
+    while True:
+        # Before the look, so that no news between the two is missed.
         seen = notices.count(uid)
+        job = await inside.ask("GET", path)
         left = deadline - asyncio.get_running_loop().time()
-        if left <= 0 or not await notices.wait_beyond(uid, seen, left):
-            break
-        job = await inside.ask("GET", f"jobs/{quote(job['name'], safe='')}")
-    return _full(job)
+        if job["state"] in _OVER or left <= 0 or not await notices.wait_beyond(uid, seen, left):
+            return _full(job)
 
 
 async def _why_failed(inside: Inside, fields: Fields) -> Any:
