@@ -2,8 +2,9 @@
 
 The pages are those of the checkout with what is made for the site alone: the references of commands and of
 our own API, from their definitions, and the tables of the last `./dev bench`, where build/bench has some. The
-files beside docs/ that pages link to are copied along. The build is strict, so a dead link or heading ends
-it, and so does anything that a page would load from another machine.
+files beside docs/ that pages link to are copied along. Beside each page lies its text, and `llms.txt` lists
+them (llmstxt.org). The build is strict, so a dead link or heading ends it, and so does anything that a page
+would load from another machine.
 """
 
 import re
@@ -23,6 +24,7 @@ CONFIG: Final = ROOT / "docs/zensical.toml"
 
 _CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\]\(([^)\s#]+)")
+_LINKED: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _DIRECTORY: Final = re.compile(r"(\]\((?!\w+:)[^)\s]*/)\)")
 #: A shim with which pages that are opened as files search by a worker; a server needs none.
 _SHIM: Final = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"[^>]*></script>')
@@ -67,6 +69,7 @@ def build(target: Path) -> Path:
     site = target / "html"
     for page in site.rglob("*.html"):
         page.write_text(_SHIM.sub("", page.read_text()))
+    add_texts(target / "pages", site)
     if loads := sorted(loads_from_elsewhere(site)):
         raise SiteError("These load something from another machine:\n" + "\n".join(loads))
     return site
@@ -84,6 +87,21 @@ def stage(pages: Path) -> None:
             shutil.copy(ROOT / linked, pages / linked)
         # A browser that reads files shows a list of files for a directory.
         page.write_text(diagrams_as_tables(_DIRECTORY.sub(r"\1README.md)", text)))
+
+
+def add_texts(pages: Path, site: Path) -> None:
+    """Put the text of each page beside it, and a list of them for programs that read."""
+    lines: list[str] = []
+    for page in pages_in_order():
+        text = (pages / page).read_text()
+        shutil.copy(pages / page, site / page)
+        title, _, rest = text.removeprefix("# ").partition("\n")
+        first = next((line for line in rest.splitlines() if line[:1].isalpha()), title)
+        plain = _LINKED.sub(r"\1", first)
+        lines.append(f"- [{title}]({page}): {plain}")
+    about = tomllib.loads(CONFIG.read_text())["project"]
+    head = f"# {about['site_name']}\n\n> {about['site_description']}\n\n## Pages\n\n"
+    (site / "llms.txt").write_text(head + "\n".join(lines) + "\n")
 
 
 def with_tables(name: str, text: str) -> str:

@@ -18,3 +18,7 @@ def test_the_site_of_this_checkout_builds(tmp_path: Path) -> None:
     assert (built / "examples/notebook/notebook.py").is_file()
     decisions = (built / "docs/adr/index.html").read_text()
     assert len(re.findall(r'href="\d{4}-', decisions)) > 30
+    listed = (built / "llms.txt").read_text()
+    texts = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \w", listed, re.MULTILINE)
+    assert texts == site.pages_in_order()
+    assert all((built / text).read_text().startswith("# ") for text in texts)
