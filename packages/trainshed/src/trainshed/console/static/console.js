@@ -259,7 +259,8 @@ document.addEventListener("click", (e) => {
 
 let typing = 0;
 document.addEventListener("input", (e) => {
-  const form = e.target.closest('form[role="search"]');
+  // Other fields of the form are sent when somebody asks for it.
+  const form = e.target.matches("[data-search]") && e.target.closest('form[role="search"]');
   if (!form) return;
   clearTimeout(typing);
   typing = setTimeout(() => form.requestSubmit(), 500);
