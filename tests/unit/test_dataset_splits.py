@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
 from trainshed.core.datasets.assignment import Places
@@ -195,13 +194,6 @@ def test_places_of_rows_are_spread_evenly_and_differ_between_files() -> None:
     assert all(abs(count - 1_000) < 150 for count in tenths.values())
     assert found == [Places("7", "gs://b/a")(row) for row in range(10_000)]
     assert found[:9] != [others(row) for row in range(9)]
-
-
-def test_a_whole_dataset_is_one_set_of_files() -> None:
-    buckets = Memory({"gs://b/in/a.csv": numbered(30), "gs://b/in/b.csv": numbered(5)})
-    counts = written(replace(table_plan(), is_whole=True), buckets)
-    assert len(rows(shards(buckets, "data"))) == counts.training.rows == 35
-    assert shards(buckets, "training") == shards(buckets, "test") == []
 
 
 def test_many_rows_take_little_memory() -> None:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from tests.contract.api.copying import Copies
 from tests.contract.api.rooms import ValueRoom
 from tests.people import owned
-from tests.sim.scripted import ScriptedDatasets
 from tests.unit.specs_requests import FakeRuntimes
 from trainshed.access.issuers import Issuer
 from trainshed.access.job_tokens import JobTokens
@@ -25,7 +24,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
-from trainshed.controller.exports import DataExporter, ModelExporter, OperationWorker
+from trainshed.controller.exports import ModelExporter, OperationWorker
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -119,7 +118,6 @@ class House:
         self.points = PointFiles(directory / "data" / POINTS)
         self.notices = Notices()
         self.copies = Copies()
-        self.splits = ScriptedDatasets()
         self.exports = self.new_worker()
         self._uids = iter(range(first_uid, 10**9))
         self.jobs = JobTokens(b"the key of all tests, which no service has"[:32], self.now)
@@ -163,10 +161,7 @@ class House:
 
     def new_worker(self) -> OperationWorker:
         """As a service has one that begins."""
-        handlers = {
-            OperationKind.EXPORT: ModelExporter(self.copies),
-            OperationKind.EXPORT_DATA: DataExporter(self.splits),
-        }
+        handlers = {OperationKind.EXPORT: ModelExporter(self.copies)}
         return OperationWorker(self.store.operations, handlers, self.notices, self.now)
 
     def now(self) -> int:

@@ -9,7 +9,6 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ok
 from trainshed.core.lifecycle.records import Job
-from trainshed.datasets.port import DataRefused
 
 pytestmark = pytest.mark.anyio
 DATASETS = f"{LOCATION}/datasets"
@@ -174,68 +173,6 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         assert fields(await house.call("POST", f"{path}:import", asked)) == {field}, asked
     (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
     assert record.files == ()
-
-
-def exporting(**config: Any) -> dict[str, Any]:
-    destination = {"gcsDestination": {"outputUriPrefix": "gs://bucket/out"}}
-    return {"exportConfig": destination | config}
-
-
-async def ended(house: House, operation: dict[str, Any]) -> dict[str, Any]:
-    done = await ok(house, "POST", f"/v1/{operation['name']}:wait?timeout=20s")
-    assert done["done"] is True
-    return done
-
-
-async def test_an_export_runs_until_its_files_are_written(house: House) -> None:
-    path = await made(house)
-    house.splits.gate.clear()
-    running = await ok(house, "POST", f"{path}:export", exporting(fractionSplit={}))
-    assert "done" not in running
-    directory = running["metadata"]["gcsOutputDirectory"]
-    assert directory.startswith("gs://bucket/out/dataset-")
-    house.splits.gate.set()
-    done = await ended(house, running)
-    assert done["response"]["exportedFiles"] == [f"{directory}/training-00000.csv"]
-    assert done["response"]["dataStats"]["trainingDataItemsCount"] == "8"
-
-
-async def test_an_export_that_fails_says_which_row(house: House) -> None:
-    path = await made(house)
-    house.splits.failure = DataRefused("gs://bucket/a.csv, row 3 (line 3): it has 1 field")
-    done = await ended(house, await ok(house, "POST", f"{path}:export", exporting()))
-    assert done["error"]["code"] == 3
-    assert "gs://bucket/a.csv, row 3" in done["error"]["message"]
-
-
-async def test_an_export_goes_on_after_a_crash_and_ends_when_it_is_cancelled(house: House) -> None:
-    path = await made(house)
-    house.splits.gate.clear()
-    running = await ok(house, "POST", f"{path}:export", exporting())
-    await house.splits.begun.wait()
-    await house.exports.close()
-    house.splits.begun.clear()
-    await house.exports.start()
-    await house.splits.begun.wait()
-    await ok(house, "POST", f"/v1/{running['name']}:cancel")
-    done = await ended(house, running)
-    assert done["error"]["code"] == 1
-    assert "delete what it had written to gs://" in done["error"]["message"]
-    house.splits.gate.set()
-    await house.exports.close()
-    assert (await ok(house, "GET", f"/v1/{running['name']}"))["error"]["code"] == 1
-
-
-async def test_what_cannot_be_exported_is_refused(house: House) -> None:
-    table, images = await made(house), await made(house, "image")
-    nowhere: dict[str, Any] = {"exportConfig": {}}
-    for path, asked, field in (
-        (table, nowhere, "export_config.gcs_destination"),
-        (table, exporting(filterSplit={}), "export_config.filter_split"),
-        (table, exporting(savedQueryId="1"), "export_config.saved_query_id"),
-        (images, exporting(), "export_config"),
-    ):
-        assert field in fields(await house.call("POST", f"{path}:export", asked))
 
 
 def pipeline(dataset: str, **config: Any) -> dict[str, Any]:

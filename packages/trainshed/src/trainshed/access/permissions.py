@@ -78,7 +78,6 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_DATASETS}.UpdateDataset": "aiplatform.datasets.update",
     f"{_DATASETS}.DeleteDataset": "aiplatform.datasets.delete",
     f"{_DATASETS}.ImportData": "aiplatform.datasets.import",
-    f"{_DATASETS}.ExportData": "aiplatform.datasets.export",
     f"{_MODELS}.ImportModelEvaluation": "aiplatform.modelEvaluations.import",
     f"{_MODELS}.GetModelEvaluation": "aiplatform.modelEvaluations.get",
     f"{_MODELS}.ListModelEvaluations": "aiplatform.modelEvaluations.list",

@@ -1,12 +1,11 @@
-"""Carries out operations that the service does beside requests: exports of models and of datasets."""
+"""Carries out operations that the service does beside requests: exports of models."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,13 +17,12 @@ from trainshed.core.errors import (
     RequestError,
     Unavailable,
 )
-from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE, INVALID_ARGUMENT
+from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.units import Bytes
-from trainshed.datasets.port import Account, DataRefused, SplitFiles, Written
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
@@ -196,41 +194,3 @@ async def _copied(buckets: CopyingBuckets, export: ModelExport) -> AsyncIterator
                 f"{export.output} is not whole; export the model again ({failure})"
             ) from failure
         yield source
-
-
-_ANSWER: Final = "google.cloud.aiplatform.v1.ExportDataResponse"
-
-
-class DataExporter:
-    """The `controller.exports.OperationHandler` for exports of datasets. The port limits how many
-    are written at a time."""
-
-    def __init__(self, files: SplitFiles) -> None:
-        self._files = files
-
-    async def __call__(self, operation: Operation) -> Operation:
-        export = operation.data
-        assert export is not None
-        account = Account(export.project, export.email)
-        name = operation.name
-        try:
-            written = await self._files.write(
-                export.plan, account, lambda text: log.info("export %s: %s", name, text)
-            )
-        except DataRefused as failure:
-            return not_exported(operation, INVALID_ARGUMENT, str(failure))
-        return replace(
-            operation,
-            state=OperationState.SUCCEEDED,
-            response=json.dumps(answer(written)),
-            response_type=_ANSWER,
-        )
-
-
-def answer(written: Written) -> dict[str, Any]:
-    """Return the operation's response in public JSON."""
-    splits = {"training": written.training, "validation": written.validation, "test": written.test}
-    return {
-        "exportedFiles": [uri for counts in splits.values() for uri in counts.shards],
-        "dataStats": {f"{name}DataItemsCount": str(counts.rows) for name, counts in splits.items()},
-    }

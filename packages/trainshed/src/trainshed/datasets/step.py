@@ -163,16 +163,11 @@ def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], sha
     total = sum(source.size for source, _ in sources)
     meter = _Meter(total, tell)
     header, rows = _rows(plan, sources, buckets, meter)
-    shards = {split: Shards(plan, split, header, buckets, size=shard) for split in plan.splits}
-    ignored = _distribute(rows, shards) if not plan.is_whole else 0
-    if plan.is_whole:
-        for row, _ in rows:
-            shards[Split.TRAINING].add(row)
+    shards = {split: Shards(plan, split, header, buckets, size=shard) for split in SPLITS}
+    ignored = _distribute(rows, shards)
     if not any(split_shards.rows for split_shards in shards.values()):
         raise BadData(_nothing(plan, ignored))
-    training, validation, test = (
-        shards[split].close() if split in shards else SplitCounts() for split in SPLITS
-    )
+    training, validation, test = (shards[split].close() for split in SPLITS)
     read = tuple((source.uri, source.generation) for source, _ in sources)
     written = Written(str(plan.dataset), total, training, validation, test, ignored, read)
     _tidy(plan, buckets, written)
@@ -246,8 +241,6 @@ def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
     for split, counts in zip(
         SPLITS, (written.training, written.validation, written.test), strict=True
     ):
-        if split not in plan.splits:
-            continue
         for old in buckets.named(plan.pattern(split)):
             if old.uri not in counts.shards:
                 buckets.delete(old.uri)

@@ -20,7 +20,7 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.exports import DataExporter, ModelExporter, OperationWorker
+from trainshed.controller.exports import ModelExporter, OperationWorker
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
@@ -217,10 +217,8 @@ def _runtimes(shared: _Shared) -> LocalRuntimes:
 
 
 def _exports(shared: _Shared) -> OperationWorker:
-    works = {
-        OperationKind.EXPORT: ModelExporter(BucketCopies(shared.bootstrap.gateway_socket)),
-        OperationKind.EXPORT_DATA: DataExporter(shared.splits),
-    }
+    exporter = ModelExporter(BucketCopies(shared.bootstrap.gateway_socket))
+    works = {OperationKind.EXPORT: exporter}
     return OperationWorker(shared.store.operations, works, shared.notices, clock.now)
 
 

@@ -4,7 +4,6 @@ import enum
 
 from msgspec import Struct
 
-from trainshed.core.datasets.plans import DataExport
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.pipelines.records import ModelExport
@@ -23,8 +22,6 @@ class OperationKind(enum.StrEnum):
     UPDATE = "update"
     #: Files were added to a dataset; done when the request is answered.
     IMPORT = "import"
-    #: A dataset is written into files, beside requests.
-    EXPORT_DATA = "export_data"
     #: Trials of a study are suggested.
     SUGGEST = "suggest"
     #: It is decided whether a trial of a study should stop.
@@ -55,16 +52,13 @@ class Operation(Struct, frozen=True):
     trials: tuple[int, ...] = ()
     #: CHECK_STOPPING: the answer.
     should_stop: bool = False
-    #: CREATE, UPDATE: the resource in public JSON; IMPORT, EXPORT_DATA: the response.
+    #: CREATE, UPDATE: the resource in public JSON; IMPORT: the response.
     response: str = ""
     #: The full name of the response's message type.
     response_type: str = ""
     error: JobError | None = None
     #: EXPORT: what is copied, and where.
     export: ModelExport | None = None
-
-    #: EXPORT_DATA: what is written.
-    data: DataExport | None = None
 
     @property
     def subject(self) -> int:

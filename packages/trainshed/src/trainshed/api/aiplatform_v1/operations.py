@@ -103,12 +103,7 @@ def finished(record: Operation) -> Message:
         case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.IMPORT:
             answer = wire_json.from_public(record.response_type, json.loads(record.response))
             view.response.Pack(answer)
-        case (
-            OperationKind.SUGGEST
-            | OperationKind.CHECK_STOPPING
-            | OperationKind.EXPORT
-            | OperationKind.EXPORT_DATA
-        ):
+        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
             raise ValueError(f"{record.name}: a {record.kind} is not done at once")
         case _:
             assert_never(record.kind)
@@ -125,12 +120,7 @@ async def operation_view(services: Services, record: Operation) -> Message:
             | OperationKind.IMPORT
         ):
             return finished(record)
-        case (
-            OperationKind.SUGGEST
-            | OperationKind.CHECK_STOPPING
-            | OperationKind.EXPORT
-            | OperationKind.EXPORT_DATA
-        ):
+        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
             view = _begun(record)
         case _:
             assert_never(record.kind)
@@ -138,10 +128,6 @@ async def operation_view(services: Services, record: Operation) -> Message:
         match record.kind:
             case OperationKind.SUGGEST:
                 view.response.Pack(await _suggested(services, record))
-            case OperationKind.EXPORT_DATA:
-                view.response.Pack(
-                    wire_json.from_public(record.response_type, json.loads(record.response))
-                )
             case OperationKind.EXPORT:
                 view.response.Pack(pool.message_class(f"{_V1}.ExportModelResponse")())
             case OperationKind.CHECK_STOPPING:
@@ -174,11 +160,6 @@ def _metadata(record: Operation) -> Any:
             return pool.message_class(_operation_metadata("Update", record))()
         case OperationKind.IMPORT:
             return pool.message_class(f"{_V1}.ImportDataOperationMetadata")()
-        case OperationKind.EXPORT_DATA:
-            directory = record.data.plan.directory if record.data else ""
-            return pool.message_class(f"{_V1}.ExportDataOperationMetadata")(
-                gcs_output_directory=directory
-            )
         case OperationKind.EXPORT:
             metadata: Any = pool.message_class(f"{_V1}.ExportModelOperationMetadata")()
             if record.export is not None:

@@ -341,9 +341,6 @@ async def cancel_operation(services: Services, name: str) -> None:
     text = "The operation was cancelled."
     if record.export is not None:
         text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
-    if record.data is not None:
-        where = record.data.plan.directory
-        text = f"The export was cancelled; delete what it had written to {where} by then."
     error = JobError(CANCELLED, text)
     # It may have ended at this moment, which is fine as well.
     with contextlib.suppress(StaleCommit):

@@ -52,13 +52,6 @@ class SplitPlan(Struct, frozen=True):
     rule: SplitRule
     #: gs:// URI of the directory that the files are written to, without a `/` at its end.
     directory: str
-    #: All rows are written, as one set that is called `data`.
-    is_whole: bool = False
-
-    @property
-    def splits(self) -> tuple[Split, ...]:
-        """The splits that are written."""
-        return (Split.TRAINING,) if self.is_whole else SPLITS
 
     @property
     def format(self) -> str:
@@ -67,7 +60,7 @@ class SplitPlan(Struct, frozen=True):
 
     def pattern(self, split: Split) -> str:
         """Return the value of AIP_TRAINING_DATA_URI, or of its like for another split."""
-        return f"{self.directory}/{self._begins(split)}-*.{self.format}"
+        return f"{self.directory}/{split}-*.{self.format}"
 
     @property
     def env(self) -> tuple[tuple[str, str], ...]:
@@ -77,24 +70,12 @@ class SplitPlan(Struct, frozen=True):
 
     def shard(self, split: Split, number: int) -> str:
         """Return the URI of a split's file; `number` counts from 0."""
-        return f"{self.directory}/{self._begins(split)}-{number:05}.{self.format}"
-
-    def _begins(self, split: Split) -> str:
-        return "data" if self.is_whole else split
+        return f"{self.directory}/{split}-{number:05}.{self.format}"
 
     @property
     def manifest(self) -> str:
         """URI of the file that says that all others are written."""
         return f"{self.directory}/manifest.json"
-
-
-class DataExport(Struct, frozen=True):
-    """What an export writes, and with whose rights."""
-
-    plan: SplitPlan
-    project: str
-    #: Email of the service account or of the person.
-    email: str
 
 
 def completed(parts: Sequence[float]) -> tuple[float, float, float]:

@@ -1,10 +1,8 @@
-"""`inputDataConfig` of a pipeline, or the config of an export, becomes a `SplitPlan` or a list of everything
-wrong with it (facts/datasets#splits)."""
+"""`inputDataConfig` of a pipeline becomes a `SplitPlan` or a list of everything wrong with it
+(facts/datasets#splits)."""
 
 import re
 from typing import Final
-
-from msgspec.structs import replace
 
 from trainshed.core.datasets.plans import (
     SPLITS,
@@ -55,17 +53,7 @@ def read_data(pipeline: Section, dataset: Dataset | None, at: Nanos) -> SplitPla
         )
     elif not config.has("gcsDestination"):
         config.fault("gcsDestination", "The destination must be set; the files are written there.")
-    return read_plan(config, dataset, at)
-
-
-def read_export(config: Section, dataset: Dataset, at: Nanos) -> SplitPlan | None:
-    """Read `exportConfig`; without a split all rows are one set. See `read_plan`."""
-    if not config.has("gcsDestination"):
-        config.fault("gcsDestination", "The destination must be set; the files are written there.")
-    plan = read_plan(config, dataset, at)
-    if plan is None or any(map(config.has, _METHODS)):
-        return plan
-    return replace(plan, is_whole=True)
+    return _read_plan(config, dataset, at)
 
 
 def dataset_id_fault(dataset: str) -> str:
@@ -77,7 +65,7 @@ def dataset_id_fault(dataset: str) -> str:
     )
 
 
-def read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
+def _read_plan(config: Section, dataset: Dataset | None, at: Nanos) -> SplitPlan | None:
     """Read the split, the annotations and the destination of a config; None where the dataset is not known or
     has no such files, or the destination is wrong. What is wrong is reported to the section's faults; the
     plan of a faulty request is of no use."""

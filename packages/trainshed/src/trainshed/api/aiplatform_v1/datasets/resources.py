@@ -1,7 +1,6 @@
-"""Datasets: create, get, list, update, delete, import, export.
+"""Datasets: create, get, list, update, delete, import.
 
-All of these but the export are done at once, because a dataset only names files, which are read when they are
-needed.
+All of these are done at once, because a dataset only names files, which are read when they are needed.
 """
 
 import asyncio
@@ -23,24 +22,17 @@ from trainshed.api.aiplatform_v1.datasets.messages import (
     view,
 )
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, page_of_records, page_size
-from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.filters.matching import compile_filter, labels_or_texts
 from trainshed.api.filters.syntax import Comparison, Term
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import BucketUse, checked
-from trainshed.core.datasets.plans import DataExport
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.lifecycle.states import OperationState
-from trainshed.core.requests import Faults, Section
-from trainshed.core.specs.input_data import read_export
-from trainshed.store.records import Operation, OperationKind
-from trainshed.wire import json as wire_json
+from trainshed.store.records import OperationKind
 
 SERVICE: Final = f"{V1}.DatasetService"
 _PAGE: Final = 100
@@ -147,41 +139,6 @@ async def import_(call: Call, request: Any) -> Message:
     return operations.finished(done)
 
 
-_DESTINATION: Final = "export_config.gcs_destination.output_uri_prefix"
-
-
-async def export(call: Call, request: Any) -> Message:
-    """Start an export; the operation's metadata tells where it writes to."""
-    services = call.services
-    name = DatasetName.parse(request.name)
-    dataset = await services.datasets.dataset(name)
-    config = Section(wire_json.to_public(request), "", Faults()).section("exportConfig")
-    now = services.now()
-
-    def read() -> DataExport:
-        plan = read_export(config, dataset, now)
-        config.faults.refuse()
-        assert plan is not None, "what is no plan is a fault"
-        return DataExport(plan, name.project_id, call.principal.email)
-
-    prefix = request.export_config.gcs_destination.output_uri_prefix
-    data = checked(read, ((_DESTINATION, prefix),), services.buckets, project=name.project_id)
-    uses = tuple(("name", uri) for files in data.plan.files for uri in files.uris)
-    await require_files(services, name.project_id, uses)
-    operation = Operation(
-        name=f"{LocationName(name.project_id, name.location)}/operations/{services.new_uid()}",
-        kind=OperationKind.EXPORT_DATA,
-        target=str(name),
-        created=now,
-        updated=now,
-        state=OperationState.RUNNING,
-        data=data,
-    )
-    await services.operations.begin(operation)
-    services.exports.begin(operation)
-    return await operation_view(services, operation)
-
-
 HANDLERS: Final[Handlers] = {
     f"{SERVICE}.CreateDataset": create,
     f"{SERVICE}.GetDataset": get,
@@ -189,7 +146,6 @@ HANDLERS: Final[Handlers] = {
     f"{SERVICE}.UpdateDataset": update,
     f"{SERVICE}.DeleteDataset": delete,
     f"{SERVICE}.ImportData": import_,
-    f"{SERVICE}.ExportData": export,
 }
 
 

@@ -1,2 +1,0 @@
--- Persistent resources are not served: they reserved nothing.
-DROP TABLE persistent_resources;
