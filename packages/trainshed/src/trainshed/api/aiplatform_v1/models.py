@@ -127,9 +127,14 @@ async def copy(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names."""
+    """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names, whose number is
+    then in its name (facts/models#versions)."""
     name, version = read_model_name(request.name)
-    return model_messages.model(await call.services.models.version(name, version))
+    record = await call.services.models.version(name, version)
+    message: Any = model_messages.model(record)
+    if version:
+        message.name = f"{name}@{record.version}"
+    return message
 
 
 async def update(call: Call, request: Any) -> Message:
