@@ -36,6 +36,11 @@ _OPTIONS = {
     )
 }
 """What docs/server.md gives a container, by the level of isolation that it gets for it."""
+_IMPORTS = """
+import importlib, pkgutil, trainshed.studies as studies
+for module in pkgutil.walk_packages(studies.__path__, "trainshed.studies."):
+    importlib.import_module(module.name)
+"""
 _COUNTS = """
 import time
 for number in range(300):
@@ -147,6 +152,8 @@ def test_it_is_small_and_holds_what_a_release_has_and_nothing_of_whom_built_it(
                 # Where this machine's own files were shown, empty ones are left.
                 names.update(member.name for member in inner if member.size or member.isdir())
     assert "opt/trainshed/bin/trainshed" in names
+    # Of what lies in them the tests were left out.
+    podman("run", "--rm", "--entrypoint=python3", image, "-c", _IMPORTS)
     private = r"(tmp|data|root)/.|.*(\.git|\.key|/pip\.conf)$"
     assert not [name for name in names if re.match(private, name)]
 
@@ -183,6 +190,7 @@ def test_a_job_outlasts_its_container_and_reads_no_secret(
     monkeypatch.setattr(urllib.request, "_opener", None)
     token = (data / "owner.token").read_text().strip()
     service = Service(data, subprocess.Popen(["true"]), f"https://localhost:{port}", token, 0)
+    podman("healthcheck", "run", "served")
     hostile = submit(service, container_job(_HOSTILE))
     assert service.finish(hostile, 300)["state"] == "SUCCEEDED", service.lines(hostile, "service")
     assert service.lines(hostile, PRIMARY) == ["held"] * 5
