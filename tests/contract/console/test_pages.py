@@ -52,7 +52,7 @@ async def test_the_list_is_newest_first_filtered_and_searched(
 
 
 async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
-    house: ConsoleHouse, browser: Browser
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is narrowed is not counted; other projects' jobs are neither counted nor shown."""
     big = json.loads(json.dumps(JOB["jobSpec"]))
@@ -82,6 +82,12 @@ async def test_the_list_counts_and_is_narrowed_and_sorted_by_its_address(
     assert await names("sort=name") == ["aardvark", "big", "zoo"]
     assert await names("sort=-machine") == ["big", "aardvark", "zoo"]
     assert await names("sort=nonsense&since=nonsense") == ["aardvark", "zoo", "big"]
+    monkeypatch.setattr("trainshed.console.pages.jobs._SORTED", 2)
+    assert await names("sort=name") == ["aardvark", "zoo"]
+    assert "Sorted among the newest 2." in text_of(await browser.get("/?project=p1&sort=name"))
+    monkeypatch.setattr("trainshed.api.trainshed_v1.jobs._MOST_COUNTED", 2)
+    monkeypatch.setattr("trainshed.console.pages.jobs._COUNTED", 2)
+    assert "Waiting 2+ " in text_of(await browser.get("/?project=p1"))
     assert "label: team" in text_of(await browser.get("/?label=team"))
     assert "Waiting 3" not in text_of(await browser.get("/?label=team"))
 

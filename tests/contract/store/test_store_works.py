@@ -91,6 +91,18 @@ async def test_several_are_created_or_none(store: Store) -> None:
     await created(store, make_job(3))
 
 
+async def test_works_of_clients_are_counted_by_state_up_to_a_number(store: Store) -> None:
+    """Not those that works have made, and not those of other projects."""
+    tuning = make_tuning(1)
+    other = make_job(9, "other")
+    other = replace(other, name=replace(other.name, project_id="q"))
+    await created(store, tuning, child(tuning, 2, 1), make_job(3), make_job(4), other)
+    states = (JobState.QUEUED, JobState.FAILED)
+    assert await store.reader.counts("p", states, 9) == {"QUEUED": 3, "FAILED": 0}
+    assert await store.reader.counts("", states, 9) == {"QUEUED": 4, "FAILED": 0}
+    assert await store.reader.counts("p", states, 2) == {"QUEUED": 2, "FAILED": 0}
+
+
 async def committed(store: Store, commit: Commit) -> int:
     return await store.ledger.commit(await store.ledger.acquire("test"), commit)
 

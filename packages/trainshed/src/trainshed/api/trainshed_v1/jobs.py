@@ -3,6 +3,7 @@ service."""
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -36,7 +37,7 @@ from trainshed.api.trainshed_v1.timeline import (
 )
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.actors import person_of
-from trainshed.core.lifecycle.states import JobState
+from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import default_bucket
 from trainshed.core.retention import RetentionReport
 from trainshed.core.units import Nanos
@@ -199,7 +200,11 @@ async def list_(call: JsonCall) -> records.JobList:
         ]
     counts = UNSET
     if call.flag("counts"):
-        counts = await call.services.reader.counts(project, tuple(JobState), _MOST_COUNTED)
+        stored = (*JobState, PipelineState.PENDING)
+        of_states = await call.services.reader.counts(project, stored, _MOST_COUNTED)
+        counts = Counter[str]()
+        for state, count in of_states.items():
+            counts[state.replace(PipelineState.PENDING, JobState.PREPARING)] += count
     return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
