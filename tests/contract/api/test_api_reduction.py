@@ -53,35 +53,7 @@ def reduced(**labels: str) -> dict[str, Any]:
     return custom_job(pool(), pool(), reducers) | {"labels": labels}
 
 
-def write(house: House, replica: ReplicaId, *samples: tuple[int, dict[str, Any]]) -> None:
-    directory = house.log_root / "1000" / "1" / str(replica)
-    directory.mkdir(parents=True)
-    entries: list[dict[str, Any]] = [{"started": START + SECOND, "incarnation": 1}]
-    entries += [{"at": START + at * SECOND, "metrics": metrics} for at, metrics in samples]
-    text = "".join(json.dumps(entry) + "\n" for entry in entries)
-    (directory / "reduction.jsonl").write_text(text)
-
-
-async def parts(house: House, query: str = "") -> dict[str, Any]:
-    answer = (await house.call("GET", f"{JOB}/usage{query}")).json
-    return {each["id"]: each.get("reduction") for each in answer["replicas"]}
-
-
-async def test_reducers_and_workers_tell_what_they_do(house: House) -> None:
-    """spec/reduction#reports: bytes, chunks in flight, waits by rank, resets."""
-    before = {"received_bytes": 1000, "sent_bytes": 900, "chunks_in_flight": 3}
-    now = {"received_bytes": 6000, "sent_bytes": 5900, "chunks_in_flight": 12, "resets": 1}
-    write(house, FIRST, (6, before), (11, now | {"wait_seconds": [0.0, 2.5]}))
-    write(house, PRIMARY, (6, {"sent_bytes": 500}))
-    found = await parts(house)
-    reducer, worker = found["workerpool2-0"], found["workerpool0-0"]
-    assert reducer["metrics"] == now | {"wait_seconds": [0.0, 2.5]}
-    assert (reducer["incarnation"], reducer["over"]) == (1, False)
-    assert worker["metrics"] == {"sent_bytes": 500}
-    assert found["workerpool2-1"]["sampleTime"] == ""
-
-
-async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) -> None:
+async def test_notes_are_on_the_timeline(house: House) -> None:
     at = START + 7 * SECOND
     note = ReplicaNoted(1, PRIMARY, 1, 1, at, "mode", "INFO", "pure: 2 reducers")
     await house.happen(NAME, note)
@@ -93,12 +65,6 @@ async def test_notes_are_on_the_timeline_and_beside_the_numbers(house: House) ->
         ("reduction", "workerpool0-0: pure: 2 reducers"),
         ("reduction_warning", "workerpool2-0: rank 1 is late"),
     ]
-    found = await parts(house)
-    (said,) = found["workerpool0-0"]["notes"]
-    assert (said["name"], said["severity"], said["text"]) == ("mode", "INFO", "pure: 2 reducers")
-    assert [each["text"] for each in found["workerpool2-0"]["notes"]] == ["rank 1 is late"]
-    assert found["workerpool1-0"]["notes"] == []
-    assert (await parts(house, "?attempt=1"))["workerpool0-0"]["notes"] == [said]
 
 
 async def is_secured(house: House, body: dict[str, Any]) -> bool:

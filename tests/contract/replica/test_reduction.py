@@ -3,7 +3,6 @@
 
 import json
 import os
-from typing import Any
 
 from tests.contract.replica.conftest import Line, Place
 from trainshed.core.environment import REDUCTION_REPORT
@@ -15,10 +14,10 @@ from trainshed.replica.supervisor import journal, program
 REPORT = """
 import json, os, time
 path = os.environ["TRAINSHED_REDUCTION_REPORT_FILE"]
-def report(notes=(), **metrics):
+def report(notes=()):
     keys = ("id", "severity", "text")
     with open(path + ".own", "w") as file:
-        json.dump({"notes": [dict(zip(keys, note)) for note in notes], "metrics": metrics}, file)
+        json.dump({"notes": [dict(zip(keys, note)) for note in notes]}, file)
     os.replace(path + ".own", path)
 MODE = ("mode", "INFO", "pure: 4 reducers")
 """
@@ -43,12 +42,6 @@ def notes(line: Line) -> list[tuple[int, str, str, str]]:
     return notes
 
 
-def metrics(place: Place) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in (place.logs / reduction_reports.FILE).read_text().splitlines()
-    ]
-
-
 def said(place: Place) -> list[dict[str, str]]:
     """The lines that the service itself wrote to the log."""
     return [json.loads(str(line["m"])) for line in place.log() if line["s"] == "b"]
@@ -58,7 +51,7 @@ def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     """spec/reduction#reports: whatever the program's user is, its reports are seen; in the log with how bad
     they are."""
     late = '("late", "WARNING", "rank 3\\n waits")'
-    line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}], sent=7)")
+    line = run(place, f"{REPORT}report([MODE]); report([MODE]); report([MODE, {late}])")
     seen = notes(line)
     assert seen == [(1, "mode", "INFO", "pure: 4 reducers"), (2, "late", "WARNING", "rank 3 waits")]
     assert said(place) == [
@@ -66,9 +59,6 @@ def test_a_note_is_told_kept_and_written_to_the_log_once(place: Place) -> None:
     ]
     kept = journal.Entries(str(place.slot)).notes(1)
     assert [(note["n"], note["name"]) for note in kept] == [(1, "mode"), (2, "late")]
-    started, *_, last = metrics(place)
-    assert started["incarnation"] == 1
-    assert (last["metrics"], last["last"]) == ({"sent": 7}, True)
 
 
 def test_a_hostile_report_is_bounded(place: Place) -> None:
@@ -77,13 +67,12 @@ def test_a_hostile_report_is_bounded(place: Place) -> None:
     text = """
 open(path, "w").write("no json"); time.sleep(0.3); os.unlink(path)
 loud = [("n%d" % number, "LOUD", "x" * 9999) for number in range(90)]
-report(loud, sent=float("nan"), of=[1, "2"], ok=[1, 2.5])
+report(loud)
 """
     seen = notes(run(place, REPORT + text))
     assert len(seen) == reduction_reports.MOST_NOTES + 4
     assert seen[0][1:3] == ("unreadable", "WARNING")
     assert {(note[2], len(note[3])) for note in seen[1:]} == {("INFO", 500)}
-    assert metrics(place)[-1]["metrics"] == {"ok": [1, 2.5]}
 
 
 def test_secrets_are_not_taken_down(place: Place) -> None:

@@ -1,18 +1,15 @@
 """Reports of reducers and workers to the service: one small file that is replaced as a whole.
 
-    {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}], "metrics": {"sent_bytes": 1, …}}
+    {"notes": [{"id": "mode", "severity": "INFO", "text": "…"}]}
 
-Notes are only added; the service puts each, once, on the job's timeline. Metrics are numbers, or lists of
-numbers by rank, that the service records while the replica runs. Programs must not fail for want of a report:
-nothing here raises.
+Notes are only added; the service puts each, once, on the job's timeline. Programs must not fail for want of a
+report: nothing here raises.
 """
 
 import json
 import os
 import threading
-from typing import Dict, List, Mapping, Union
-
-Metric = Union[int, float, List[int], List[float]]
+from typing import Dict, List, Mapping
 
 
 class Reports:
@@ -22,7 +19,6 @@ class Reports:
         self._path = path
         self._lock = threading.Lock()
         self._notes: Dict[str, Dict[str, str]] = {}
-        self._metrics: Mapping[str, Metric] = {}
 
     def note(self, name: str, text: str, severity: str = "INFO") -> bool:
         """Add a note; a later one of the same name is ignored (True). `severity`: INFO, WARNING, ERROR.
@@ -33,12 +29,10 @@ class Reports:
             self._notes[name] = {"id": name, "severity": severity, "text": text}
             return self._write()
 
-    def metrics(self, metrics: "Mapping[str, Metric]") -> None:
-        """Replace all metrics by these."""
+    def begin(self) -> None:
+        """Write the report, so that the service sees that there is somebody to report."""
         with self._lock:
-            if metrics != self._metrics:
-                self._metrics = dict(metrics)
-                self._write()
+            self._write()
 
     def _all_notes(self) -> "List[Mapping[str, str]]":
         """Return this process's notes and those in the file, which other processes of the program wrote."""
@@ -52,7 +46,7 @@ class Reports:
     def _write(self) -> bool:
         if not self._path:
             return False
-        text = json.dumps({"notes": self._all_notes(), "metrics": self._metrics})
+        text = json.dumps({"notes": self._all_notes()})
         own = "{}.{}".format(self._path, os.getpid())
         try:
             with open(own, "w", encoding="utf-8") as file:

@@ -42,17 +42,6 @@ class Serving:
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
 
-    def metrics(self, ranks: int) -> dict[str, Any]:
-        """When so many have been served, and nobody is connected any more."""
-        while True:
-            what, value = self.said.get(timeout=SECONDS)
-            if (
-                what == "metrics"
-                and len(value["wait_seconds"]) == ranks
-                and not value["connections"]
-            ):
-                return value
-
     def close(self) -> None:
         self._server.end()
         self._thread.join()
@@ -286,19 +275,3 @@ def test_after_a_rank_has_left_a_break_needs_the_others_only(
         assert first.result() == b"3333"
     else:
         assert first.end() == second.end() == "rank 2 has left the group after operation 1"
-
-
-def test_waiting_is_charged_to_the_last_rank(serving: Serving) -> None:
-    """spec/reduction: metrics per reducer: wait by rank; and nothing is left of what is over."""
-    workers = _group(serving, [0] * 6)
-    for worker in workers[:5]:
-        worker.send(bytes(4))
-    # Twice what is asked for below: on a busy machine the reducer hears of the first ones late.
-    time.sleep(0.1)
-    workers[5].send(bytes(4))
-    for worker in workers:
-        worker.result()
-        worker.connection.close()
-    metrics = serving.metrics(6)
-    assert metrics["wait_seconds"][5] >= 0.05
-    assert metrics["pending_bytes"] == metrics["chunks_in_flight"] == 0

@@ -33,8 +33,8 @@ def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
 
 
 def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
-    """spec/reduction#exactness: reducers, one thread per core, all at one port; metrics per reducer;
-    the end in good order."""
+    """spec/reduction#exactness: reducers, one thread per core, all at one port; the end in good
+    order."""
     source = np.random.default_rng(6)
     with reducer(tmp_path, threads=2) as running:
         lanes = _gather(running.port, 3, 2)
@@ -53,11 +53,6 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
                 assert [worker.result() == want for worker in lane] == [True] * 3
         assert running.end() == 0
         report = json.loads(running.report_file.read_text())
-    assert report["metrics"]["chunks"] == 8
-    assert report["metrics"]["operations"] == 4
-    assert report["metrics"]["received_bytes"] > 2 * 4 * 3 * 200_000
-    assert report["metrics"]["pending_bytes"] == 0
-    assert len(report["metrics"]["wait_seconds"]) <= 3
     assert [note["id"] for note in report["notes"]] == ["serving"]
     assert all(worker.end() == "" for lane in lanes for worker in lane)
 

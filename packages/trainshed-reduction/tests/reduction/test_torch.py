@@ -112,7 +112,6 @@ def test_sums_go_natively_where_that_is_faster(
     (chosen,) = [note for note in content["notes"] if note["id"].startswith("chosen")]
     assert (chosen["id"], chosen["severity"]) == ("chosen native 1", "WARNING")
     assert "by the native all-reduce, which is used from here on" in chosen["text"]
-    assert content["metrics"]["native_operations"] > 60
 
 
 def test_ranks_of_a_node_sum_first(torch_python: Path, torch_nursery: Nursery, site: Path) -> None:

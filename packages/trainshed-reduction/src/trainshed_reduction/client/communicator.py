@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import Callable, Dict, Optional
 
 from trainshed_reduction import proof
@@ -14,12 +13,10 @@ from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.operations import Operation, OperationQueue
 from trainshed_reduction.client.port import Board, Native, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
-from trainshed_reduction.reports import Metric, Reports
+from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Hello, Reduction
 
-_METRICS = 5.0
-"""Seconds between two reports of metrics."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -88,10 +85,6 @@ class Communicator:
             raise ValueError("integers are only summed, not averaged")
         return self._operations.hand_in(view.cast("B"), dtype, reduction, ordinal, rate)
 
-    def went_natively(self) -> None:
-        """Count, for the report, an operation that was done without the reducers since that is faster."""
-        self._operations.natively += 1
-
     def close(self) -> None:
         """Leave the group: operations that are not done fail. Blocks until the thread has ended, which sends
         what others may still need; may be called again."""
@@ -104,7 +97,7 @@ class Communicator:
         assert self._formation is not None
         return self._formation.describe()
 
-    def metrics(self) -> Dict[str, Metric]:
+    def metrics(self) -> Dict[str, float]:
         """Return numbers since `start`: operations, bytes sent and received, lost connections, seconds of
         waiting; {} before the group has formed."""
         return {} if self._running is None else self._running.metrics()
@@ -122,7 +115,6 @@ class Communicator:
             self._fail(ReductionFailed(f"the client of the reducers failed: {error!r}"))
         finally:
             if self._running is not None:
-                self._report()
                 self._running.close()
             if self._formation is not None:
                 self._formation.close()
@@ -134,18 +126,11 @@ class Communicator:
         running = self._running = RunningGroup(self._membership, formation)
         running.begin()
         self._operations.open()
-        report_at = 0.0
+        if self._membership.reports is not None:
+            self._membership.reports.begin()
         while not self._operations.closing and not self._operations.is_native:
             running.turn()
-            now = time.monotonic()
-            if now >= report_at:
-                report_at = now + _METRICS
-                self._report()
         running.leave()
-
-    def _report(self) -> None:
-        if self._membership.reports is not None:
-            self._membership.reports.metrics(self.metrics())
 
     def _fail(self, failure: ReductionFailed) -> None:
         if self._running is not None:

@@ -69,8 +69,6 @@ class OperationQueue:
         self.closing = False
         #: Set when all later operations are the native backend's.
         self.is_native = False
-        #: Operations that did without the reducers because that was faster.
-        self.natively = 0
         self._changed = threading.Condition()
         self._handed: Deque[QueuedOperation] = deque()
         self._issued = 0

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 import time
-from typing import Dict, List, NamedTuple, Sequence, Union
+from typing import Dict, List, NamedTuple, Sequence
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
@@ -19,7 +19,6 @@ from trainshed_reduction.client.operations import Operation
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.native.events import Message, Result
 from trainshed_reduction.native.transfer import Event, NativeTransfer
-from trainshed_reduction.reports import Metric
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import MAX_CHUNK, Hello, Kind
@@ -109,7 +108,7 @@ class RunningGroup:
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0
-        self._counts: Dict[str, Union[int, float]] = dict.fromkeys(
+        self._counts: Dict[str, int] = dict.fromkeys(
             (
                 "operations",
                 "sent_bytes",
@@ -183,13 +182,12 @@ class RunningGroup:
         self._detach()
         self._transfer.close()
 
-    def metrics(self) -> Dict[str, Metric]:
+    def metrics(self) -> Dict[str, float]:
         """Return what was counted so far."""
         return dict(
             self._counts,
             retained_bytes=self._ledger.retained,
             wait_seconds=round(self._patience.waited, 1),
-            native_operations=self._operations.natively,
         )
 
     # ---- operations

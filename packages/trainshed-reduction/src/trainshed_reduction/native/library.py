@@ -45,8 +45,6 @@ _SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "reducer_member": (None, [c_void_p, c_uint32, c_void_p]),
     "reducer_group": (None, [c_void_p, c_void_p]),
     "reducer_row": (c_uint32, [c_void_p, c_uint64, c_void_p, c_void_p, c_void_p]),
-    "reducer_numbers": (None, [c_void_p, c_void_p]),
-    "reducer_waited": (c_uint32, [c_void_p, c_void_p, c_uint32]),
 }
 
 

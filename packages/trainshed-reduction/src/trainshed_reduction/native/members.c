@@ -112,7 +112,7 @@ static void flush(struct reducer *r, struct member *member)
                 member->error = errno;
             return;
         }
-        r->numbers.sent += (uint64_t)done;
+        r->moved += (uint64_t)done;
         member->unsent -= (uint64_t)done;
         member->offset += (size_t)done;
         while (member->out_count && member->offset >= size_of(out_at(member, 0))) {
@@ -204,21 +204,8 @@ static bool make_room(struct group *group, uint64_t position)
     return true;
 }
 
-static void wait_for(struct reducer *r, uint32_t rank, double seconds)
-{
-    if (rank >= r->ranks) {
-        double *grown = realloc(r->waited, (rank + 1) * sizeof *grown);
-        if (!grown)
-            return;
-        memset(grown + r->ranks, 0, (rank + 1 - r->ranks) * sizeof *grown);
-        r->waited = grown;
-        r->ranks = rank + 1;
-    }
-    r->waited[rank] += seconds;
-}
-
 /* All ranks have brought their chunk for the oldest row. */
-static void finish(struct reducer *r, struct group *group, const struct header *last, double at)
+static void finish(struct reducer *r, struct group *group, const struct header *last)
 {
     struct row *row = row_at(group, group->head);
     struct block *result = row_result(row, group->world);
@@ -244,13 +231,10 @@ static void finish(struct reducer *r, struct group *group, const struct header *
     block_drop(&r->blocks, result);
     row_end(&r->blocks, row, group->world);
     group->head++;
-    group->finished = at;
     group->begun--;
-    r->numbers.chunks++;
     if ((int64_t)header.operation != group->operation) {
         group->operation = (int64_t)header.operation;
         group->ordinal = header.ordinal;
-        r->numbers.operations++;
     }
 }
 
@@ -269,16 +253,14 @@ static bool add(struct reducer *r, struct member *member)
     bool is_in_vain = group->lacking && row->arrived + 1 == present && !row->final && in->kind != FINAL;
     if (position >= group->parted || is_in_vain || (row->arrived && !row_agrees(row, in)))
         return tell_odd(r, member);
-    double at = now();
     if (!row->arrived) {
-        if (!row_begin(row, group->world, in, at)) {
+        if (!row_begin(row, group->world, in, now())) {
             member->error = ENOMEM;
             return false;
         }
         group->begun++;
     }
     struct block *payload = member->payload;
-    double alone = row->latest > group->finished ? row->latest : group->finished;
     member->payload = NULL;
     member->position++;
     member->ordinal = in->ordinal;
@@ -286,14 +268,12 @@ static bool add(struct reducer *r, struct member *member)
     if (in->acknowledged > member->acknowledged)
         member->acknowledged = in->acknowledged;
     row->takes[member->rank] = in->kind == DATA && member->received <= position;
-    if (!row_add(&r->blocks, row, in, payload, group->world, at)) {
+    if (!row_add(&r->blocks, row, in, payload, group->world)) {
         member->error = ENOMEM;
         return false;
     }
-    if (row->arrived == present) {
-        wait_for(r, member->rank, at - alone);
-        finish(r, group, in, at);
-    }
+    if (row->arrived == present)
+        finish(r, group, in);
     return true;
 }
 
@@ -340,7 +320,7 @@ void member_serve(struct reducer *r, struct member *member)
         ssize_t done = member->is_leaving ? discard(member)
                                           : incoming_read(&member->incoming, member->handle, begin, end, &reading);
         if (done > 0) {
-            r->numbers.received += (uint64_t)done;
+            r->moved += (uint64_t)done;
         } else if (done == -EAGAIN) {
             member->readable = false;
             poller_again(&r->poller, member->slot, true, false);

@@ -43,7 +43,6 @@ EXPORT void reducer_free(struct reducer *r)
     blocks_free(&r->blocks);
     poller_close(&r->poller);
     free(r->members);
-    free(r->waited);
     free(r);
 }
 
@@ -75,7 +74,6 @@ EXPORT struct group *reducer_begin(uint32_t world, uint64_t head, int64_t operat
     *group = (struct group){.world = world, .head = head, .lacking = lacking, .parted = parted, .room = 64};
     group->operation = operation;
     group->ordinal = ordinal;
-    group->finished = now();
     group->members = calloc(world, sizeof *group->members);
     group->rows = calloc(group->room, sizeof *group->rows);
     if (group->members && group->rows)
@@ -193,7 +191,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
     r->report = (struct report){.events = events, .capacity = capacity, .text = text, .text_room = text_room};
     poller_renew(&r->poller, 0, r->elsewhere);
     for (;;) {
-        uint64_t before = r->numbers.received + r->numbers.sent;
+        uint64_t before = r->moved;
         bool elsewhere = watch(r, r->due ? 0 : least(until, told) - now());
         struct member *last = NULL;
         if (r->due)
@@ -206,7 +204,7 @@ EXPORT int reducer_run(struct reducer *r, double seconds, struct event *events, 
                 break; /* Who is due again comes after the sockets were asked. */
         }
         double at = now();
-        if (told == NEVER && r->numbers.received + r->numbers.sent != before)
+        if (told == NEVER && r->moved != before)
             told = at + SECOND;
         if (elsewhere || r->report.filled || at >= least(until, told))
             return r->report.filled;
@@ -244,18 +242,4 @@ EXPORT uint32_t reducer_row(const struct group *group, uint64_t position, void *
         *since = row->since;
     }
     return row->arrived;
-}
-
-EXPORT void reducer_numbers(struct reducer *r, struct numbers *numbers)
-{
-    r->numbers.pending = r->blocks.used_bytes;
-    *numbers = r->numbers;
-}
-
-/* Seconds by rank, of the first so many; how many there are. */
-EXPORT uint32_t reducer_waited(const struct reducer *r, double *seconds, uint32_t ranks)
-{
-    if (ranks)
-        memcpy(seconds, r->waited, (ranks < r->ranks ? ranks : r->ranks) * sizeof *seconds);
-    return r->ranks;
 }

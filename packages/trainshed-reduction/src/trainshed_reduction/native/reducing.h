@@ -31,7 +31,7 @@ void blocks_free(struct blocks *blocks);
  * so that the sum does not depend on who comes first. */
 struct row {
     struct header shape; /* of the first that came */
-    double since, latest;
+    double since;
     uint32_t arrived, next;
     struct block *first, *total, *final, **early; /* `early`: by rank */
     uint16_t *order;                              /* the ranks that have come */
@@ -44,8 +44,7 @@ bool row_begin(struct row *row, uint32_t world, const struct header *shape, doub
 bool row_agrees(const struct row *row, const struct header *header);
 /* The block is the row's from now on: a FINAL one is the result already, and no rank's own chunk matters. False: no
  * memory. */
-bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world,
-             double at);
+bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world);
 /* A use of the result. All ranks must have sent something, or one of them the result. */
 struct block *row_result(struct row *row, uint32_t world);
 void row_end(struct blocks *blocks, struct row *row, uint32_t world);
@@ -86,14 +85,8 @@ struct group {
     struct row *rows;        /* a ring from `head` on */
     size_t room;
     uint64_t begun;          /* rows that some chunks are in, and not all */
-    double finished;
     int64_t operation; /* the latest of which a chunk is finished, and its ordinal; -1: none */
     uint64_t ordinal;
-};
-
-/* How much was done so far; `pending`: bytes held now. */
-struct numbers {
-    uint64_t received, sent, chunks, operations, pending;
 };
 
 struct reducer {
@@ -103,9 +96,7 @@ struct reducer {
     uint32_t slots;
     struct member *due, **due_end; /* those with something to do, in the order of their turns */
     struct blocks blocks;
-    struct numbers numbers;
-    double *waited; /* by rank: seconds that a group has waited for it alone */
-    uint32_t ranks;
+    uint64_t moved;       /* bytes received and sent so far */
     struct report report; /* of the run under way */
 };
 

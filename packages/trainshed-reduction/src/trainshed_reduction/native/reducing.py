@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, List, Optional, Sequence, Union
 
 from trainshed_reduction import wire
 from trainshed_reduction.native import events
@@ -14,16 +14,6 @@ from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 
 Event = Union[Message, Lost, Strange, Odd]
 _NEVER = 2**64 - 1
-
-
-class Numbers(NamedTuple):
-    """Bytes received and sent, chunks and operations since the start; `pending`: bytes held now."""
-
-    received: int
-    sent: int
-    chunks: int
-    operations: int
-    pending: int
 
 
 class NativeGroup:
@@ -132,18 +122,6 @@ class NativeReducer:
             else:
                 seen.append(Strange(slot))
         return seen
-
-    def numbers(self) -> Numbers:
-        numbers = (ctypes.c_uint64 * len(Numbers._fields))()
-        self.functions.reducer_numbers(self.handle, numbers)
-        return Numbers(*numbers)
-
-    def waited(self) -> Sequence[float]:
-        """Return, by rank, the seconds that a group has waited for it alone."""
-        count = self.functions.reducer_waited(self.handle, None, 0)
-        seconds = (ctypes.c_double * count)()
-        self.functions.reducer_waited(self.handle, seconds, count)
-        return seconds[:]
 
     def close(self) -> None:
         """Free it, after all connections were dropped."""

@@ -67,7 +67,7 @@ bool row_begin(struct row *row, uint32_t world, const struct header *shape, doub
             return false;
         }
     }
-    *row = (struct row){.shape = *shape, .since = at, .latest = at, .early = early, .order = order, .takes = takes};
+    *row = (struct row){.shape = *shape, .since = at, .early = early, .order = order, .takes = takes};
     return true;
 }
 
@@ -112,11 +112,9 @@ static void forget(struct blocks *blocks, struct row *row, uint32_t world)
     }
 }
 
-bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world,
-             double at)
+bool row_add(struct blocks *blocks, struct row *row, const struct header *header, struct block *block, uint32_t world)
 {
     row->order[row->arrived++] = header->rank;
-    row->latest = at;
     if (row->final) {
         block_drop(blocks, block);
         return true;

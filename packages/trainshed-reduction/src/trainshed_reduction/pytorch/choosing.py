@@ -63,7 +63,6 @@ class Chooser:
             try:
                 if way.is_native:
                     work = natively()
-                    self._communicator.went_natively()
                     work.get_future().add_done_callback(self._ended)
                 else:
                     begun = issue(self._communicator, tensor, reduction, ordinal, way.rate)

@@ -50,7 +50,7 @@ def install() -> None:
     usage.report_at_exit(settings.min_bytes)
     setattr(c10d, _MAKER, _replacement(c10d, native, settings))
     # Shows, even before there is a group, that the override is installed.
-    process.reports().metrics({"operations": 0})
+    process.reports().begin()
 
 
 def _check(native: Any, group: Any) -> None:

@@ -7,7 +7,6 @@ together: workers have a lane to each, so a reducer without one of them is of no
 
 from __future__ import annotations
 
-import functools
 import os
 import queue
 import resource
@@ -22,7 +21,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 from trainshed_reduction import proof, settings, variables
 from trainshed_reduction.native import library
-from trainshed_reduction.reducer.counters import Overview
+from trainshed_reduction.reducer.overview import Overview
 from trainshed_reduction.reducer.server import Server
 from trainshed_reduction.reports import Reports
 from trainshed_reduction.settings import Unusable
@@ -98,15 +97,15 @@ class Process:
         reports: Reports,
     ) -> None:
         """Raises OSError."""
-        #: The thread, what it reports, and the value (`Outlet`); also "end" with the exit status.
-        self._news: queue.SimpleQueue[Tuple[int, str, Any]] = queue.SimpleQueue()
-        self._overview = Overview(settings.threads, reports, _write, time.monotonic())
+        #: What a thread reports, and the value (`Outlet`); also "end" with the exit status.
+        self._news: queue.SimpleQueue[Tuple[str, Any]] = queue.SimpleQueue()
+        self._overview = Overview(reports, _write, time.monotonic())
         self._servers = [
             Server(
                 None if number else listener,
                 settings.token,
                 library=native,
-                outlet=functools.partial(self._tell, number),
+                outlet=self._tell,
                 tls=tls,
             )
             for number in range(settings.threads)
@@ -120,7 +119,7 @@ class Process:
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until a thread fails; return the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: self._tell(0, "end", 0))
+            signal.signal(number, lambda _number, _frame: self._tell("end", 0))
         threads = [
             threading.Thread(target=self._serve, args=pair, daemon=True)
             for pair in enumerate(self._servers)
@@ -138,11 +137,10 @@ class Process:
             thread.join(max(0.0, deadline - time.monotonic()))
         while not self._news.empty():
             self._hear()
-        self._overview.report()
         return ended
 
-    def _tell(self, number: int, what: str, value: object) -> None:
-        self._news.put((number, what, value))
+    def _tell(self, what: str, value: object) -> None:
+        self._news.put((what, value))
 
     def _serve(self, number: int, server: Server) -> None:
         try:
@@ -150,18 +148,18 @@ class Process:
         except Exception:
             # Whatever it is: workers would wait for a reducer that serves a part of its lanes.
             traceback.print_exc()
-            self._tell(number, "log", f"thread {number} has failed: the reducer ends")
-            self._tell(number, "end", 1)
+            self._tell("log", f"thread {number} has failed: the reducer ends")
+            self._tell("end", 1)
 
     def _hear(self) -> Optional[int]:
         """Handle what a thread reports or what is due; return the exit status when all is to end."""
         moment = self._overview.moment
         patience = None if moment is None else max(0.0, moment - time.monotonic())
         try:
-            number, what, value = self._news.get(timeout=patience)
+            what, value = self._news.get(timeout=patience)
             if what == "end":
                 return value
-            self._overview.hear(number, what, value, time.monotonic())
+            self._overview.hear(what, value, time.monotonic())
         except queue.Empty:
             pass
         self._overview.keep_time(time.monotonic())

@@ -12,7 +12,6 @@ from typing import Dict, List, NamedTuple, Optional, Union
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import rows
-from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.rows import MemberState, Progress, RunningRows, Seen
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Malformed, Reduction, Start
 
@@ -64,7 +63,7 @@ _PATIENCE = 0.6
 class Group:
     """One generation of a group. `generation` 0: no rank that knows it has come yet."""
 
-    def __init__(self, hello: Hello, counters: Counters, now: float) -> None:
+    def __init__(self, hello: Hello, now: float) -> None:
         self.generation = hello.generation
         self.world = hello.world
         self.members: Dict[int, Member] = {}
@@ -72,7 +71,6 @@ class Group:
         self.parked: Dict[int, Member] = {}
         #: Why this generation cannot go on; "" = it can.
         self.failure = ""
-        self._counters = counters
         self._running = False
         self._completed = False
         self._since = now
@@ -153,7 +151,6 @@ class Group:
         effects: List[Effect] = [Dismiss(member, b"") for member in self.members.values()]
         self._stop()
         self._since = now
-        self._counters.resets += 1
         return effects
 
     def frame(self, member: Member, header: Header, payload: bytes, now: float) -> List[Effect]:

@@ -22,8 +22,8 @@ from trainshed_reduction.native.events import Lost, Message, Odd, Strange
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
-from trainshed_reduction.reducer.counters import Counters, Metrics, Outlet
 from trainshed_reduction.reducer.groups import Effect, Group, Member
+from trainshed_reduction.reducer.overview import Outlet
 from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
@@ -75,16 +75,13 @@ class Server:
         self.all: Sequence[Server] = (self,)
         self._listener = listener
         self._token = token
-        #: Where lines and numbers go.
+        #: Where lines go.
         self._outlet = outlet
         self._tls = tls
-        self._counters = Counters()
-        self._sessions = Sessions(self._counters)
+        self._sessions = Sessions()
         #: For what is no peer's connection.
         self._selector = selectors.DefaultSelector()
         self._native = NativeReducer(library, self._selector.fileno())
-        #: The numbers that were reported last.
-        self._told: Metrics = {}
         #: By slot.
         self._peers: Dict[int, Peer] = {}
         #: In the order in which they came; so below.
@@ -146,7 +143,6 @@ class Server:
                 self._carry_out(self._hear(event))
             for key, _ in self._selector.select(0):
                 key.data()
-            self._report()
         for peer in [*self._peers.values()]:
             self._close(peer)
         self._native.close()
@@ -183,15 +179,6 @@ class Server:
         if now >= self._listen_at:
             self._listen_at = 0.0
             self._listen(len(self._strangers) < STRANGERS)
-
-    def _report(self) -> None:
-        """Report numbers if any has changed; while chunks come, `NativeReducer.run` returns every second."""
-        self._counters.connections = len(self._members)
-        self._counters.chunks_in_flight = self._sessions.chunks_in_flight
-        numbers = self._counters.snapshot(self._native.numbers(), self._native.waited())
-        if numbers != self._told:
-            self._told = numbers
-            self._outlet("metrics", numbers)
 
     # ---- who comes
 
@@ -270,12 +257,12 @@ class Server:
         self._strangers.pop(peer, None)
         peer.member = member
         self._members[member] = peer
+        self._outlet("connected", hello.rank)
         accept = proof.signed(self._token, Accept(len(self.all)), peer.said)
         self._native.tell(peer.slot, proof.frame(Kind.ACCEPT, accept))
         return following
 
     def _refuse(self, peer: Peer, text: str, who: str) -> List[Effect]:
-        self._counters.refused += 1
         self._outlet("log", f"refused {who} at {peer.address}: {text}")
         return self._dismiss(peer, proof.text_frame(Kind.ERROR, text))
 

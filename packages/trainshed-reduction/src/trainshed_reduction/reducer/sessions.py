@@ -10,7 +10,6 @@ from collections import OrderedDict
 from typing import List, Tuple
 
 from trainshed_reduction import proof
-from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Dismiss, Effect, Group, Member
 from trainshed_reduction.wire import Hello, Kind
 
@@ -25,18 +24,13 @@ class Refusal(Exception):
 class Sessions:
     """The groups that workers have come for, by name and generation."""
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
+    def __init__(self) -> None:
         self._groups: OrderedDict[bytes, Group] = OrderedDict()
 
     @property
     def is_waiting(self) -> bool:
         """Whether `status` may have something to say."""
         return any(group.is_waiting for group in self._groups.values())
-
-    @property
-    def chunks_in_flight(self) -> int:
-        return sum(group.progress.begun for group in self._groups.values())
 
     def admit(self, hello: Hello, now: float) -> Tuple[Member, List[Effect]]:
         """Add a worker that has proved itself; ACCEPT must be sent before the effects. Raises Refusal."""
@@ -77,7 +71,7 @@ class Sessions:
         empty = [name for name, group in self._groups.items() if group.is_empty]
         if len(empty) >= _REMEMBERED:
             del self._groups[empty[0]]
-        group = Group(hello, self._counters, now)
+        group = Group(hello, now)
         self._groups[hello.group] = group
         return group
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import groups, rows
-from trainshed_reduction.reducer.counters import Counters
 from trainshed_reduction.reducer.groups import Group, Member
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
 from trainshed_reduction.reducer.sessions import Sessions
@@ -55,8 +54,7 @@ class Desk:
     """Sessions, and what they have asked for so far."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
-        self.sessions = Sessions(self.counters)
+        self.sessions = Sessions()
         self.starts: dict[Member, int] = {}
         self.dismissed: dict[Member, str] = {}
         self._rows: dict[Group, Rows] = {}

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed_reduction.native.reducing import Numbers
-from trainshed_reduction.reducer.counters import IDLE_SECONDS, Counters, Overview, total
+from trainshed_reduction.reducer.overview import IDLE_SECONDS, Overview
 from trainshed_reduction.reports import Reports
 
 
@@ -15,35 +14,10 @@ class Seen:
     def __init__(self, directory: Path) -> None:
         self.file = directory / "report.json"
         self.lines: list[str] = []
-        self.overview = Overview(2, Reports(str(self.file)), self.lines.append, 0.0)
+        self.overview = Overview(Reports(str(self.file)), self.lines.append, 0.0)
 
     def report(self) -> dict[str, Any]:
         return json.loads(self.file.read_text())
-
-
-def test_counts_add_up_and_what_all_see_counts_once() -> None:
-    """spec/reduction: metrics per reducer: bytes, chunks in flight, wait by rank."""
-    counters = Counters()
-    counters.connections = 4
-    first = counters.snapshot(Numbers(5, 50, 2, 3, 0), [0, 0, 1.5])
-    second = counters.snapshot(Numbers(6, 60, 1, 2, 0), [0.25])
-    numbers = total([first, second])
-    assert numbers["received_bytes"] == 11
-    assert numbers["operations"] == 3
-    assert numbers["connections"] == 4
-    assert numbers["wait_seconds"] == [0.25, 0, 1.5]
-
-
-def test_numbers_are_written_once_a_second_while_they_change(tmp_path: Path) -> None:
-    """spec/reduction: and the last ones are never left out."""
-    seen = Seen(tmp_path)
-    for chunks, now in ((1, 10.0), (2, 10.4), (3, 10.8)):
-        done = Numbers(0, 0, chunks, 0, 0)
-        seen.overview.metrics(1, Counters().snapshot(done, ()), now)
-    assert seen.report()["metrics"]["chunks"] == 1
-    assert seen.overview.moment == 11.0
-    seen.overview.keep_time(11.0)
-    assert seen.report()["metrics"]["chunks"] == 3
 
 
 def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
@@ -62,7 +36,7 @@ def test_idle_reducers_are_not_silent(tmp_path: Path) -> None:
 def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
     """spec/reduction#reports: where nobody reads a report."""
     lines: list[str] = []
-    Overview(2, Reports(""), lines.append, 0.0).keep_time(IDLE_SECONDS)
+    Overview(Reports(""), lines.append, 0.0).keep_time(IDLE_SECONDS)
     (line,) = lines
     assert "No worker has connected" in line
 
@@ -70,9 +44,7 @@ def test_idle_reducers_without_a_service_say_so_in_their_log() -> None:
 def test_a_worker_ends_the_waiting(tmp_path: Path) -> None:
     """spec/reduction: no verdict on reducers that are used."""
     seen = Seen(tmp_path)
-    counters = Counters()
-    counters.connections = 1
-    seen.overview.metrics(0, counters.snapshot(Numbers(0, 0, 0, 0, 0), ()), 50.0)
+    seen.overview.hear("connected", 3, 50.0)
     seen.overview.keep_time(IDLE_SECONDS)
     seen.overview.serving(4)
     seen.overview.serving(2)

@@ -22,8 +22,6 @@ class StreamKind(enum.StrEnum):
     USAGE = "usage"
     #: What a trial measured.
     METRICS = "metrics"
-    #: What a worker or reducer of a reduction reported.
-    REDUCTION = "reduction"
     #: How the replica's programs were started.
     LAUNCHES = "launches"
 

@@ -2,7 +2,7 @@
 write here, and for the lines that the service itself writes.
 
 `<root>/<job uid>/<attempt>/<replica>/` holds `<number of the first line, 12 digits>.jsonl` of the log
-(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`, `reduction.jsonl`,
+(`trainshed.replica.observe.segments` writes it), and `usage.jsonl`, `metrics.jsonl`,
 `launches.jsonl` beside it.
 """
 

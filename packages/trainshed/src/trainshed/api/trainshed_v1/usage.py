@@ -1,25 +1,19 @@
-"""The resource usage of a job's replicas, and what reducers and the workers that use them report
-(spec/reduction#reports)."""
+"""The resource usage of a job's replicas."""
 
 from typing import Final
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.core import reduction
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.job.spec import WorkerPool
-from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.timeline import REDUCTION_KINDS
-from trainshed.core.names import JobUid, ReplicaId, log_task_name
+from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.usage import uses
-from trainshed.store.logs.usage import GpuLook, Life, ReplicaReduction, ReplicaUsage
+from trainshed.store.logs.usage import GpuLook, Life, ReplicaUsage
 from trainshed.wire.trainshed_v1 import usage as records
 
 _POINTS: Final = 60
@@ -38,7 +32,6 @@ async def usage(call: JsonCall) -> records.Usage:
     by_replica = {
         entry.replica: entry for entry in await call.services.logs.usage(job.uid, attempt)
     }
-    reductions = await reduction_views(call.services, job, attempt)
     states = (
         {entry.id: entry.state.value for entry in job.replicas} if attempt == job.attempt else {}
     )
@@ -60,7 +53,6 @@ async def usage(call: JsonCall) -> records.Usage:
                 states.get(replica, ""),
                 by_replica.get(replica),
                 points,
-                reductions.get(replica, UNSET),
             )
             for pool in job.spec.pools
             for replica in pool.replicas()
@@ -84,7 +76,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
     state: str,
     usage: ReplicaUsage | None,
     points: int,
-    reduction: records.Reduction | UnsetType,
 ) -> records.ReplicaUsage:
     life = usage.lives[-1] if usage else Life(0, 0)
     last = life.looks[-1] if life.looks else None
@@ -120,7 +111,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
             )
             for point in (every[-points:] if points else ())
         ),
-        reduction=reduction,
     )
 
 
@@ -154,57 +144,3 @@ def _mean_busy(look: GpuLook, life: Life) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
-
-
-async def reduction_views(
-    services: Services, job: Job, attempt: int
-) -> dict[ReplicaId, records.Reduction]:
-    """Return the view of each replica that takes part in a reduction; {} for a job without reducers, at no
-    cost."""
-    taking_part = [
-        replica for replica in job.spec.replicas() if reduction.takes_part(job.spec, replica)
-    ]
-    if not taking_part:
-        return {}
-    by_replica = {
-        replica.replica: replica for replica in await services.logs.reduction(job.uid, attempt)
-    }
-    notes = await _notes(services, job.uid, attempt)
-    return {
-        replica: _view(by_replica.get(replica), notes.get(str(replica), []))
-        for replica in taking_part
-    }
-
-
-async def _notes(
-    services: Services, uid: JobUid, attempt: int
-) -> dict[str, list[records.ReductionNote]]:
-    notes: dict[str, list[records.ReductionNote]] = {}
-    for entry in await services.reader.timeline(uid):
-        if entry.kind in REDUCTION_KINDS and entry.details["attempt"] == attempt:
-            for replica in entry.details.get("replicas") or (entry.details["replica"],):
-                notes.setdefault(replica, []).append(_note(entry))
-    return notes
-
-
-def _note(entry: TimelineEntry) -> records.ReductionNote:
-    return records.ReductionNote(
-        at=text_micros(entry.at),
-        name=entry.details["note"],
-        severity=entry.details["severity"],
-        text=entry.details["text"],
-    )
-
-
-def _view(
-    reduced: ReplicaReduction | None, notes: list[records.ReductionNote]
-) -> records.Reduction:
-    if reduced is None:
-        return records.Reduction(notes=tuple(notes))
-    return records.Reduction(
-        incarnation=reduced.incarnation,
-        sample_time=text_micros(reduced.at),
-        over=reduced.over,
-        metrics=reduced.metrics,
-        notes=tuple(notes),
-    )

@@ -1,41 +1,20 @@
 """Stores the reports of reducers and workers of a job with reducers (spec/reduction#reports).
 
 Each program atomically replaces one small file (`Report`). Its notes go, once each, to the replica's log and
-to the notes for people (`notes`); its metrics go to `reduction.jsonl` beside the log, every few seconds. If a
-worker's program has ended without any report, its owner is told that the reducers were idle. Nothing here may
-harm the program or its record: what cannot be written is dropped.
-
-A line of `reduction.jsonl` is one of
-
-    {"started": NS, "incarnation": N}                        the program was started
-    {"at": NS, "metrics": {NAME: NUMBER or [NUMBER]}}        what it reported last by then; the last one has
-    "last": true
-
-The file is thinned as `usage.jsonl` is.
+to the notes for people (`notes`). If a worker's program has ended without any report, its owner is told that
+the reducers were idle. Nothing here may harm the program or its record.
 """
 
 import json
-import math
-import os
 import time
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 from trainshed.replica import protocol
-from trainshed.replica.observe import (
-    file_watcher,
-    growing_files,
-    masking,
-    notes,
-)
-from trainshed.replica.observe import segments as log
+from trainshed.replica.observe import file_watcher, masking, notes
 from trainshed.replica.supervisor import program
 from trainshed.replica.system import loop
 
-Metric = Union[int, float, list[Union[int, float]]]
-
-
-FILE = "reduction.jsonl"
 MOST_NOTES = 20
 """Of one incarnation, beside one for each reducer, which it may have to say is lost."""
 _PREFIX = "trainshed reduction: "
@@ -49,9 +28,6 @@ _UNUSED_TEXT = (
     "it does without."
 )
 
-_FIRST = (1.0, 1.0, 3.0)
-_EVERY = 5.0
-"""Seconds between two lines of metrics, the first ones apart."""
 _PAUSE = 0.05
 _SHARE = 10
 """A look that takes so many seconds of a processor is followed by a rest of ten times that, at least by
@@ -68,23 +44,17 @@ class Reduction:
         plan: protocol.LaunchDocument,
         events: loop.Loop,
         *,
-        has_ended: Callable[[], bool],
         say: Callable[[str], None],
         notes: notes.Notes,
         mask: masking.Mask | None = None,
     ) -> None:
         """Created before the program starts. `plan`: one with `reducers`."""
-        self._incarnation = plan.incarnation
         self._most_notes = MOST_NOTES + plan.observation.reducers
         self._is_expected = plan.observation.reducers_expected
-        self._events = events
-        #: Whether the main process is known to have ended.
-        self._has_ended = has_ended
         #: Writes a line of the service into the replica's log.
         self._say = say
         #: Takes what people should know.
         self._notes = notes
-        self._sheet = growing_files.SampleFile(os.path.join(plan.observation.logs, FILE))
         self._pacing = file_watcher.Pacing(events, self._look)
         self._watcher = file_watcher.FileWatcher(
             protocol.FILES,
@@ -95,20 +65,13 @@ class Reduction:
             mask=mask,
         )
         self._known: set[str] = set()
-        self._metrics: dict[str, Metric] = {}
-        self._first = list(_FIRST)
         self._is_there = False
         self._owed_after = float("inf")
         # A file that an earlier incarnation left must not count as this one's.
         self._watcher.discard()
 
-    def begin(self, started: int) -> None:
-        """Note that the program started at that moment (ns)."""
-        try:
-            self._sheet.open()
-            self._sheet.append({"started": started, "incarnation": self._incarnation})
-        except OSError:
-            self._sheet.close()
+    def begin(self) -> None:
+        """Take down what the program reports from now on: it has started."""
         self._watcher.begin()
         self._owed_after = time.monotonic() + _SHORT
 
@@ -119,9 +82,6 @@ class Reduction:
         is_owed = succeeded or time.monotonic() >= self._owed_after
         if self._is_expected and is_owed and not self._is_there and not self._known:
             self._note(Note(UNUSED, WARNING, _UNUSED_TEXT))
-        if self._metrics:
-            self._write({"last": True})
-        self._sheet.close()
 
     # --- the program's file ---
 
@@ -146,11 +106,6 @@ class Reduction:
         self._is_there = True
         for note in report.notes:
             self._note(note)
-        if report.metrics:
-            is_first = not self._metrics
-            self._metrics = report.metrics
-            if is_first:
-                self._write_now_and_then()
 
     def _cannot_be_read(self, why: str) -> None:
         text = "What this program reports about its reduction cannot be read: %s." % why
@@ -165,21 +120,6 @@ class Reduction:
         self._say(json.dumps({"severity": note.severity, "message": _PREFIX + note.text}))
         self._notes.add(note.name, note.severity, note.text)
 
-    # --- metrics ---
-
-    def _write_now_and_then(self) -> None:
-        if self._sheet.is_open and not self._has_ended():
-            self._write({})
-            pause = self._first.pop(0) if self._first else _EVERY
-            self._events.after(pause, self._write_now_and_then)
-
-    def _write(self, mark: dict[str, bool]) -> None:
-        if self._sheet.is_open:
-            try:
-                self._sheet.append({"at": log.now(), "metrics": self._metrics, **mark})
-            except OSError:
-                self._sheet.close()
-
 
 PROGRAM_FILE = "reduction.json"
 """In the program's directory `program.HYPERTUNE`."""
@@ -189,10 +129,7 @@ LONGEST_TEXT = 500
 INFO, WARNING, ERROR = "INFO", "WARNING", "ERROR"
 
 _LONGEST_NAME = 64
-_MOST_METRICS = 64
 _MOST_NOTES = 100
-_LONGEST_LIST = 1024
-_LIMIT = 1 << 63
 
 
 class NoReport(Exception):
@@ -211,7 +148,7 @@ class Note:
 
 
 class Report:
-    """A report. `metrics`: finite numbers, or lists of them, by name."""
+    """A report."""
 
     def __init__(self, data: bytes) -> None:
         """Raises NoReport."""
@@ -223,7 +160,6 @@ class Report:
             raise NoReport
         fields: dict[str, Any] = parsed  # pyright: ignore[reportUnknownVariableType] - JSON
         self.notes = _notes(fields.get("notes"))
-        self.metrics = _metrics(fields.get("metrics"))
 
 
 def _notes(reported: Any) -> list[Note]:
@@ -238,26 +174,3 @@ def _notes(reported: Any) -> list[Note]:
             if isinstance(name, str) and isinstance(text, str) and name and text.strip():
                 notes.append(Note(name[:_LONGEST_NAME], str(fields.get("severity")), text))
     return notes
-
-
-def _metrics(reported: Any) -> dict[str, Metric]:
-    metrics: dict[str, Metric] = {}
-    if isinstance(reported, dict):
-        fields: dict[str, Any] = reported  # pyright: ignore[reportUnknownVariableType] - JSON
-        for name, value in fields.items():
-            if len(name) <= _LONGEST_NAME and len(metrics) < _MOST_METRICS and _is_metric(value):
-                metrics[name] = value
-    return metrics
-
-
-def _is_metric(value: Any) -> bool:
-    if isinstance(value, list):
-        values: list[Any] = value  # pyright: ignore[reportUnknownVariableType] - JSON
-        return len(values) <= _LONGEST_LIST and all(map(_is_number, values))
-    return _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return math.isfinite(value) and abs(value) < _LIMIT

@@ -133,7 +133,6 @@ class Sidecars:
             self._reduction = reduction_reports.Reduction(
                 plan,
                 events,
-                has_ended=reporter.has_ended,
                 say=reporter.say,
                 notes=notes,
                 mask=mask,
@@ -173,7 +172,7 @@ class Sidecars:
         if self._metrics is not None:
             self._metrics.begin(at)
         if self._reduction is not None:
-            self._reduction.begin(at)
+            self._reduction.begin()
         if self._plan.limits.stall_after > 0:
             stall.Watchdog(
                 self._plan.limits.stall_after,

@@ -30,7 +30,7 @@ from trainshed.store.logs.lines import (
 from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.progress import FEW, Place, Sample, is_small, sample
 from trainshed.store.logs.segments import Entry, ReplicaLog, records
-from trainshed.store.logs.usage import ReplicaReduction, ReplicaUsage, read_reduction, read_usage
+from trainshed.store.logs.usage import ReplicaUsage, read_usage
 
 T = TypeVar("T")
 
@@ -160,10 +160,6 @@ class LogReader:
     async def launches(self, uid: JobUid, attempt: int, replica: ReplicaId) -> tuple[Launch, ...]:
         """Return how the programs of a replica were started in an attempt, in their order."""
         return await asyncio.to_thread(read_launches, self._streams, uid, attempt, replica)
-
-    async def reduction(self, uid: JobUid, attempt: int) -> tuple[ReplicaReduction, ...]:
-        """Return what the replicas of an attempt have last reported of their part in a reduction."""
-        return await asyncio.to_thread(read_reduction, self._streams, uid, attempt)
 
     async def remove(self, uid: JobUid) -> None:
         """Delete the job's log, and what is stored beside it; does nothing if there is no log. Raises

@@ -1,11 +1,10 @@
-"""Reads what replicas used, and what reducers and workers have last reported of a reduction, as their shims
-recorded it beside their logs (spec/program#usage, spec/reduction#reports).
+"""Reads what replicas used, as their shims recorded it beside their logs (spec/program#usage).
 
-`trainshed.replica.observe.usage` and `reduction_reports` write the streams. Times are ns since the epoch,
-processor time is in seconds, memory in bytes.
+`trainshed.replica.observe.usage` writes the streams. Times are ns since the epoch, processor time is in
+seconds, memory in bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 
 import msgspec
@@ -218,55 +217,3 @@ def _point(earlier: Look, later: Look) -> Point | None:
     )
     cpus = max(0.0, later.cpu - earlier.cpu) / seconds
     return Point(later.at, cpus, later.memory, gpus, later.disk)
-
-
-Metric = int | float | list[int | float]
-
-
-class ReplicaReduction(Struct, frozen=True):
-    """The last report of one replica: numbers, or numbers by rank, of the newest incarnation that has made
-    any. Counters count from its start."""
-
-    replica: ReplicaId
-    incarnation: int
-    at: Nanos
-    metrics: Mapping[str, Metric]
-    #: Whether no further report of this incarnation will come.
-    over: bool = False
-
-
-class _Report(msgspec.Struct, frozen=True):
-    """One line of the stream: a start, or a report."""
-
-    started: Nanos = 0
-    incarnation: int = 0
-    at: Nanos = 0
-    metrics: dict[str, Metric] = msgspec.field(default_factory=dict[str, Metric])
-    last: bool = False
-
-
-_reports = msgspec.json.Decoder(_Report)
-
-
-def read_reduction(
-    held: Iterable[Streams], job_uid: JobUid, attempt: int
-) -> tuple[ReplicaReduction, ...]:
-    """Return the last reports of all replicas of an attempt that have made any, in the order of replicas.
-    Blocks for a few small reads."""
-    replicas = [
-        read
-        for replica, data in contents(held, job_uid, attempt, StreamKind.REDUCTION)
-        if (read := _last(replica, data))
-    ]
-    return tuple(sorted(replicas, key=lambda report: report.replica))
-
-
-def _last(replica: ReplicaId, data: bytes) -> ReplicaReduction | None:
-    last: ReplicaReduction | None = None
-    incarnation = 0
-    for entry in records(data, _reports):
-        if entry.started:
-            incarnation = entry.incarnation
-        elif incarnation:
-            last = ReplicaReduction(replica, incarnation, entry.at, entry.metrics, entry.last)
-    return last

@@ -1,9 +1,4 @@
-"""Records of what a job's replicas use, and of what reducers report."""
-
-from collections.abc import Mapping
-from typing import Any
-
-from msgspec import UNSET, UnsetType
+"""Records of what a job's replicas use."""
 
 from trainshed.wire.trainshed_v1.record import Record
 
@@ -31,29 +26,6 @@ class UsagePoint(Record, frozen=True):
     disk_bytes: int = 0
     #: How busy each GPU was, from 0 to 1.
     gpus: tuple[float | None, ...] = ()
-
-
-class ReductionNote(Record, frozen=True):
-    """A note of a replica about its reduction."""
-
-    at: str = ""
-    name: str = ""
-    severity: str = ""
-    text: str = ""
-
-
-class Reduction(Record, frozen=True):
-    """What a reducer, or a worker that uses reducers, reports of the reduction."""
-
-    #: The one that the numbers are of.
-    incarnation: int = 0
-    #: When the numbers were measured; "" = there are none.
-    sample_time: str = ""
-    #: Whether no more will come.
-    over: bool = False
-    #: What the replica reported last: numbers by name, or lists of numbers by rank.
-    metrics: Mapping[str, Any] = {}
-    notes: tuple[ReductionNote, ...] = ()
 
 
 class ReplicaUsage(Record, frozen=True):
@@ -88,8 +60,6 @@ class ReplicaUsage(Record, frozen=True):
     gpus: tuple[GpuUsage, ...] = ()
     #: The newest points, oldest first.
     points: tuple[UsagePoint, ...] = ()
-    #: Only for workers and reducers of a job with reducers.
-    reduction: Reduction | UnsetType = UNSET
 
 
 class Usage(Record, frozen=True):
