@@ -77,7 +77,7 @@ def test_what_is_more_than_the_account_gives_one_job_fails_it(
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
-        ("GrpTRES=cpu=1", "the account allows all its jobs together no more CPUs at a time"),
+        ("GrpTRES=cpu=1", "a limit of the account (AssocGrpCpuLimit)"),
         ("MaxSubmitJobs=0", "Job violates accounting/QOS policy"),
     ],
 )

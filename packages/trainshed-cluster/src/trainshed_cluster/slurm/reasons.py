@@ -1,10 +1,9 @@
 """Says in plain words why Slurm makes a job wait and how one ended, with Slurm's own word beside them. Pure.
 
-Slurm has well over a hundred reasons. Those that a service's allocations meet have sentences here; limits are
-described by the parts of their names, and any other reason by its name alone.
+Slurm has well over a hundred reasons. Those that people meet most have sentences here; any other is shown by
+its name alone.
 """
 
-import re
 from collections.abc import Iterable
 
 from trainshed.core.capacity import Delay, WaitReason
@@ -15,31 +14,16 @@ from trainshed_cluster.slurm.records import Job, Pending
 _NOT_LOOKED_AT = frozenset({"", "None", "N/A"})
 """What is told of a job that the scheduler has not come to."""
 _WORDS = {
-    "BeginTime": "its time to begin has not come",
-    "BurstBufferResources": "burst buffers are short",
-    "BurstBufferStageIn": "its burst buffer is being filled",
-    "Cleaning": "what ran there before is still being cleared away",
-    "Dependency": "it waits for other jobs to end",
-    "FrontEndDown": "no front end node is up",
-    "InactiveLimit": "the partition takes no jobs just now",
-    "JobArrayTaskLimit": "so many jobs of its array run as may at a time",
     "JobHeldAdmin": "an administrator holds it back; `scontrol release` lets it go",
     "JobHeldUser": "it is held back; `scontrol release` lets it go",
-    "Licenses": "licenses are short",
-    "MaxMemPerLimit": "it asks for more memory than the partition gives",
-    "NodeDown": "a node that it needs is down",
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
         "nodes that it needs are down, drained or kept for other partitions"
     ),
     "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition is not active",
     "Priority": "other jobs are before it",
-    "Prolog": "the nodes' prolog is running",
     "ReqNodeNotAvail": "a node that it needs is not available",
     "Reservation": "its reservation has not begun, or is full",
     "Resources": "what it needs is in use",
-    "SchedDefer": "Slurm starts no jobs at once here, it comes with the next round",
-    "SystemFailure": "Slurm itself has failed at something",
 }
 _ENDS = {
     "CANCELLED": (Loss.ALLOCATION_REVOKED, "its allocation was cancelled in Slurm"),
@@ -54,32 +38,6 @@ _ENDS = {
     "BOOT_FAIL": (Loss.NODE_FAILED, "a node of its allocation did not boot, as Slurm says"),
 }
 """By the state of a job that is over: what ended it, and in what words."""
-_LIMIT = re.compile(
-    r"(?P<of>QOS|Assoc(?:iation)?)(?P<kind>Grp|Max|Min)"
-    r"(?P<what>Billing|BB|C[pP][uU]|Energy|G(?:RES|res)|Jobs?|License|Mem(?:ory)?|Node|Submit|Wall)"
-    r"(?P<rest>[A-Za-z]*)"
-)
-_WHAT = {
-    "billing": "billing units",
-    "bb": "burst buffers",
-    "cpu": "CPUs",
-    "energy": "energy",
-    "gres": "GPUs and the like",
-    "job": "jobs",
-    "jobs": "jobs",
-    "license": "licenses",
-    "mem": "memory",
-    "memory": "memory",
-    "node": "nodes",
-    "submit": "jobs in the queue",
-    "wall": "time",
-}
-_PER = {
-    "PerUser": "one user",
-    "PerAccount": "one account",
-    "PerJob": "one job",
-    "PerNode": "one node",
-}
 
 
 def in_words(reason: str) -> str:
@@ -93,8 +51,10 @@ def in_words(reason: str) -> str:
     if first in _WORDS:
         nodes = rest.removeprefix("UnavailableNodes:")
         return f"{_WORDS[first]}: {nodes}" if nodes else _WORDS[first]
-    if match := _LIMIT.fullmatch(reason):
-        return _limit(match)
+    if reason.startswith("QOS"):
+        return "a limit of the QOS"
+    if reason.startswith("Assoc"):
+        return "a limit of the account"
     return "for a reason of its own"
 
 
@@ -132,20 +92,4 @@ def count_before(job: Job, pending: Iterable[Pending]) -> int | None:
         (-other.priority, other.id) < (-own.priority, own.id)
         and not partitions.isdisjoint(other.partitions)
         for other in pending
-    )
-
-
-def _limit(match: re.Match[str]) -> str:
-    of = "the QOS" if match["of"] == "QOS" else "the account"
-    what, rest = _WHAT[match["what"].lower()], match["rest"]
-    if match["kind"] == "Min":
-        return f"{of} gives nothing so small: {what}"
-    whom = next((words for per, words in _PER.items() if per in rest), "")
-    if match["kind"] == "Grp":
-        whom = "all its jobs together"
-    minutes = "Minutes" in rest
-    if minutes:
-        what = f"{what.removesuffix('s')} minutes"
-    return (
-        f"{of} allows {whom + ' ' if whom else ''}no more {what}{'' if minutes else ' at a time'}"
     )
