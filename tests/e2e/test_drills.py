@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.processes import leftovers
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    running,
-    submit,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit
 from tests.failure_entries import toml
 
 KINDS = ("kill", "segv", "oom", "maintenance", "preempt", "stockout", "internal")

@@ -12,13 +12,7 @@ import pytest
 
 from tests.e2e.packages import package_job
 from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import (
-    CUSTOM_JOBS,
-    Service,
-    container_job,
-    running,
-    submit,
-)
+from tests.e2e.running import CUSTOM_JOBS, Service, container_job, running, submit
 from tests.e2e.stories import (
     ABORTS,
     BEGUN,
@@ -126,10 +120,7 @@ HOG = f"x = bytearray({MEMORY_MIB * 3} << 20); print(len(x))"
 @row("out_of_memory")
 def test_out_of_memory_is_final(service: Service) -> None:
     """spec/failures#messages: FAILED at once with its own message; a worker's as well as the primary's."""
-    jobs = {
-        PRIMARY: run(service, HOG),
-        WORKER: run(service, WAITS, HOG),
-    }
+    jobs = {PRIMARY: run(service, HOG), WORKER: run(service, WAITS, HOG)}
     for replica, job_id in jobs.items():
         story = story_of(service, job_id)
         assert (story.state, story.code) == ("FAILED", 3)
@@ -142,11 +133,7 @@ def test_out_of_memory_is_final(service: Service) -> None:
         assert story.view["failure"]["cause"] == "out_of_memory"
 
 
-TRANSIENT = {
-    "raise SystemExit(134)": 134,
-    ABORTS: 134,
-    "import ctypes; ctypes.string_at(0)": 139,
-}
+TRANSIENT = {"raise SystemExit(134)": 134, ABORTS: 134, "import ctypes; ctypes.string_at(0)": 139}
 """An exit and deaths; each code: tests/unit/test_failure_table.py."""
 THREE_RETRIES = [
     *(Verdict("transient_exit", "job_retries", budget=f"{n}/3") for n in (1, 2, 3)),

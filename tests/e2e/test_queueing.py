@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.processes import leftovers
-from tests.e2e.running import (
-    PROJECT,
-    REGION,
-    Service,
-    container_job,
-    running,
-    start,
-    submit,
-)
+from tests.e2e.running import PROJECT, REGION, Service, container_job, running, start, submit
 from tests.e2e.stories import Verdict, pools, scheduled, story_of
 from tests.failure_entries import toml
 

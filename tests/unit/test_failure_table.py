@@ -50,11 +50,7 @@ EXAMPLES = [
     (ended(exited(0), replica=REDUCER), "replica_completed", Effect.REPLICA_DONE),
     (ended(exited(1), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=11), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
-    (
-        ended(exited(signal=9, oom=True), replica=REDUCER),
-        "reducer_lost",
-        Effect.REPLICA_RESTARTS,
-    ),
+    (ended(exited(signal=9, oom=True), replica=REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (met(Cause.LOST, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (met(Cause.SERVICE, REDUCER), "reducer_lost", Effect.REPLICA_RESTARTS),
     (ended(exited(signal=9, oom=True)), "out_of_memory", Effect.JOB_FAILS),

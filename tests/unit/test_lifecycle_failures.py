@@ -16,11 +16,7 @@ from trainshed.core.lifecycle.events import (
     StopReplica,
 )
 from trainshed.core.lifecycle.machine import give_up
-from trainshed.core.lifecycle.replica_events import (
-    NEVER_STARTED,
-    Loss,
-    ReplicaExited,
-)
+from trainshed.core.lifecycle.replica_events import NEVER_STARTED, Loss, ReplicaExited
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import instructions
 

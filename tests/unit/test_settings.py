@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainshed.serve.settings import (
-    Settings,
-    SettingsError,
-    load,
-)
+from trainshed.serve.settings import Settings, SettingsError, load
 from trainshed.serve.up import command
 
 

@@ -14,15 +14,7 @@ from trainshed.core.catalog.quotas import COST, CPU_HOURS, GLOBAL, GPU_HOURS, JO
 from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.usage import (
-    HOUR,
-    Budget,
-    MachineTime,
-    Prices,
-    Use,
-    released,
-    uses,
-)
+from trainshed.core.usage import HOUR, Budget, MachineTime, Prices, Use, released, uses
 from trainshed.engines.port import Node
 from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.explaining import why

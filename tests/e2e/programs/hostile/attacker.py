@@ -199,11 +199,7 @@ def undo_mounts():
         above = os.path.dirname(TARGET["data"])
         os.makedirs(copy + "2", exist_ok=True)
         libc.mount(
-            b"overlay",
-            (copy + "2").encode(),
-            b"overlay",
-            0,
-            f"lowerdir={above}:{copy}".encode(),
+            b"overlay", (copy + "2").encode(), b"overlay", 0, f"lowerdir={above}:{copy}".encode()
         )
         inside = [path.replace(above, copy + "2", 1) for path in TARGET["service_files"]]
         if found := first(read, inside):

@@ -150,16 +150,7 @@ def a_large_file(place):
 parser = argparse.ArgumentParser()
 parser.add_argument("--place", required=True)
 args = parser.parse_args()
-for step in (
-    read_and_write,
-    names,
-    checkpoints,
-    savers,
-    summaries,
-    records,
-    models,
-    a_large_file,
-):
+for step in (read_and_write, names, checkpoints, savers, summaries, records, models, a_large_file):
     begun = time.time()
     step(args.place)
     print(f"worked: {step.__name__} in {time.time() - begun:.1f} s", flush=True)
