@@ -18,12 +18,12 @@ def free_ports(count: int) -> list[int]:
     first, last = (int(each) for each in lent)
     # Replicas that share an address have those from 20000 on.
     lasting = [port for port in range(10_000, 20_000) if not first <= port <= last]
-    found: list[int] = []
+    ports: list[int] = []
     with contextlib.ExitStack() as opened:
         for port in random.sample(lasting, len(lasting)):
-            if len(found) == count:
+            if len(ports) == count:
                 break
             with contextlib.suppress(OSError):
                 opened.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-    return found
+                ports.append(port)
+    return ports

@@ -152,12 +152,12 @@ def write(writer: Writer, python: str, directory: Path) -> Path:
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [python, "-c", writer.source, str(directory)]
     subprocess.run(command, env=environ, check=True, timeout=300)
-    (found,) = [
+    (event_file,) = [
         path
         for path in (directory / writer.run).glob("*tfevents*")
         if path.suffix != ".profile-empty"
     ]
-    return found
+    return event_file
 
 
 def main() -> None:

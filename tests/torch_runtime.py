@@ -31,8 +31,8 @@ IMAGE = "us-docker.pkg.dev/vertex-ai/training/pytorch-cpu.2-4.py310:latest"
 
 def torch_python() -> Path:
     """The interpreter. The first of several test processes builds it, and the others wait."""
-    if given := os.environ.get("TRAINSHED_TEST_TORCH_PYTHON"):
-        return Path(given)
+    if python := os.environ.get("TRAINSHED_TEST_TORCH_PYTHON"):
+        return Path(python)
     if SOAKS:
         return service_python()
     with _locked():

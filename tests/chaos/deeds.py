@@ -242,8 +242,8 @@ class Deeds:
         job soon."""
         until = time.monotonic() + _SOON
         while time.monotonic() < until:
-            found, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/drills")
-            if any(drill["atLine"] == order["atLine"] for drill in found["drills"]):
+            drills, _ = self._victim.insist("GET", f"/trainshed/v1/jobs/{story.target}/drills")
+            if any(drill["atLine"] == order["atLine"] for drill in drills["drills"]):
                 return True
             time.sleep(0.1)
         return False

@@ -47,11 +47,11 @@ def read(home: Path) -> ReplicaSeen:
 
 
 def _life(home: Path, number: int, token: str) -> LifeSeen:
-    said = home / f"said-{number:03}"
+    log = home / f"said-{number:03}"
     begun = (home / f"begun-{number:03}-{token}").stat().st_mtime_ns
     count, sign = 0, begun
-    if said.exists():
-        count, sign = int(said.read_text() or "0"), max(sign, said.stat().st_mtime_ns)
+    if log.exists():
+        count, sign = int(log.read_text() or "0"), max(sign, log.stat().st_mtime_ns)
     ended = home / f"ended-{number:03}"
     end, at = json.loads(ended.read_text()) if ended.exists() else ("", 0)
     return LifeSeen(number, token, count, end, at, begun, max(sign, at))

@@ -45,8 +45,8 @@ class SmallDisk:
             _run("mount", "-t", "tmpfs", "-o", "mode=0755,size=256m", "chaos", str(witness))
         except (OSError, subprocess.CalledProcessError) as failure:
             self.close()
-            said = getattr(failure, "stderr", "") or failure
-            raise NotHere(f"no file system could be mounted: {said}".strip()) from failure
+            stderr = getattr(failure, "stderr", "") or failure
+            raise NotHere(f"no file system could be mounted: {stderr}".strip()) from failure
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -109,18 +109,18 @@ def _is_moved(life: LifeSeen, pool: Pool, stays: bool, killed: bool) -> bool:
 def _starts(entries: Iterable[Mapping[str, Any]]) -> list[Start]:
     """Of one that ended while no service ran, or was told to leave before, the start is not told: its end
     tells of it."""
-    found: list[Start] = []
+    starts: list[Start] = []
     for entry in entries:
         if entry["kind"] in ("replica_started", "replica_exited", "replica_lost"):
             details = entry["details"]
             attempt, incarnation = details["attempt"], details["incarnation"]
             if entry["kind"] == "replica_started":
-                found.append(Start(attempt, incarnation, nanoseconds(entry["at"])))
+                starts.append(Start(attempt, incarnation, nanoseconds(entry["at"])))
             elif all(
-                (start.attempt, start.incarnation) != (attempt, incarnation) for start in found
+                (start.attempt, start.incarnation) != (attempt, incarnation) for start in starts
             ):
-                found.append(Start(attempt, incarnation, 0))
-    return found
+                starts.append(Start(attempt, incarnation, 0))
+    return starts
 
 
 def _attempt_at(moment: int, starts: Iterable[Start]) -> int:

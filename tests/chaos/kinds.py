@@ -196,15 +196,15 @@ def make_plans(seed: int, count: int, pace: Pace, kinds: tuple[str, ...] = ()) -
     making = _Making(chance, pace)
     chosen = kinds or tuple(KINDS)
     order = [kind for kind in chosen for _ in range(KINDS[kind][0] - 1)]
-    found: list[JobPlan] = []
-    while len(found) < count:
+    plans: list[JobPlan] = []
+    while len(plans) < count:
         once = list(chosen)
         chance.shuffle(once)
         chance.shuffle(order)
-        for kind in (*once, *order)[: count - len(found)]:
+        for kind in (*once, *order)[: count - len(plans)]:
             plan = KINDS[kind][1](making)
             # What only one of the APIs has a field for.
             is_ml = plan.is_ml and not (plan.restart_whole or plan.no_retries)
-            name = f"chaos_{len(found):03}"
-            found.append(replace(plan, name=name, kind=kind, is_ml=is_ml))
-    return found
+            name = f"chaos_{len(plans):03}"
+            plans.append(replace(plan, name=name, kind=kind, is_ml=is_ml))
+    return plans

@@ -101,11 +101,11 @@ def _entries(directory: Path, wrong: list[str]) -> Iterator[dict[str, Any]]:
 
 def from_our_api(address: Address, target: str) -> dict[str, list[Line]]:
     """Lines by replica as `GET /trainshed/v1/jobs/{job}/logs` gives them."""
-    found: dict[str, list[Line]] = {}
+    lines: dict[str, list[Line]] = {}
     for line in json_lines(address, f"/trainshed/v1/jobs/{target}/logs"):
         if line is not None:
-            found.setdefault(line["replica"], []).append((line["attempt"], line["message"]))
-    return found
+            lines.setdefault(line["replica"], []).append((line["attempt"], line["message"]))
+    return lines
 
 
 def from_logging_api(
@@ -113,7 +113,7 @@ def from_logging_api(
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Texts by task name as `entries:list` gives them, page by page; no entry twice, and in the order of
     time."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     wrong: list[str] = []
     seen: set[str] = set()
     last = ""
@@ -134,9 +134,9 @@ def from_logging_api(
             last = at
             task = entry["resource"]["labels"]["task_name"]
             text = entry.get("textPayload") or entry.get("jsonPayload", {}).get("message", "")
-            found.setdefault(task, []).append(text)
+            texts.setdefault(task, []).append(text)
         if not (token := page.get("nextPageToken", "")):
-            return found, wrong
+            return texts, wrong
         body["pageToken"] = token
 
 

@@ -118,8 +118,8 @@ class Maintenance:
 
     def _look(self, drained: Sequence[str] = ()) -> list[dict[str, Any]]:
         """All nodes. A drain outlives the service, and no node has more than fits."""
-        found, _ = self._victim.insist("GET", _NODES)
-        for node in found["nodes"]:
+        answer, _ = self._victim.insist("GET", _NODES)
+        for node in answer["nodes"]:
             if (node["condition"] == "DRAINED") is not (node["name"] in drained):
                 self.trouble.append(f"{node['name']} is {node['condition']}; drained: {drained}")
-        return found["nodes"]
+        return answer["nodes"]

@@ -46,7 +46,7 @@ def main() -> None:
         (home / f"two-{token}").touch()
     number = sum(path.name.startswith("begun-") for path in home.iterdir())
     (home / f"begun-{number:03}-{token}").touch(exist_ok=False)
-    said = os.open(home / f"said-{number:03}", os.O_CREAT | os.O_WRONLY, 0o666)
+    log = os.open(home / f"said-{number:03}", os.O_CREAT | os.O_WRONLY, 0o666)
     life = lives[min(number, len(lives) - 1)]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     stops: list[int] = []
@@ -75,7 +75,7 @@ def main() -> None:
         while view:
             view = view[os.write(1, view) :]
         count += life["burst"]
-        os.pwrite(said, b"%012d" % count, 0)
+        os.pwrite(log, b"%012d" % count, 0)
         if stops:
             end("checkpoints")
             os._exit(0)

@@ -114,10 +114,10 @@ def rampage(
 
 def _moments(options: Options, chance: random.Random) -> dict[int, list[str]]:
     """After how many kills which faults come; not at the very end, where little is left to be started."""
-    found: dict[int, list[str]] = {}
+    moments: dict[int, list[str]] = {}
     for fault in sorted(options.faults) * _TIMES:
-        found.setdefault(chance.randrange(1, max(2, options.kills * 3 // 4)), []).append(fault)
-    return found
+        moments.setdefault(chance.randrange(1, max(2, options.kills * 3 // 4)), []).append(fault)
+    return moments
 
 
 def _befall(
@@ -173,7 +173,7 @@ def _attack_preloaders(victim: Victim, deeds: Deeds, kills: Kills, chance: rando
         "stop": victim.stop_preloaders,
     }[how]
     until = time.monotonic() + 5
-    while not (found := attack()):
+    while not (pids := attack()):
         if time.monotonic() > until:
             return
         time.sleep(0.01)
@@ -181,7 +181,7 @@ def _attack_preloaders(victim: Victim, deeds: Deeds, kills: Kills, chance: rando
         kills.preloader_hangs += 1
     else:
         kills.by_victim[how] += 1
-    deeds.tell("preloaders attacked", how=how, found=found, start=victim.starts)
+    deeds.tell("preloaders attacked", how=how, found=pids, start=victim.starts)
 
 
 def _stop_zygote(victim: Victim, deeds: Deeds, kills: Kills) -> None:

@@ -84,8 +84,8 @@ def run(options: Options) -> int:
         deeds.close()
         maintenance.check_empty()
         address = victim.address()
-        for one in tunings.all:
-            wrong += [f"{one.name}: {text}" for text in tunings.wrong(one, address)]
+        for tuning in tunings.all:
+            wrong += [f"{tuning.name}: {text}" for text in tunings.wrong(tuning, address)]
         reports = [check(story, address, data, diary, maintenance.drains) for story in stories]
         if len(frozenset[bool]().union(*(report.isolated for report in reports))) > 1:
             wrong.append("some programs had a sandbox, and others had none")
@@ -127,7 +127,7 @@ def _small_disk(options: Options, data: Path, diary: Path) -> SmallDisk | None:
 def _settings(options: Options) -> str:
     """Strict nodes have room for as many replicas as may run at once; others are as big as the machine."""
     share = -(-REPLICAS // options.nodes) if options.strict else 0
-    cpus, memory = (share * each for each in MACHINE)
+    cpus, memory = (share * amount for amount in MACHINE)
     capacity = "strict" if options.strict else "relaxed"
     return SETTINGS.format(
         replicas=REPLICAS, nodes=options.nodes, capacity=capacity, cpus=cpus, memory=memory
@@ -152,11 +152,11 @@ def warm_up(victim: Victim) -> None:
 def _wait_for_ends(victim: Victim, stories: list[Story], tunings: Tunings) -> Iterator[str]:
     """What did not end in time."""
     until = time.monotonic() + END
-    for one in tunings.all:
-        if one.public:
-            state = state_at_end(victim.address(), one.target, until)
+    for tuning in tunings.all:
+        if tuning.public:
+            state = state_at_end(victim.address(), tuning.target, until)
             if state not in FINAL:
-                yield f"{one.name} is {state} {END:g} s after the last kill"
+                yield f"{tuning.name} is {state} {END:g} s after the last kill"
     for story in stories:
         if story.public:
             state = state_at_end(victim.address(), story.target, until)

@@ -119,10 +119,10 @@ def test_a_cancel_and_an_end_that_came_before_or_after_it() -> None:
 def test_plans_are_the_same_for_the_same_seed_and_of_every_kind() -> None:
     plans = make_plans(5, 60, PACE)
     assert plans == make_plans(5, 60, PACE) != make_plans(6, 60, PACE)
-    assert {each.kind for each in plans} == set(KINDS)
-    for each in plans:
-        assert each.actor in each.replicas
-        assert course(each).outcome is not None or each.cancel is not CancelAt.NEVER
+    assert {plan.kind for plan in plans} == set(KINDS)
+    for plan in plans:
+        assert plan.actor in plan.replicas
+        assert course(plan).outcome is not None or plan.cancel is not CancelAt.NEVER
 
 
 def spoken(token: str, *numbers: int, attempt: int = 1) -> list[logs.Line]:

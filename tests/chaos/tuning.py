@@ -117,5 +117,5 @@ class Tunings:
         """Who got no answer looks first whether the job is there."""
         wanted = urllib.parse.quote(f'display_name="{one.name}"')
         listed: dict[str, Any] = self._victim.call("GET", f"{TUNING_JOBS}?filter={wanted}")
-        found = listed.get("hyperparameterTuningJobs", ())
-        return f"/v1/{found[0]['name']}" if found else ""
+        jobs = listed.get("hyperparameterTuningJobs", ())
+        return f"/v1/{jobs[0]['name']}" if jobs else ""

@@ -59,7 +59,7 @@ def check(
     public = request(address, "GET", story.public)
     seen = {replica: read(diary / plan.name / replica) for replica in plan.replicas}
     files = logs.from_files(data, view["uid"])
-    told = {
+    facts = {
         replica: fates(
             replica,
             plan.replicas[replica],
@@ -71,14 +71,14 @@ def check(
         )
         for replica, diary_of in seen.items()
     }
-    whole = course(plan, told[plan.actor].moves)
+    whole = course(plan, facts[plan.actor].moves)
     wrong = [*story.trouble, *files.wrong]
     wrong += outcome(story, whole, view, public, seen)
     wrong += after_the_end(view, seen)
-    for replica, fate in told.items():
+    for replica, fate in facts.items():
         wrong += [f"{replica}: {text}" for text in _starts(plan, view, replica, fate)]
-    if not any(fate.is_worn for replica, fate in told.items() if replica != plan.actor):
-        wrong += _attempts(plan, whole, view, told[plan.actor])
+    if not any(fate.is_worn for replica, fate in facts.items() if replica != plan.actor):
+        wrong += _attempts(plan, whole, view, facts[plan.actor])
     for replica, diary_of in seen.items():
         wrong += [f"{replica}: {text}" for text in _lines(plan, replica, diary_of, files)]
     wrong += readings(story, view, address, files)
@@ -94,7 +94,7 @@ def check(
         view["attempt"],
         sum(len(each.lives) for each in seen.values()),
         sum(len(logs.spoken(lines)) for lines in files.lines.values()),
-        sum(len(fate.moved) for fate in told.values()),
+        sum(len(fate.moved) for fate in facts.values()),
         # Of a namespace the guardian is the first process, the program the second; the third, if it was
         # forked from a preloader; a later one, if such a fork was killed before.
         frozenset(
@@ -121,7 +121,7 @@ def outcome(
     right = expected(plan, whole.outcome, History(story.cancel, _ended(plan, whole, view, seen)))
     error = view.get("error", {"code": 0, "message": ""})
     told = _told(view)
-    if not any(_is(told, one) for one in right):
+    if not any(_is(told, wanted) for wanted in right):
         yield (
             f"it ended {told.state}, code {told.code}: {told.message.partition(chr(10))[0]!r}; right is "
             f"{' or '.join(map(str, right))}"

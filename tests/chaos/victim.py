@@ -109,9 +109,9 @@ class Victim:
         """Wait until it serves; False if it ended or took too long."""
         if self._address is not None:
             return True
-        said = b""
+        printed = b""
         until = self._began + START
-        while not said.endswith(b"\n"):
+        while not printed.endswith(b"\n"):
             # Whoever asks only later finds what was said in time.
             left = max(0.0, until - time.monotonic())
             if not select.select([self._ready], [], [], left)[0]:
@@ -119,9 +119,9 @@ class Victim:
                 return False
             if not (more := os.read(self._ready, 65536)):
                 return False  # It ended; the next start says so.
-            said += more
+            printed += more
         self.recoveries[self.starts] = time.monotonic() - self._began
-        document = json.loads(said)
+        document = json.loads(printed)
         with self._changed:
             self._address = Address(document["rest"], document["token"], self.starts)
             self._changed.notify_all()
@@ -137,10 +137,10 @@ class Victim:
     def kill_children(self, which: str) -> int:
         """SIGKILL to its children of this kind; how many there were. `which`: "zygote", "advisor",
         "buckets", "preloader"."""
-        found = self._children(which)
-        for pid in found:
+        pids = self._children(which)
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        return len(found)
+        return len(pids)
 
     def stop_zygote(self) -> bool:
         """SIGSTOP, for good: the service has to notice. False: it has none now. What is left of it is ended
@@ -154,11 +154,11 @@ class Victim:
     def stop_preloaders(self) -> int:
         """SIGSTOP, for good, to all preloaders; how many there were. The service ends them, if it is not
         killed before."""
-        found = self._children("preloader")
-        for pid in found:
+        pids = self._children("preloader")
+        for pid in pids:
             self._stopped_preloaders.append(os.pidfd_open(pid))
             os.kill(pid, signal.SIGSTOP)
-        return len(found)
+        return len(pids)
 
     def kill_waiting_forks(self) -> int:
         """SIGKILL to forks of preloaders that wait for a program with a shim of its own; how many there
@@ -180,15 +180,15 @@ class Victim:
         return bool(self._stopped) and not select.select([self._stopped[-1]], [], [], 0)[0]
 
     def _children(self, which: str) -> list[int]:
-        found: list[int] = []
+        pids: list[int] = []
         for pid in children(self._process.pid) if self._process is not None else ():
             try:
-                said = command_line(pid)
+                command = command_line(pid)
             except OSError:
                 continue
-            if _MARKS[which] in said:
-                found.append(pid)
-        return found
+            if _MARKS[which] in command:
+                pids.append(pid)
+        return pids
 
     def end(self, *, with_jobs: bool = False) -> None:
         """End it as an operator would; with its jobs even if it does not run now."""
@@ -297,14 +297,14 @@ class Victim:
 
 def request(address: Address, verb: str, path: str, body: Any = None) -> Any:
     """One JSON request. Raises Refused; OSError and HTTPException if there was no whole answer."""
-    asked = urllib.request.Request(
+    sent = urllib.request.Request(
         address.rest + path,
         method=verb,
         data=None if body is None else json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {address.token}", "Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(asked, timeout=60) as response:
+        with urllib.request.urlopen(sent, timeout=60) as response:
             text = response.read()
     except urllib.error.HTTPError as failure:
         raise Refused(failure.code, failure.read().decode(errors="replace")) from None
@@ -319,10 +319,10 @@ def json_lines(
 
     `timeout`: seconds without a sign of life.
     """
-    asked = urllib.request.Request(
+    sent = urllib.request.Request(
         address.rest + path, headers={"Authorization": f"Bearer {address.token}"}
     )
-    with urllib.request.urlopen(asked, timeout=timeout) as response:
+    with urllib.request.urlopen(sent, timeout=timeout) as response:
         for line in response:
             if not line.endswith(b"\n"):
                 # Whoever wrote it was killed in the middle of it.

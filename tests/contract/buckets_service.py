@@ -64,13 +64,15 @@ class Service:
         if not self.listeners.is_open:
             self.listeners = Listeners.opened(replace(self.setup, port=self.port))
         self.port, _ = self.listeners.ports()
-        given = {name: each.fileno() for name, each in self.listeners.sockets().items()}
+        descriptors = {
+            name: listener.fileno() for name, listener in self.listeners.sockets().items()
+        }
         self.process = nursery.buckets().fork(
-            [*MODULE, "0", self.setup.encode(), encode(given)],
+            [*MODULE, "0", self.setup.encode(), encode(descriptors)],
             os.environ,
             stdout=1,
             stderr=2,
-            kept=[*given.values()],
+            kept=[*descriptors.values()],
         )
 
     def publish(self) -> None:

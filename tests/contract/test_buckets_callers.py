@@ -74,8 +74,8 @@ class Relay(http.client.HTTPConnection):
 
 
 def program(project: str, account: str = "sa@p") -> bytes:
-    said = {"job_uid": "7", "project": project, "replica": "workerpool0-0", "attempt": 1}
-    return json.dumps({**said, "service_account": account}).encode() + b"\n"
+    claims = {"job_uid": "7", "project": project, "replica": "workerpool0-0", "attempt": 1}
+    return json.dumps({**claims, "service_account": account}).encode() + b"\n"
 
 
 def ask(
@@ -135,7 +135,7 @@ def test_a_program_reaches_its_own_project_s_buckets_and_shared_ones(service: Se
         there, missing = (ask(service, mine, "GET", target.format(name)) for name in ("x", "no"))
         assert (there[0], missing) == (403, there)
     listed = ask(service, mine, "GET", "/storage/v1/b")[1]["items"]
-    assert [each["name"] for each in listed] == ["bucket-p", "shared-1"]
+    assert [bucket["name"] for bucket in listed] == ["bucket-p", "shared-1"]
     assert ask(service, mine, "POST", "/storage/v1/b", {"name": "made-1"})[0] == 200
     assert ask(service, program("q"), "GET", "/storage/v1/b/made-1")[0] == 403
     taken = ask(service, mine, "POST", "/storage/v1/b", {"name": "bucket-q"})
@@ -357,9 +357,9 @@ def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service
 def test_a_job_s_token_is_as_good_as_its_endpoint(service: Service) -> None:
     key = Path(service.setup.tokens).with_name(KEY_FILE)
     minted = JobTokens.open(key, clock.now).mint(JobClaims(7, 1, "workerpool0-0", "p", "sa@p"))
-    told = {"Authorization": f"Bearer {minted[0]}"}
-    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=told)[0] == 200
-    assert plain(service.port, "GET", "/storage/v1/b/bucket-q", headers=told)[0] == 403
+    headers = {"Authorization": f"Bearer {minted[0]}"}
+    assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=headers)[0] == 200
+    assert plain(service.port, "GET", "/storage/v1/b/bucket-q", headers=headers)[0] == 403
     forged = {"Authorization": f"Bearer {minted[0][:-2]}xx"}
     assert plain(service.port, "GET", "/storage/v1/b/bucket-p", headers=forged)[0] == 401
 
@@ -415,9 +415,9 @@ def test_content_is_no_page_of_the_port(service: Service, purpose: str) -> None:
 )
 def test_no_other_answer_is_a_page_either(service: Service, path: str) -> None:
     for headers in ({}, {"Authorization": f"Bearer {service.token}"}, {"Host": "evil.example"}):
-        _, told, _ = plain(service.port, "GET", path, headers=headers)
-        assert told["content-security-policy"] == "sandbox; default-src 'none'"
-        assert told["x-content-type-options"] == "nosniff"
+        _, answer_headers, _ = plain(service.port, "GET", path, headers=headers)
+        assert answer_headers["content-security-policy"] == "sandbox; default-src 'none'"
+        assert answer_headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.fixture(params=["port", "gateway"])
@@ -446,10 +446,10 @@ def test_links_in_answers_carry_the_key(address: str) -> None:
 def test_a_client_that_fetches_a_token_at_an_address_with_a_key(address: str) -> None:
     """Google's library in C++, by which PyArrow reads `gs://`, with what `trainshed env` sets."""
     port = int(address.split(":")[2].split("/", maxsplit=1)[0])
-    told = credentials_document("t", "p", address.partition("/with/")[0])
+    document = credentials_document("t", "p", address.partition("/with/")[0])
     key = address.partition("/with/")[2]
-    assert told["token_uri"].endswith("/oauth2/token")
-    form = f"grant_type=refresh_token&refresh_token={told['refresh_token']}".encode()
+    assert document["token_uri"].endswith("/oauth2/token")
+    form = f"grant_type=refresh_token&refresh_token={document['refresh_token']}".encode()
     status, _, body = plain(port, "POST", f"/with/{key}/oauth2/token", form)
     assert status == 200
     bearer = {"Authorization": f"Bearer {json.loads(body)['access_token']}"}

@@ -287,10 +287,12 @@ def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path
     setup = BucketSetup(str(tmp_path / "r"), str(tmp_path / "s"), tokens=service.setup.tokens)
     listeners = Listeners.opened(setup)
     assert listeners.ports() == (0, 0)
-    given = {name: each.fileno() for name, each in listeners.sockets().items()}
-    command = [sys.executable, *MODULE, "0", setup.encode(), encode(given)]
+    descriptors = {name: listener.fileno() for name, listener in listeners.sockets().items()}
+    command = [sys.executable, *MODULE, "0", setup.encode(), encode(descriptors)]
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, *command], stdin=subprocess.PIPE, pass_fds=[*given.values()]
+        [sys.executable, "-c", script, *command],
+        stdin=subprocess.PIPE,
+        pass_fds=[*descriptors.values()],
     )
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(tmp_path / "s"))
@@ -342,13 +344,13 @@ class TestGateway:
         assert "restarting" in json.loads(body)["error"]["message"]
 
     def test_goes_on_after_the_bucket_process_restarted(self, service: Service) -> None:
-        told = {"Authorization": f"Bearer {service.token}"}
+        headers = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:
-            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 200
+            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
             service.stop(signal.SIGKILL)
-            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 503
+            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 503
             service.start()
-            assert plain(port, "GET", "/storage/v1/b", headers=told)[0] == 200
+            assert plain(port, "GET", "/storage/v1/b", headers=headers)[0] == 200
 
     def test_names_who_asks_and_takes_nobody_s_word_for_it(self, service: Service) -> None:
         """A header of the client that says who it is counts for nothing."""

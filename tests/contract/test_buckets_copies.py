@@ -33,10 +33,10 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 async def copied(buckets: CopyingBuckets, source: str, target: str) -> list[str]:
-    found = await buckets.objects(source)
-    for each in found:
-        await buckets.copy(each, target + each.uri.removeprefix(source))
-    return [each.uri for each in found]
+    objects = await buckets.objects(source)
+    for stored in objects:
+        await buckets.copy(stored, target + stored.uri.removeprefix(source))
+    return [stored.uri for stored in objects]
 
 
 def test_objects_and_files_of_programs_are_copied_whole(service: Service) -> None:
@@ -49,8 +49,8 @@ def test_objects_and_files_of_programs_are_copied_whole(service: Service) -> Non
     async def test() -> None:
         async with BucketCopies(service.uds)(EXPORT) as buckets:
             for target in ("gs://bucket-p/out/", "gs://shared-1/out/"):
-                found = await copied(buckets, EXPORT.source, target)
-                assert found == ["gs://bucket-p/m/deep/file", "gs://bucket-p/m/ä b?#.pt"]
+                uris = await copied(buckets, EXPORT.source, target)
+                assert uris == ["gs://bucket-p/m/deep/file", "gs://bucket-p/m/ä b?#.pt"]
             (first, second) = await buckets.objects("gs://bucket-p/out/")
             assert second.size == 3 * MIB
             (_, source) = await buckets.objects(EXPORT.source)

@@ -319,8 +319,8 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
             assert (status, b"[[buckets]]" in told) == (404, True)
         finally:
             service.stop()
-    said = "".join(capfd.readouterr()) + body.decode() + told.decode()
-    assert KEYS["TEST_STORE_SECRET"] not in said
+    output = "".join(capfd.readouterr()) + body.decode() + told.decode()
+    assert KEYS["TEST_STORE_SECRET"] not in output
     assert not any(
         KEYS["TEST_STORE_SECRET"] in path.read_text(errors="replace")
         for path in tmp_path.rglob("*")
@@ -351,8 +351,8 @@ def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: Service
                 ("gs://far-1/m/", "gs://near-1/out/"),
                 ("gs://near-1/out/", "gs://far-1/back/"),
             ):
-                (found,) = await buckets.objects(source)
-                await buckets.copy(found, target + found.uri.removeprefix(source))
+                (exported,) = await buckets.objects(source)
+                await buckets.copy(exported, target + exported.uri.removeprefix(source))
 
     asyncio.run(test())
     assert (service.root / "near-1/out/deep/x").read_bytes() == b"weights" * MIB

@@ -39,15 +39,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[Service]:
 
 def call(service: Service, method: str, path: str, body: object) -> None:
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
-    status, _, said = plain(service.port, method, path, json.dumps(body).encode(), headers)
-    assert status == 200, said
+    status, _, answer = plain(service.port, method, path, json.dumps(body).encode(), headers)
+    assert status == 200, answer
 
 
 def put(service: Service, bucket: str, name: str, content: bytes) -> None:
     target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}"
     headers = {"Authorization": f"Bearer {service.token}"}
-    status, _, said = plain(service.port, "POST", target, content, headers)
-    assert status == 200, said
+    status, _, answer = plain(service.port, "POST", target, content, headers)
+    assert status == 200, answer
 
 
 def plan(source: str, out: str, rule: SplitRule | None = None) -> SplitPlan:
@@ -68,17 +68,17 @@ def files(service: Service, directory: str) -> dict[str, bytes]:
 
 def children() -> list[int]:
     """Processes of steps that this one has begun."""
-    found: list[int] = []
+    pids: list[int] = []
     for entry in Path("/proc").iterdir():
         try:
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            asked = (entry / "cmdline").read_bytes()
+            command = (entry / "cmdline").read_bytes()
             is_ours = parent == str(os.getpid()) and state != "Z"
-            if is_ours and b"trainshed.datasets.process" in asked:
-                found.append(int(entry.name))
+            if is_ours and b"trainshed.datasets.process" in command:
+                pids.append(int(entry.name))
         except (OSError, ValueError):
             continue
-    return found
+    return pids
 
 
 async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -> None:
@@ -86,9 +86,9 @@ async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -
     asked = plan("gs://of-own/in/*mall.csv", "gs://of-own/out/small")
     written = await processes.write(asked, OWN, heard.append)
     assert (written.training.rows, written.test.rows) == (2, 0)
-    found = files(service, "gs://of-own/out/small")
-    assert found["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
-    assert found["test-00000.csv"] == b"id,text\n"
+    shards = files(service, "gs://of-own/out/small")
+    assert shards["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
+    assert shards["test-00000.csv"] == b"id,text\n"
     assert await processes.write(asked, OWN, heard.append) == written
 
 
@@ -140,10 +140,10 @@ async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) 
     service.start()
     written = await writing
     counts = (written.training, written.validation, written.test)
-    assert sum(each.rows for each in counts) == ROWS
-    found = files(service, asked.directory)
+    assert sum(count.rows for count in counts) == ROWS
+    shards = files(service, asked.directory)
     again = plan("gs://of-own/in/large.csv", "gs://of-own/out/again", rule)
     await SplitProcesses(service.replicas).write(again, OWN, print)
     same = files(service, again.directory)
-    del found["manifest.json"], same["manifest.json"]
-    assert found == same
+    del shards["manifest.json"], same["manifest.json"]
+    assert shards == same

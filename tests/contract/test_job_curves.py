@@ -239,8 +239,8 @@ async def test_more_tags_than_are_kept_are_told_of_once(
         curves.follow(RUNNING)
         await house.until({":tag0": {0: 0.0, 3: 3.0}, ":tag1": {1: 1.0, 4: 4.0}})
         await curves.finish(OVER)
-    (told,) = await house.store.reader.timeline(RUNNING.uid)
-    assert told.kind == "curves_limited" and "more than 2 tags" in told.message
+    (entry,) = await house.store.reader.timeline(RUNNING.uid)
+    assert entry.kind == "curves_limited" and "more than 2 tags" in entry.message
 
 
 async def test_nothing_is_kept_of_a_job_that_was_deleted(house: House) -> None:
@@ -266,13 +266,13 @@ async def test_whatever_a_program_writes_the_rest_is_read(house: House) -> None:
     async with house.service() as curves:
         curves.follow(RUNNING)
         async with asyncio.timeout(30):
-            while ":acc" not in (found := await house.values()):
+            while ":acc" not in (values := await house.values()):
                 await house.news.wait()
                 house.news.clear()
         await curves.finish(OVER)
-    assert found.pop(":acc") == {1: 1.0}
-    assert found.keys() == {":\ufffd", ":a\0b"}
-    for points in found.values():
+    assert values.pop(":acc") == {1: 1.0}
+    assert values.keys() == {":\ufffd", ":a\0b"}
+    for points in values.values():
         assert list(points) == [-1, 2**63 - 1]
 
 
@@ -290,9 +290,9 @@ def context(node_id: str) -> NodeName:
 
 async def board_values(house: House, run: str) -> dict[str, list[Point]]:
     name = BOARD.child("7").child(run)
-    found = await house.store.tensorboards.resource(name)
+    board = await house.store.tensorboards.resource(name)
     series = await house.store.tensorboards.below(str(name), Level.SERIES, "", 9)
-    points = await house.points.read(found.uid, [one.uid for one in series])
+    points = await house.points.read(board.uid, [one.uid for one in series])
     return {one.display_name: points[one.uid] for one in series}
 
 
@@ -314,8 +314,8 @@ async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:
     ids = {run.display_name: run.name.own_id for run in runs}
     assert ids.keys() == {"default", "eval_1", "eval-1"}
     assert ids["default"] == "default" and len(set(ids.values())) == 3
-    found = await board_values(house, ids["eval_1"])
-    assert [(point.step, point.value) for point in found["acc"]] == [(1, 1.0), (7, 7.0)]
+    values = await board_values(house, ids["eval_1"])
+    assert [(point.step, point.value) for point in values["acc"]] == [(1, 1.0), (7, 7.0)]
     experiment = await house.store.metadata.node(context("7"))
     assert experiment.metadata["tensorboard_link"] == str(BOARD.child("7"))
     run = await house.store.metadata.node(context(f"7-{ids['eval_1']}"))

@@ -68,9 +68,9 @@ class Following:
 
     async def look(self, job: Job = TRIAL) -> dict[int, float]:
         """The values of `acc`, by step."""
-        found = await self.summaries.of(PARENT, job, "acc")
-        assert found is not None
-        return {step: point.value for step, point in found.points.items()}
+        curves = await self.summaries.of(PARENT, job, "acc")
+        assert curves is not None
+        return {step: point.value for step, point in curves.points.items()}
 
     async def news(self) -> dict[int, float]:
         """The same once it is woken."""
@@ -91,17 +91,17 @@ def test_every_write_wakes(following: Following, place: Path) -> None:
     async def play() -> None:
         assert await following.look() == {}
         writer = EventWriter(place / "deep" / "eval", Clock())
-        found = await following.news()
+        news = await following.news()
         writer.scalar("acc", 0.25, 1)
-        while found != {1: 0.25}:
-            found = await following.news()
+        while news != {1: 0.25}:
+            news = await following.news()
         (path,) = (place / "deep" / "eval").iterdir()
         other = EventWriter(place.parents[1] / "staging", Clock())
         other.scalar("acc", 0.5, 2)
         (staged,) = (place.parents[1] / "staging").iterdir()
         staged.replace(path)
-        while found != {2: 0.5}:
-            found = await following.news()
+        while news != {2: 0.5}:
+            news = await following.news()
         following.summaries.close()
 
     asyncio.run(play())
@@ -166,9 +166,9 @@ def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
     async def play() -> None:
         assert await following.look() == {}
         EventWriter(place, Clock()).scalar("acc", 0.25, 1)
-        found: dict[int, float] = {}
-        while found != {1: 0.25}:
-            found = await following.news()
+        values: dict[int, float] = {}
+        while values != {1: 0.25}:
+            values = await following.news()
         following.summaries.close()
 
     asyncio.run(play())
@@ -186,9 +186,9 @@ def test_a_place_that_cannot_be_read_is_tried_again(
         assert await following.look() == {}
         away.rename(root)
         EventWriter(place, Clock()).scalar("acc", 0.25, 1)
-        found: dict[int, float] = {}
-        while found != {1: 0.25}:
-            found = await following.news()
+        values: dict[int, float] = {}
+        while values != {1: 0.25}:
+            values = await following.news()
         following.summaries.close()
 
     asyncio.run(play())

@@ -88,11 +88,11 @@ async def test_no_secret_goes_in_and_no_order_comes_out(tmp_path: Path) -> None:
                 b"host": b"training.example.org",
             },
         )
-    (asked,) = server.asked
-    assert asked.startswith(b"GET /x%20y?a=b&c HTTP/1.1\r\nhost: viewer\r\n")
-    assert b"accept: text/html" in asked
+    (request,) = server.asked
+    assert request.startswith(b"GET /x%20y?a=b&c HTTP/1.1\r\nhost: viewer\r\n")
+    assert b"accept: text/html" in request
     for word in (b"cookie", b"secret", b"forwarded", b"example"):
-        assert word not in asked.lower()
+        assert word not in request.lower()
     assert answer == Got(
         200, {b"content-type": b"text/html", b"content-length": b"4", **dict(OURS)}, b"page"
     )

@@ -148,8 +148,8 @@ class Gcloud:
         done = subprocess.CompletedProcess(
             ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode()
         )
-        said = f"gcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert (done.returncode != 0) is fails, said
+        report = f"gcloud {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert (done.returncode != 0) is fails, report
         return done
 
     @contextlib.contextmanager
@@ -191,8 +191,8 @@ class Output:
             except Empty:
                 line = None
             if line is None:
-                said = "\n".join(self.lines)
-                raise AssertionError(f"no line with {wanted!r} came; what came is:\n{said}")
+                output = "\n".join(self.lines)
+                raise AssertionError(f"no line with {wanted!r} came; what came is:\n{output}")
             self.lines.append(line)
             if wanted in line:
                 return line

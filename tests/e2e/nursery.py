@@ -99,8 +99,8 @@ class Forked:
         ended = select.poll()
         ended.register(self._ended, select.POLLIN)
         if ended.poll(None if timeout is None else timeout * 1000):
-            told = os.read(self._ended, 16)
-            self.returncode = int(told) if told else -signal.SIGKILL
+            statuses = os.read(self._ended, 16)
+            self.returncode = int(statuses) if statuses else -signal.SIGKILL
             os.close(self._ended)
         return self.returncode
 
@@ -153,10 +153,10 @@ class Nursery:
             "kept": kept,
         }
         text = json.dumps(request).encode()
-        given = [writer, nothing if stdin is None else stdin, stdout, stderr, *kept]
+        descriptors = [writer, nothing if stdin is None else stdin, stdout, stderr, *kept]
         try:
             with self._lock:
-                socket.send_fds(self._ours, [f"{len(text):10}".encode()], given)
+                socket.send_fds(self._ours, [f"{len(text):10}".encode()], descriptors)
                 self._ours.sendall(text)
                 pid = int(self._ours.recv(10, socket.MSG_WAITALL))
         finally:
@@ -176,7 +176,7 @@ class Nursery:
         """Run it to its end, at most so long. `given`: its input."""
         with (
             tempfile.TemporaryFile() as taken,
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as output,
             tempfile.TemporaryFile() as complained,
         ):
             taken.write(given)
@@ -185,7 +185,7 @@ class Nursery:
                 program,
                 environ,
                 stdin=taken.fileno(),
-                stdout=said.fileno(),
+                stdout=output.fileno(),
                 stderr=complained.fileno(),
                 cwd=cwd,
             )
@@ -196,15 +196,15 @@ class Nursery:
                 # It goes on as before, so this is for how long it may take to say it.
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(1)
-                for file in (said, complained):
+                for file in (output, complained):
                     file.seek(0)
                     late.add_note(file.read().decode(errors="replace"))
                 raise
             finally:
                 process.kill()
-            for file in (said, complained):
+            for file in (output, complained):
                 file.seek(0)
-            return subprocess.CompletedProcess(program, status, said.read(), complained.read())
+            return subprocess.CompletedProcess(program, status, output.read(), complained.read())
 
 
 def _begin(
@@ -250,7 +250,7 @@ def _serve(listener: socket.socket, keeper: int) -> None:
     woken.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _heard)
-    told: dict[int, int] = {}
+    pids: dict[int, int] = {}
     controls: list[socket.socket] = []
     while True:
         ready = select.select([listener, woken, keeper, *controls], [], [])[0]
@@ -262,7 +262,7 @@ def _serve(listener: socket.socket, keeper: int) -> None:
             os._exit(0)
         if woken in ready:
             woken.recv(4096)
-            _bury(told)
+            _bury(pids)
         if listener in ready:
             controls.append(listener.accept()[0])
         control = next((each for each in controls if each in ready), None)
@@ -279,7 +279,7 @@ def _serve(listener: socket.socket, keeper: int) -> None:
         request = json.loads(control.recv(int(size), socket.MSG_WAITALL))
         writer, *given = descriptors
         if pid := os.fork():
-            told[pid] = writer
+            pids[pid] = writer
             for descriptor in given:
                 os.close(descriptor)
             control.sendall(f"{pid:10}".encode())
@@ -289,7 +289,7 @@ def _serve(listener: socket.socket, keeper: int) -> None:
         for each in (listener, waker, woken, *controls):
             each.close()
         os.close(keeper)
-        for each in (*told.values(), writer):
+        for each in (*pids.values(), writer):
             os.close(each)
         _become(request, given)
         return

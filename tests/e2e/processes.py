@@ -15,7 +15,7 @@ def new_mark() -> str:
 
 def marked(mark: str) -> list[int]:
     """Processes with `mark` in their command line or environment, zombies excluded, this process too."""
-    found: list[int] = []
+    pids: list[int] = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -24,13 +24,13 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue  # Ended since it was listed.
         if any(mark.encode() in text for text in texts):
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids
 
 
 def commands(mark: str) -> list[int]:
     """Processes with `mark` in their command line alone, which is quicker to look through."""
-    found: list[int] = []
+    lines: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -38,8 +38,8 @@ def commands(mark: str) -> list[int]:
             except OSError:
                 continue  # Ended since it was listed.
             if mark.encode() in words:
-                found.append(int(entry.name))
-    return found
+                lines.append(int(entry.name))
+    return lines
 
 
 def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
@@ -57,7 +57,7 @@ def wait_until_gone(pids: list[int], seconds: float = 20) -> None:
 
 def children(pid: int) -> list[int]:
     """Direct children of a process."""
-    found: list[int] = []
+    pids: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
@@ -65,32 +65,32 @@ def children(pid: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(b")")[2].split()[1]) == pid:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def named(comm: str) -> list[int]:
     """Processes whose main thread has this name."""
-    found: list[int] = []
+    pids: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if Path(entry.path, "comm").read_text().strip() == comm:
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def ancestors(pid: int) -> list[int]:
     """Its parent, that one's, and so on, as far as they are seen from here."""
-    found: list[int] = []
+    pids: list[int] = []
     while pid > 1:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
             break
         pid = int(stat.rpartition(b")")[2].split()[1])
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def end_those_in(directory: Path) -> None:

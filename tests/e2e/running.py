@@ -88,8 +88,8 @@ class Service:
             headers={"Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=60) as response:
-            found = [json.loads(line) for line in response if line.strip()]
-        return [line["message"] for line in found if replica or line["task"] != "service"]
+            entries = [json.loads(line) for line in response if line.strip()]
+        return [line["message"] for line in entries if replica or line["task"] != "service"]
 
     def follow(self, job_id: str, replica: str | None = None) -> Iterator[str]:
         """Log messages of programs, of one replica or of all, as they come, until the end of the job."""
@@ -99,8 +99,8 @@ class Service:
             headers={"Authorization": f"Bearer {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=180) as response:
-            found = (json.loads(line) for line in response if line.strip())
-            yield from (line["message"] for line in found if replica or line["task"] != "service")
+            entries = (json.loads(line) for line in response if line.strip())
+            yield from (line["message"] for line in entries if replica or line["task"] != "service")
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
         """Upload an object."""
@@ -228,8 +228,8 @@ def ready(
     if not line:
         process.wait()
         raise NotStarted(f"the service did not start:\n{log.read_text()}")
-    said = json.loads(line)
-    return Service(data, process, said["rest"], said["token"], said["pid"], said)
+    facts = json.loads(line)
+    return Service(data, process, facts["rest"], facts["token"], facts["pid"], facts)
 
 
 def start(

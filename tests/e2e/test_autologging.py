@@ -51,7 +51,7 @@ def test_a_scripts_training_is_logged_to_the_run_of_its_job(
     client.write_text(_CLIENT)
     trainer.write_text(_TRAINER)
     variables = given_by_env(service)
-    given = (service.rest, service.token, str(trainer))
-    seen = seen_by(client, *given, variables=variables, seconds=900)
+    arguments = (service.rest, service.token, str(trainer))
+    seen = seen_by(client, *arguments, variables=variables, seconds=900)
     assert seen["params"]["max_iter"] == "321"
     assert seen["metrics"]["training_accuracy_score"] > 0.9

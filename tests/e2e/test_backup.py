@@ -73,7 +73,7 @@ def objects(service: Service) -> dict[str, dict[str, Any]]:
     token = ""
     while True:
         page = service.call("GET", f"/storage/v1/b/{BUCKET}/o?maxResults=500&pageToken={token}")
-        found |= {each["name"]: told(each) for each in page.get("items", [])}
+        found |= {item["name"]: told(item) for item in page.get("items", [])}
         if not (token := page.get("nextPageToken", "")):
             return found
 
@@ -87,8 +87,8 @@ def generations(service: Service) -> list[tuple[str, bytes]]:
     """Those of an object in a bucket with versioning, each with its content."""
     listed = service.call("GET", f"/storage/v1/b/{VERSIONED}/o?versions=true")["items"]
     return [
-        (each["generation"], content(service, "x", VERSIONED, each["generation"]))
-        for each in listed
+        (item["generation"], content(service, "x", VERSIONED, item["generation"]))
+        for item in listed
     ]
 
 

@@ -42,9 +42,9 @@ def test_one_bad_job_is_set_aside_and_stopped_and_others_run_on(data: Path) -> N
     assert service.terminate() == 0
     spoil(data, "UPDATE jobs SET record = substr(record, 1, 99) WHERE job_id = ?", bad)
     with running(data) as service:
-        told = (data / "service.log").read_text()
-        assert "1 record set aside:" in told
-        assert f"job {bad}" in told
+        log = (data / "service.log").read_text()
+        assert "1 record set aside:" in log
+        assert f"job {bad}" in log
         # Nobody would ever end it, so it is ended; the other one was never touched.
         wait_until_gone(programs[0])
         assert marked(marks[1]) == programs[1]
@@ -56,9 +56,9 @@ def test_one_bad_job_is_set_aside_and_stopped_and_others_run_on(data: Path) -> N
         assert bad not in str(listed)
         fresh = submit(service, container_job("print('new')"))
         assert service.finish(fresh)["state"] == "SUCCEEDED"
-        found = trainshed(data, "doctor").stdout
-        assert f"1 record set aside: job {bad}" in found
-        assert "trainshed restore" in found
+        printed = trainshed(data, "doctor").stdout
+        assert f"1 record set aside: job {bad}" in printed
+        assert "trainshed restore" in printed
 
 
 def refused(data: Path) -> str:

@@ -33,12 +33,12 @@ def follower(data: Path, *words: str) -> subprocess.Popen[str]:
 def until(process: subprocess.Popen[str], key: str, value: str) -> list[str]:
     """What it tells under a key, up to one value."""
     assert process.stdout is not None
-    told: list[str] = []
+    lines: list[str] = []
     for line in process.stdout:
-        told.append(json.loads(line)[key])
-        if told[-1] == value:
-            return told
-    raise AssertionError(f"it ended without {value!r}: {told}")
+        lines.append(json.loads(line)[key])
+        if lines[-1] == value:
+            return lines
+    raise AssertionError(f"it ended without {value!r}: {lines}")
 
 
 def test_followers_outlast_a_killed_service(data: Path, commons: Path) -> None:

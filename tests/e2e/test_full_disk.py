@@ -111,8 +111,8 @@ def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons
     with running(place.data) as service:
         job_id = submit(service, container_job(counting(gate, mark)))
         ending = submit(service, container_job(counting(ends, ends_mark, "exit(3)")))
-        for each in (job_id, ending):
-            until(service.follow(each), "begun")
+        for job in (job_id, ending):
+            until(service.follow(job), "begun")
         place.fill()
         gate.write_text("go")
         ends.write_text("go")

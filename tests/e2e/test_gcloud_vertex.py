@@ -128,16 +128,16 @@ def test_gcloud_storage_inside_a_job(service: Service) -> None:
     pools = [{**pool, "containerSpec": container}]
     job_id = submit(service, {"displayName": "inside", "jobSpec": {"workerPoolSpecs": pools}})
     view = service.finish(job_id)
-    said = service.lines(job_id)
-    assert view["state"] == "SUCCEEDED", (view.get("error"), said)
-    assert said[-1] == "weights"
+    lines = service.lines(job_id)
+    assert view["state"] == "SUCCEEDED", (view.get("error"), lines)
+    assert lines[-1] == "weights"
 
 
 def test_cancel(gcloud: Gcloud, service: Service) -> None:
     """spec/lifecycle#cancel: an accepted cancel ends in CANCELLED."""
     job_id = submit(service, container_job("import signal; signal.pause()"))
-    asked = gcloud.run(*JOBS, "cancel", job_id)
-    assert "has been sent" in asked.stderr
+    cancelled = gcloud.run(*JOBS, "cancel", job_id)
+    assert "has been sent" in cancelled.stderr
     service.finish(job_id)
     job = service.call("GET", f"{CUSTOM_JOBS}/{job_id}")
     assert (job["state"], job["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)

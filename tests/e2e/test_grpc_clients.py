@@ -127,10 +127,12 @@ def test_a_generated_client_of_jobs(channel: Any, service: Service) -> None:
     assert type(deletion.metadata).__module__.startswith("google.cloud.aiplatform_v1beta1.")
     name = deletion.operation.name
     assert client.get_operation({"name": name}).done
-    assert name in {each.name for each in client.list_operations({"name": PARENT}).operations}
+    assert name in {
+        operation.name for operation in client.list_operations({"name": PARENT}).operations
+    }
     assert client.get_location({"name": PARENT}).location_id == REGION
-    asked = {"resource": names[1], "permissions": ["aiplatform.customJobs.get", "x.y.z"]}
-    held = client.test_iam_permissions(asked).permissions
+    body = {"resource": names[1], "permissions": ["aiplatform.customJobs.get", "x.y.z"]}
+    held = client.test_iam_permissions(body).permissions
     assert list(held) == ["aiplatform.customJobs.get"]
 
 

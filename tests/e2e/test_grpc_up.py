@@ -87,8 +87,8 @@ def test_certificates_of_the_users_own(data: Path, tmp_path: Path) -> None:
     chain, key = authority.issue(("localhost",), now, now + DAY)
     (tmp_path / "cert.pem").write_bytes(chain + authority.certificate_pem())
     (tmp_path / "key.pem").write_bytes(key)
-    given = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
-    with running(data, *given, new_authority=True) as service:
+    options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    with running(data, *options, new_authority=True) as service:
         assert service.extra["ca"] == str(tmp_path / "cert.pem")
         assert not (data / "tls" / "server.pem").exists()
         # Clients that trust the root, and those that are given what the ready file names.
@@ -123,11 +123,11 @@ def up(data: Path, *args: str) -> str:
 
 def test_what_cannot_be_used_stops_the_start_with_what_to_do(data: Path, tmp_path: Path) -> None:
     nothing = str(tmp_path / "nothing.pem")
-    said = up(data, "--tls-cert", nothing, "--tls-key", nothing)
-    assert f"{nothing} cannot be read: No such file or directory" in said
+    message = up(data, "--tls-cert", nothing, "--tls-key", nothing)
+    assert f"{nothing} cannot be read: No such file or directory" in message
     assert "--tls-cert: given without tls_key; give both" in up(data, "--tls-cert", nothing)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = up(data, "--grpc-port", str(port))
-        assert f"127.0.0.1:{port} cannot be listened on" in said
-        assert "choose another port with --grpc-port" in said
+        message = up(data, "--grpc-port", str(port))
+        assert f"127.0.0.1:{port} cannot be listened on" in message
+        assert "choose another port with --grpc-port" in message

@@ -103,7 +103,7 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
         service = yard.service
         at_home = yard.home_file()
         try:
-            told = {
+            words = {
                 "files": [
                     *(
                         str(service.data / name)
@@ -123,16 +123,16 @@ def siege(request: pytest.FixtureRequest) -> Iterator[Siege]:
                     ["127.0.0.1", int(service.rest.rpartition(":")[2])],
                 ],
             }
-            setup = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(told))
+            setup = _PRYING.format(unique=uuid.uuid4().hex, told=json.dumps(words))
             job = _submit(service, source_package(_TASK, setup))
             view = service.finish(job, 240)
         finally:
             if at_home is not None:
                 at_home.unlink()
-        said = service.lines(job, "service")
-        assert view["state"] == "SUCCEEDED", (view, said)
+        lines = service.lines(job, "service")
+        assert view["state"] == "SUCCEEDED", (view, lines)
         (line,) = (line for line in service.lines(job) if line.startswith("FACTS "))
-        yield Siege(column, yard, json.loads(line.removeprefix("FACTS ")), said)
+        yield Siege(column, yard, json.loads(line.removeprefix("FACTS ")), lines)
 
 
 def _submit(service: Service, content: bytes, name: str = "pkg-1.0.tar.gz") -> str:

@@ -61,11 +61,11 @@ def test_a_start_without_the_database_ends_no_program(
     for path in data.glob("trainshed.*"):  # With the lock that says that there was one.
         path.replace(tmp_path / path.name)
     for _ in range(2):
-        said = refusal(data)
-        assert said.startswith(
+        message = refusal(data)
+        assert message.startswith(
             f"Error: the job database {data}/trainshed.db is gone; slots/ of 1 job"
         )
-        assert f"mv {data} {data}.old" in said
+        assert f"mv {data} {data}.old" in message
     assert programs and marked(mark) == programs
     report = trainshed("doctor", "--data", str(data), "--format", "json", data=data, status=1)
     (found,) = [row for row in json.loads(report.stdout) if row["about"] == "database"]
@@ -87,11 +87,11 @@ def test_a_database_that_is_removed_under_the_service_loses_nothing(
         if removed == "trainshed.db":
             until_there(data / "trainshed-rescued.db")
         answer = service.call("POST", CUSTOM_JOBS, container_job("pass"), expect=503)
-        said = answer["error"]["message"]
+        message = answer["error"]["message"]
         assert service.call("GET", f"/trainshed/v1/jobs/{job_id}")["state"] == "RUNNING"
         assert marked(mark) == programs
         service.kill()
-    stop, *put_back, start = said[said.index("kill ") :].split("; ")
+    stop, *put_back, start = message[message.index("kill ") :].split("; ")
     assert (stop, start.rstrip(".")) == (f"kill {service.pid}", f"trainshed up --data {data}")
     for command in put_back:
         subprocess.run(["/bin/sh", "-c", command], check=True, timeout=PATIENCE)

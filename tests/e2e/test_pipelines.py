@@ -181,9 +181,9 @@ def test_a_package_leaves_a_second_version(ran: dict[str, Any], service: Service
 
 def test_a_program_without_a_model_fails_its_pipeline(ran: dict[str, Any]) -> None:
     """Issue 4: artifacts are checked to exist, and the error says what to do."""
-    said = ran["empty"]
-    assert f"there is no model at gs://{BUCKET}/models/sdk/empty/model" in said
-    assert "AIP_MODEL_DIR" in said
+    job = ran["empty"]
+    assert f"there is no model at gs://{BUCKET}/models/sdk/empty/model" in job
+    assert "AIP_MODEL_DIR" in job
 
 
 def test_pipelines_are_listed_and_models_deleted(ran: dict[str, Any]) -> None:

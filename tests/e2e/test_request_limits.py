@@ -82,9 +82,9 @@ def poured(connection: socket.socket, begin: bytes, more: bytes) -> tuple[int, i
 def message_of(answer: http.client.HTTPResponse) -> str:
     """What an error says: storage answers in XML at addresses that are not those of its JSON API."""
     if answer.headers.get_content_type() == "application/xml":
-        said = ElementTree.fromstring(answer.read()).findtext("Message")
-        assert said
-        return said
+        message = ElementTree.fromstring(answer.read()).findtext("Message")
+        assert message
+        return message
     return json.loads(answer.read())["error"]["message"]
 
 

@@ -100,10 +100,10 @@ def _beside_others(service: Service, path: str, content: bytes) -> tuple[int, st
     took: list[float] = []
     with concurrent.futures.ThreadPoolExecutor(1) as aside:
         begun = time.monotonic()
-        asked = aside.submit(post, service, path, content, service.token)
-        while not asked.done() or len(took) < 3:
+        posting = aside.submit(post, service, path, content, service.token)
+        while not posting.done() or len(took) < 3:
             took.append(status(service))
-        code, message = asked.result()
+        code, message = posting.result()
         lasted = time.monotonic() - begun
     print(
         f"{len(content) >> 10} KiB: {code} within {lasted:.2f} s, calls beside took up to "

@@ -213,8 +213,8 @@ def test_a_local_script_runs_on_three_replicas(seen: dict[str, Any], service: Se
     prefix = model.removeprefix(f"gs://{BUCKET}/")
     # The SDK's output directories have colons in their names.
     assert ":" in prefix
-    found = service.call("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")
-    assert [item["name"].removeprefix(prefix) for item in found["items"]] == [
+    listed = service.call("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")
+    assert [item["name"].removeprefix(prefix) for item in listed["items"]] == [
         "model.joblib",
         "reported-0",
         "reported-1",

@@ -169,13 +169,13 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
     for part in ("timeline", "logs", "watch", "drills", "resumeReport"):
         found[part] = shown(service, f"{ours}/{part}")
     for order in ("timestamp asc", "timestamp desc"):
-        asked = {
+        bodies = {
             "resourceNames": [f"projects/{PROJECT}"],
             "filter": filtered,
             "orderBy": order,
             "pageSize": 1000,
         }
-        found[order] = shown(service, "/v2/entries:list", asked)
+        found[order] = shown(service, "/v2/entries:list", bodies)
     for arguments in (("jobs", "describe", job_id), ("jobs", "logs", job_id), ("secrets", "list")):
         done = cli(service.data, *arguments)
         found[" ".join(arguments)] = (done.stdout + done.stderr).encode()
@@ -225,8 +225,8 @@ def test_a_failure_with_a_secret_in_its_message_tells_everything_but_that(guarde
     """spec/failures#messages: the public message ends with the last lines of the log."""
     job_id = submit(guarded, showing(FAIL))
     assert guarded.finish(job_id)["state"] == "FAILED"
-    told = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]["message"]
-    assert "RuntimeError: no access with ***" in told
+    message = guarded.call("GET", f"{CUSTOM_JOBS}/{job_id}")["error"]["message"]
+    assert "RuntimeError: no access with ***" in message
     assert had_it(guarded.lines(job_id))
     assert_nowhere(guarded, job_id)
 

@@ -142,16 +142,16 @@ def test_a_terminal_with_its_size_and_its_keys(service: Service, waiting: str) -
 
 def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: str) -> None:
     """facts/resources: webAccessUris. The page is served; its ticket is good once."""
-    asked = link(service, waiting)
-    given = service.call("POST", "/shell/ticket", asked)
-    with opened(service, given["token"]) as connection:
+    ticket_request = link(service, waiting)
+    ticket = service.call("POST", "/shell/ticket", ticket_request)
+    with opened(service, ticket["token"]) as connection:
         connection.send(b"echo $((6*7)); exit 4\r")
         messages = list(connection)
     shown = b"".join(part for part in messages if isinstance(part, bytes))
     assert re.search(rb"[\r\n]42\r", shown)
     assert json.loads(str(messages[-1])) == {"exit": 4}
     with connect(door(service)) as again:
-        again.send(json.dumps({"token": given["token"]}))
+        again.send(json.dumps({"token": ticket["token"]}))
         assert "ticket" in json.loads(again.recv(30))["error"]
     with pytest.raises(InvalidStatus), connect(door(service), origin=Origin("http://evil.example")):
         pass
@@ -172,11 +172,11 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
         for line in service.follow(job):
             if line == "here":
                 break
-        asked = link(service, job)
+        ticket_request = link(service, job)
         maps = Path(f"/proc/{service.pid}/maps")
         if maps.exists():
             assert "/websockets/" not in maps.read_text()
-        token = service.call("POST", "/shell/ticket", asked)["token"]
+        token = service.call("POST", "/shell/ticket", ticket_request)["token"]
         with opened(service, token, terminal=False) as connection:
             connection.send(b"echo $$ > shell.pid; echo noted\n")
             assert connection.recv(30) == b"noted\n"
@@ -193,7 +193,7 @@ def test_a_service_that_dies_takes_its_shells_and_not_the_job(data: Path) -> Non
         assert typed.communicate(timeout=30)[1] == b"The connection broke off.\n"
         assert typed.returncode == 255
         service = start(data)
-        assert link(service, job) == asked
+        assert link(service, job) == ticket_request
         wait = "while kill -0 $(cat shell.pid) 2>/dev/null; do sleep 0.05; done; echo gone"
         done = run(service, "shell", job, "-c", wait)
         assert done.stdout == b"gone\n", done.stderr

@@ -215,8 +215,8 @@ def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Serv
     assert next(log) == "stops"
     trainshed("quotas", "set", metric, "unlimited", "--project", project, data=service.data)
     assert next(log) == "talks"
-    told = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
-    assert f"of {float(limit):g} CPU-hours of this month's budget" in told
+    timeline = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
+    assert f"of {float(limit):g} CPU-hours of this month's budget" in timeline
     service.call("POST", f"/v1/{name}:cancel")
 
 

@@ -179,7 +179,7 @@ def test_jobs_are_compared_and_end_with_one_of_them(service: Service, job: str) 
 
 def viewers(service: Service, view: str) -> list[int]:
     """The keepers of the processes of a view."""
-    found: list[int] = []
+    pids: list[int] = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
             arguments = (place / "cmdline").read_bytes()
@@ -187,5 +187,5 @@ def viewers(service: Service, view: str) -> list[int]:
             continue
         is_child = f"/viewers/{view}".encode() in arguments and b"keeper" in arguments
         if is_child and str(service.data).encode() in arguments:
-            found.append(int(place.name))
-    return found
+            pids.append(int(place.name))
+    return pids

@@ -87,9 +87,9 @@ def plainly(service: Service, host: str, port: int) -> int:
 
 
 def test_the_command_line_and_its_environment_trust_the_service(service: Service) -> None:
-    given = given_by_env(service)
-    assert given["TRAINSHED_ENDPOINT"].startswith("https://localhost:")
-    assert given["SSL_CERT_FILE"] == given["REQUESTS_CA_BUNDLE"] == service.extra["ca_bundle"]
+    options = given_by_env(service)
+    assert options["TRAINSHED_ENDPOINT"].startswith("https://localhost:")
+    assert options["SSL_CERT_FILE"] == options["REQUESTS_CA_BUNDLE"] == service.extra["ca_bundle"]
     listed = ours(service.data, "jobs", "list", "--data", str(service.data))
     assert listed.returncode == 0, listed.stderr
     elsewhere = ("--project", "p1", "--url", service.rest, "--token", service.token)
@@ -97,8 +97,8 @@ def test_the_command_line_and_its_environment_trust_the_service(service: Service
     assert strange.returncode == 1
     assert "--ca" in strange.stderr
     ca = str(service.extra["ca"])
-    told = ours(service.data, "jobs", "list", *elsewhere, "--ca", ca)
-    assert told.returncode == 0, told.stderr
+    printed = ours(service.data, "jobs", "list", *elsewhere, "--ca", ca)
+    assert printed.returncode == 0, printed.stderr
     known = ours(service.data, "jobs", "list", *elsewhere, TRAINSHED_CA=ca)
     assert known.returncode == 0, known.stderr
 

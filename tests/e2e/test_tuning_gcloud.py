@@ -88,10 +88,10 @@ def test_submit_training_tunes(service: Service, tmp_path: Path) -> None:
                 submitted.until(f"trial {trial} has", timeout=120)
     service.finish(quote(f"projects/{PROJECT}/jobs/tuned", safe=""), 120)
     # Severity, time, task, trial, message.
-    told = [line.split("\t") for line in submitted.lines if "\ttrial " in line]
-    assert {fields[2] for fields in told} == {"master-replica-0"}
-    assert sorted(int(fields[3]) for fields in told) == list(range(1, 8))
-    assert all(fields[4].startswith(f"trial {fields[3]} has ") for fields in told)
+    rows = [line.split("\t") for line in submitted.lines if "\ttrial " in line]
+    assert {fields[2] for fields in rows} == {"master-replica-0"}
+    assert sorted(int(fields[3]) for fields in rows) == list(range(1, 8))
+    assert all(fields[4].startswith(f"trial {fields[3]} has ") for fields in rows)
 
     job = json.loads(gcloud.run(*ML, "describe", "tuned", "--format=json").stdout)
     output = job["trainingOutput"]
@@ -103,11 +103,11 @@ def test_submit_training_tunes(service: Service, tmp_path: Path) -> None:
     assert [trial.get("isTrialStoppedEarly", False) for trial in trials] == [False] * 6 + [True]
     assert {trial["state"] for trial in trials} == {"SUCCEEDED"}
     for trial in trials:
-        given = trial["hyperparameters"]
+        parameters = trial["hyperparameters"]
         place = f"{BUCKET}/tuned/{trial['trialId']}"
-        words = [word for name, value in given.items() for word in (f"--{name}", value)]
-        assert set(given) == {"rate", "units", "optimizer"}
-        assert given["units"] in ("16", "32", "64")
+        words = [word for name, value in parameters.items() for word in (f"--{name}", value)]
+        assert set(parameters) == {"rate", "units", "optimizer"}
+        assert parameters["units"] in ("16", "32", "64")
         left = json.loads((bucket(service).parent / place / "model.json").read_text())
         assert left[:2] == ["--epochs", "4"] and left[-2:] == ["--job-dir", f"gs://{place}"]
         assert sorted(left[2:-2]) == sorted(words)

@@ -138,16 +138,16 @@ def test_parameters_are_within_what_was_asked_for(ran: dict[str, Any]) -> None:
     its parent's value is."""
     kinds: set[str] = set()
     for trial in ran["trials"]:
-        given = dict(trial["given"])
-        kind = given.pop("kind")
+        parameters = dict(trial["given"])
+        kind = parameters.pop("kind")
         kinds.add(kind)
-        assert set(given) == {"folds", "share"} | _CONDITIONAL[kind]
-        for name, value in given.items():
+        assert set(parameters) == {"folds", "share"} | _CONDITIONAL[kind]
+        for name, value in parameters.items():
             low, high = _BOUNDS[name]
             assert low <= value <= high, (name, value)
-        assert given["folds"] in (2, 3, 5)
-        whole = {"neighbours", "leaf"} & set(given)
-        assert all(given[name] == int(given[name]) for name in whole)
+        assert parameters["folds"] in (2, 3, 5)
+        whole = {"neighbours", "leaf"} & set(parameters)
+        assert all(parameters[name] == int(parameters[name]) for name in whole)
     assert kinds <= set(_CONDITIONAL)
 
 
@@ -175,6 +175,6 @@ def test_the_best_trial_is_known(ran: dict[str, Any], service: Service) -> None:
     """spec/tuning#trials: what the service calls the best is the best; and so small a task is solved."""
     finals = {int(trial["id"]): trial["final"][0][1] for trial in ran["trials"]}
     job_id = ran["name"].rsplit("/", 1)[1]
-    told = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["tuning"]
-    assert told["bestValue"] == max(finals.values()) == finals[told["best"]]
-    assert told["bestValue"] > 0.95
+    tuning = service.call("GET", f"/trainshed/v1/jobs/{job_id}")["tuning"]
+    assert tuning["bestValue"] == max(finals.values()) == finals[tuning["best"]]
+    assert tuning["bestValue"] > 0.95

@@ -119,24 +119,24 @@ class Judgement:
     def sound(self, catcher: Catcher) -> bool:
         """Whether it passes without any bug: it says nothing otherwise."""
         with self._copies.one(None) as copy:
-            found = run(catcher, copy)
-        is_sound = found.status == 0
-        self._tell("(none)", catcher, found, "" if is_sound else "FAILS WITHOUT ANY BUG")
+            outcome = run(catcher, copy)
+        is_sound = outcome.status == 0
+        self._tell("(none)", catcher, outcome, "" if is_sound else "FAILS WITHOUT ANY BUG")
         return is_sound
 
     def judge(self, mutant: Mutant) -> None:
         """Whether the bug is noticed."""
         try:
             with self._copies.one(mutant) as copy:
-                found = run(mutant.caught_by, copy)
+                outcome = run(mutant.caught_by, copy)
         except DoesNotApply as why:
             with self._telling:
                 self.bad += 1
                 print(why, flush=True)
             return
         wrong = {_FAILED: "", 0: "SURVIVED", None: f"NOT NOTICED WITHIN {mutant.caught_by.limit} s"}
-        what = wrong.get(found.status, f"ENDED WITH STATUS {found.status}, SAYS NOTHING")
-        self._tell(mutant.name, mutant.caught_by, found, what)
+        what = wrong.get(outcome.status, f"ENDED WITH STATUS {outcome.status}, SAYS NOTHING")
+        self._tell(mutant.name, mutant.caught_by, outcome, what)
 
     def _tell(self, name: str, catcher: Catcher, found: Run, wrong: str) -> None:
         with self._telling:
@@ -152,15 +152,15 @@ class Judgement:
 
 def main() -> int:
     options = _options()
-    chosen = [one for one in MUTANTS if not options.names or one.name in options.names]
-    if unknown := set(options.names) - {one.name for one in chosen}:
+    chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    if unknown := set(options.names) - {mutant.name for mutant in chosen}:
         print(
             f"there is no mutant {', '.join(sorted(unknown))}; --list names them", file=sys.stderr
         )
         return 2
     if options.list:
-        for one in chosen:
-            print(f"{one.name:38}{one.file}\n{'':38}{one.why}")
+        for mutant in chosen:
+            print(f"{mutant.name:38}{mutant.file}\n{'':38}{mutant.why}")
         return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trainshed-mutants-") as directory:
@@ -168,9 +168,9 @@ def main() -> int:
         judgement = Judgement(Copies(Path(directory), options.jobs))
         print(f"{'mutant':38}{'caught by':72}{'took':>8}", flush=True)
         with ThreadPoolExecutor(options.jobs) as pool:
-            catchers = list(dict.fromkeys(one.caught_by for one in chosen))
+            catchers = list(dict.fromkeys(mutant.caught_by for mutant in chosen))
             sound = dict(zip(catchers, pool.map(judgement.sound, catchers), strict=True))
-            judged = [one for one in chosen if sound[one.caught_by]]
+            judged = [mutant for mutant in chosen if sound[mutant.caught_by]]
             _all(pool.map(judgement.judge, judged))
     took = time.monotonic() - began
     print(

@@ -43,15 +43,15 @@ SIMULATION: Final = Catcher(
 def tests(*which: str, limit: int = 120) -> Catcher:
     """Test files, or single tests of them. The first that fails ends it."""
     arguments = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *which)
-    return Catcher(" ".join(one.removeprefix("tests/") for one in which), arguments, limit)
+    return Catcher(" ".join(name.removeprefix("tests/") for name in which), arguments, limit)
 
 
 def mutated(mutant: Mutant, text: str) -> str:
     """The text of its file with the bug in it. Raises DoesNotApply."""
-    found = text.count(mutant.old)
-    if found != 1:
+    count = text.count(mutant.old)
+    if count != 1:
         raise DoesNotApply(
-            f"{mutant.name}: the text that it replaces occurs {found} times in {mutant.file}, not once"
+            f"{mutant.name}: the text that it replaces occurs {count} times in {mutant.file}, not once"
         )
     changed = text.replace(mutant.old, mutant.new)
     if mutant.file.endswith(".py"):

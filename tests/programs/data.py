@@ -55,8 +55,8 @@ def _census(path: Path) -> None:
 
 
 def _iris(path: Path) -> None:
-    found = _datasets().load_iris()
-    rows = [(*features, label) for features, label in zip(found.data, found.target, strict=True)]
+    data = _datasets().load_iris()
+    rows = [(*features, label) for features, label in zip(data.data, data.target, strict=True)]
     _table(path, rows, ("sepal_length", "sepal_width", "petal_length", "petal_width", "species"))
 
 
@@ -94,8 +94,8 @@ def _reviews(path: Path) -> None:
 def _digits(directory: Path) -> None:
     """TFRecord files of tf.train.Example: `image`, 64 floats, and `label`."""
     directory.mkdir()
-    found = _datasets().load_digits()
-    pairs = list(zip(found.data[:600] / 16, found.target[:600], strict=True))
+    data = _datasets().load_digits()
+    pairs = list(zip(data.data[:600] / 16, data.target[:600], strict=True))
     for shard in range(2):
         with (directory / f"train-{shard:05d}.tfrecord").open("wb") as file:
             for image, label in pairs[shard::2]:

@@ -24,7 +24,7 @@ def save(outcomes: Mapping[str, Outcome]) -> Path:
     known: dict[str, dict[str, Any]] = json.loads(record.read_text()) if record.exists() else {}
     known |= {name: asdict(outcome) for name, outcome in outcomes.items()}
     record.write_text(json.dumps(known, indent=1))
-    table = "\n".join([_HEAD, *(_row(each, known.get(each.name)) for each in PROGRAMS)])
+    table = "\n".join([_HEAD, *(_row(program, known.get(program.name)) for program in PROGRAMS)])
     path = PLACE / "table.md"
     path.write_text(table + "\n")
     return path

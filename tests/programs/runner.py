@@ -138,13 +138,13 @@ class Runner:
 
     def _story(self, program: Program) -> str:
         """Errors and last lines of the program's jobs."""
-        told: list[str] = []
+        lines: list[str] = []
         for job in self._jobs(program):
-            for each in (job, *self._below(job["name"])):
-                told.append(f"{each['name']}: {each['state']}")
-                if each["state"] == "FAILED":
-                    told += self.service.lines(quote(each["name"], safe=""))[-40:]
-        return "\n".join(told)
+            for resource in (job, *self._below(job["name"])):
+                lines.append(f"{resource['name']}: {resource['state']}")
+                if resource["state"] == "FAILED":
+                    lines += self.service.lines(quote(resource["name"], safe=""))[-40:]
+        return "\n".join(lines)
 
     def _left(self, program: Program) -> list[str]:
         """URIs of the models in the bucket; all that is expected beside them is there."""
@@ -180,17 +180,19 @@ class Runner:
             raise ProgramFailed(f"{models} could not be loaded: {state}\n" + "\n".join(lines[-40:]))
 
     def _load_by_ml(self, program: Program, job: dict[str, Any], models: list[str]) -> str:
-        given = self.service.call("GET", f"/v1/{job['name']}")["trainingInput"]
+        inputs = self.service.call("GET", f"/v1/{job['name']}")["trainingInput"]
         kept = {
-            key: given[key] for key in ("runtimeVersion", "pythonVersion", "region") if key in given
+            key: inputs[key]
+            for key in ("runtimeVersion", "pythonVersion", "region")
+            if key in inputs
         }
-        if "masterConfig" in given:
-            kept["masterConfig"] = {"imageUri": given["masterConfig"]["imageUri"]}
+        if "masterConfig" in inputs:
+            kept["masterConfig"] = {"imageUri": inputs["masterConfig"]["imageUri"]}
         body = {
             "jobId": f"load_{time.time_ns()}",
             "trainingInput": kept
             | {
-                "packageUris": [*given.get("packageUris", []), self._packed_loader(program)],
+                "packageUris": [*inputs.get("packageUris", []), self._packed_loader(program)],
                 "pythonModule": _LOADER,
                 "args": models,
             },

@@ -24,9 +24,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(place)], check=True)
     wanted = (f"google-cloud-aiplatform=={_SDK}", "tensorflow-cpu", "tensorboard", "setuptools")
-    found = str(place / "bin/python")
-    subprocess.run([*uv, "pip", "install", "-q", "--python", found, *wanted], check=True)
-    return found
+    path = str(place / "bin/python")
+    subprocess.run([*uv, "pip", "install", "-q", "--python", path, *wanted], check=True)
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -20,32 +20,32 @@ def unlike(
 ) -> Iterator[str]:
     """Starts and ends that are told of nobody, told twice, told otherwise than they were, or not at all.
     `lived`: of this job."""
-    told = {
+    facts = {
         kinds: _told(story, kinds) for kinds in (("replica_started",), ("replica_exited",), _LOST)
     }
-    for kinds, entries in told.items():
+    for kinds, entries in facts.items():
         for which, count in Counter(which for which, _ in entries).items():
             if count > 1:
                 yield f"job {uid}: {kinds[0]} of {which} is told {count} times"
-    started, exited, lost = (dict(entries) for entries in told.values())
+    started, exited, lost = (dict(entries) for entries in facts.values())
     leaving = {which for which, _ in _told(story, ("replica_asked_to_leave",))}
-    known = {(s.attempt, str(s.replica), one.number): one for s, one in lived}
+    known = {(s.attempt, str(s.replica), life.number): life for s, life in lived}
     for which, entry in started.items():
         if which not in known or known[which].started != entry.at:
             yield f"job {uid}: {which} is said to have started at {entry.at}: {known.get(which)}"
     for which, entry in exited.items():
         if which not in known or not _is_exit(known[which], entry):
             yield f"job {uid}: {which} is said to have ended so: {entry.details}; {known.get(which)}"
-    for which, one in known.items():
-        if one.lives:
+    for which, life in known.items():
+        if life.lives:
             yield f"job {uid}: all is over, and {which} lives"
         # What was asked to leave before anybody heard of its start is told of as leaving, and then as over.
-        if one.started and which not in started and which not in leaving:
-            yield f"job {uid}: {which} started at {one.started}, and its timeline does not say so"
-        if one.fate is Fate.EXITED and which not in exited:
-            yield f"job {uid}: {which} ended, {one.exit}, and its timeline does not say so"
-        if one.fate is Fate.LOST and which not in lost:
-            yield f"job {uid}: {which} was lost, {one.cause}, and its timeline does not say so"
+        if life.started and which not in started and which not in leaving:
+            yield f"job {uid}: {which} started at {life.started}, and its timeline does not say so"
+        if life.fate is Fate.EXITED and which not in exited:
+            yield f"job {uid}: {which} ended, {life.exit}, and its timeline does not say so"
+        if life.fate is Fate.LOST and which not in lost:
+            yield f"job {uid}: {which} was lost, {life.cause}, and its timeline does not say so"
 
 
 def hurried(
@@ -54,15 +54,15 @@ def hurried(
     """Reducers that were started again sooner than spec/reduction#losses allows. `lived`: of this job, while
     the clock on the wall was right; `window`: ns."""
     before: dict[tuple[int, str], list[Incarnation]] = {}
-    for sim_slot, one in lived:
+    for sim_slot, life in lived:
         earlier = before.setdefault((sim_slot.attempt, str(sim_slot.replica)), [])
         if sim_slot.replica.pool == 2 and earlier and earlier[-1].started:
             # What was restarted within the window for sure, whenever each end was heard of.
-            recent = sum(other.over > one.begun - window for other in earlier[:-1])
+            recent = sum(other.over > life.begun - window for other in earlier[:-1])
             due = earlier[-1].started + SPACING[min(recent, len(SPACING) - 1)]
-            if one.begun < due:
-                yield f"job {uid}: {sim_slot.replica}.{one.number} begins {due - one.begun} ns too soon"
-        earlier.append(one)
+            if life.begun < due:
+                yield f"job {uid}: {sim_slot.replica}.{life.number} begins {due - life.begun} ns too soon"
+        earlier.append(life)
 
 
 def _told(
@@ -76,12 +76,12 @@ def _told(
 
 
 def _which(entry: TimelineEntry) -> Which:
-    said = entry.details
-    return int(str(said["attempt"])), str(said["replica"]), int(str(said["incarnation"]))
+    details = entry.details
+    return int(str(details["attempt"])), str(details["replica"]), int(str(details["incarnation"]))
 
 
 def _is_exit(one: Incarnation, entry: TimelineEntry) -> bool:
     if one.exit is None or one.exit.ended != entry.at:
         return False
-    said = tuple(entry.details[name] for name in ("exit_code", "signal", "oom", "stopped"))
-    return said == (one.exit.exit_code, one.exit.signal, one.exit.oom, one.exit.stopped)
+    details = tuple(entry.details[name] for name in ("exit_code", "signal", "oom", "stopped"))
+    return details == (one.exit.exit_code, one.exit.signal, one.exit.oom, one.exit.stopped)

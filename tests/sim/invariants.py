@@ -133,20 +133,20 @@ class Books:
             if replica.exit is None or (old is not None and old.exit is not None):
                 continue
             sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
-            one = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
-            if one is None or one.exit != replica.exit:
-                self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {one}")
-            elif self.world.clock.now - max(one.over, self.blocked_until) > _IDLE:
+            life = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
+            if life is None or life.exit != replica.exit:
+                self._wrong(job, f"{replica.id} is said to have ended with {replica.exit}: {life}")
+            elif self.world.clock.now - max(life.over, self.blocked_until) > _IDLE:
                 self._wrong(
-                    job, f"only now it is known of {replica.id} that it ended at {one.over}"
+                    job, f"only now it is known of {replica.id} that it ended at {life.over}"
                 )
 
     def _check_left(self, step: Taken) -> None:
         """spec/failures#maintenance: what was asked to leave its node is started again elsewhere, when the
         scheduler has said where."""
-        asked = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
+        leaving = {(r.id, r.incarnation): r.node for r in step.before.replicas if r.leaving}
         for replica in step.after.replicas:
-            if replica.node and asked.get((replica.id, replica.incarnation - 1)) == replica.node:
+            if replica.node and leaving.get((replica.id, replica.incarnation - 1)) == replica.node:
                 self._wrong(
                     step.after, f"{replica.id} stays on {replica.node}, which it was to leave"
                 )
@@ -155,9 +155,9 @@ class Books:
         """spec/lifecycle#start: RUNNING as soon as every replica is up or has been."""
         for replica in job.replicas:
             sim_slot = self.world.sim_slot(job.uid, job.attempt, replica.id)
-            one = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
-            if not replica.state.is_over and (one is None or not one.started):
-                self._wrong(job, f"it is said to run, and {replica.id} has not started: {one}")
+            life = sim_slot.incarnations.get(replica.incarnation) if sim_slot else None
+            if not replica.state.is_over and (life is None or not life.started):
+                self._wrong(job, f"it is said to run, and {replica.id} has not started: {life}")
 
     def _check_quotas(self, job: Job) -> None:
         """spec/queue#quotas: what has room is within its quotas when it gets it."""
@@ -216,9 +216,14 @@ class Books:
             if line.replica != drill.replica or not re.search(drill.at_line, line.text):
                 continue
             sim_slot = self.world.sim_slot(job.uid, line.attempt, line.replica)
-            one = sim_slot.incarnations[line.incarnation] if sim_slot is not None else None
+            life = sim_slot.incarnations[line.incarnation] if sim_slot is not None else None
             calm = max(line.at, drill.ordered, self.blocked_until) + _SETTLES
-            if line.at >= drill.ordered and one is not None and one.exit and one.exit.ended > calm:
+            if (
+                line.at >= drill.ordered
+                and life is not None
+                and life.exit
+                and life.exit.ended > calm
+            ):
                 self._wrong(job, f"{drill} has not fired at {line}")
 
     def _check_idle(self, job: Job) -> None:

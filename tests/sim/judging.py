@@ -112,11 +112,11 @@ class Judge:
                 member = _member(replica)
                 if not self._is_news(attempt, member, incarnation):
                     return []
-                asked = (attempt, member, incarnation) in self._asked
+                is_asked = (attempt, member, incarnation) in self._asked
                 taker = "" if loss is Loss.UNKNOWN else loss.value
                 began = any(r.id == replica and r.started for r in before.replicas)
                 never = why == "never started" and not began and not taker
-                return [spec.Vanished(member, by_service, asked, taker, never)]
+                return [spec.Vanished(member, by_service, is_asked, taker, never)]
             case PreparationFailed(attempt, _, cause):
                 waits = any(r.state is ReplicaState.WAITING for r in before.replicas)
                 here = before.phase is AttemptState.PREPARING or (running and waits)
@@ -160,26 +160,26 @@ class Judge:
                 self._asked.add((drill.attempt, _member(drill.replica), drill.incarnation))
 
     def _begins(self, before: Job, after: Job, now: int) -> None:
-        said = self.reference
-        if now < said.not_before:
-            early = (said.not_before - now) / SECOND
+        expected = self.reference
+        if now < expected.not_before:
+            early = (expected.not_before - now) / SECOND
             self._differ(f"an attempt begins {early} s before the pause of its retry is over")
-        if said.verdict is not None:
-            self._differ(f"an attempt begins although the job is {said.verdict.state}")
-        if said.attempts and not said.giving_up:
+        if expected.verdict is not None:
+            self._differ(f"an attempt begins although the job is {expected.verdict.state}")
+        if expected.attempts and not expected.giving_up:
             self._differ("an attempt begins although the one before was not given up")
         if before.phase in (*_UP, AttemptState.STOPPING):
-            alive = set(said.members) - said.over
+            alive = set(expected.members) - expected.over
             homeless = {_member(r.id) for r in before.replicas if not r.node}
             if alive - homeless:
                 self._differ(f"an attempt begins while {sorted(alive)} of the last one live")
-        if after.attempt != said.attempts + 1:
-            self._differ(f"attempt {after.attempt} follows attempt {said.attempts}")
-        said.begins()
+        if after.attempt != expected.attempts + 1:
+            self._differ(f"attempt {after.attempt} follows attempt {expected.attempts}")
+        expected.begins()
 
     def _compare(self, job: Job) -> None:
-        said = self.reference
-        verdict = said.verdict
+        expected = self.reference
+        verdict = expected.verdict
         outcome = job.outcome
         if (outcome is None) != (verdict is None):
             self._differ(f"decided: {outcome}; the reference says {verdict}")
@@ -193,19 +193,21 @@ class Judge:
         if job.state is JobState.CANCELLED and verdict is not None and verdict.state != "CANCELLED":
             self._differ("cancelled, though nobody asked for it")
         retries = {CAUSES.get(rule, rule): count for rule, count in job.retries}
-        if retries != dict(said.retries):
-            self._differ(f"retries {retries}; the reference counts {said.retries}")
-        if job.memory_factor != said.memory:
-            self._differ(f"memory grew to {job.memory_factor}; the reference says {said.memory}")
-        if verdict is None and not said.giving_up and said.attempts == job.attempt:
+        if retries != dict(expected.retries):
+            self._differ(f"retries {retries}; the reference counts {expected.retries}")
+        if job.memory_factor != expected.memory:
+            self._differ(
+                f"memory grew to {job.memory_factor}; the reference says {expected.memory}"
+            )
+        if verdict is None and not expected.giving_up and expected.attempts == job.attempt:
             for replica in job.replicas:
                 member = _member(replica.id)
-                if replica.incarnation != said.incarnations[member]:
+                if replica.incarnation != expected.incarnations[member]:
                     self._differ(
                         f"{replica.id} is at incarnation {replica.incarnation}; "
-                        f"the reference at {said.incarnations[member]}"
+                        f"the reference at {expected.incarnations[member]}"
                     )
-                if replica.state.is_over != (member in said.over):
+                if replica.state.is_over != (member in expected.over):
                     self._differ(f"{replica.id} is {replica.state}; the reference disagrees")
 
     def _compare_words(self, job: Job, verdict: spec.Verdict) -> None:

@@ -137,39 +137,39 @@ def _submission(dice: random.Random, number: int, span: int) -> tuple[Submit, Ch
 
 def _meddling(dice: random.Random, submit: Submit, span: int) -> list[Request]:
     """What users do to their jobs."""
-    found: list[Request] = []
+    requests: list[Request] = []
     uid, soon = submit.job.uid, dice.choice((SECOND, 10 * MINUTE, span))
     if dice.random() < 0.2:
-        found += [Cancel(submit.at + dice.randint(0, soon), uid)] * dice.choice((1, 1, 2))
+        requests += [Cancel(submit.at + dice.randint(0, soon), uid)] * dice.choice((1, 1, 2))
     if dice.random() < 0.2:
-        found.append(Relabel(submit.at + dice.randint(0, soon), uid))
+        requests.append(Relabel(submit.at + dice.randint(0, soon), uid))
     if dice.random() < 0.15:
         replica = dice.choice(submit.job.spec.replicas())
         at = submit.at + dice.randint(0, soon)
         kind = dice.choice(tuple(DrillKind))
         after = dice.choice((0, MINUTE))
-        found.append(OrderDrill(at, uid, Drill(0, kind, replica, at, after=after)))
-    return found
+        requests.append(OrderDrill(at, uid, Drill(0, kind, replica, at, after=after)))
+    return requests
 
 
 def _maintenance(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[Request]:
-    found: list[Request] = []
+    requests: list[Request] = []
     for _ in range(dice.choice((0, 0, 1, 3))):
         node, at = dice.choice(nodes).name, CREATED + dice.randint(0, span)
         lasts = dice.choice((SECOND, 5 * MINUTE, 10 * HOUR))
-        found += [DrainNode(at, node, True), DrainNode(at + lasts, node, False)]
-    return found
+        requests += [DrainNode(at, node, True), DrainNode(at + lasts, node, False)]
+    return requests
 
 
 def _quotas(dice: random.Random, span: int) -> list[Request]:
-    found: list[Request] = []
+    requests: list[Request] = []
     for _ in range(dice.choice((0, 0, 1, 3))):
         metric = dice.choice(("cpus_n1_e2", "preemptible_cpus_n1_e2", GPU, "pd_ssd_gb"))
         key = QuotaKey(dice.choice(PROJECTS), REGION, metric)
         at = CREATED + dice.randint(-MINUTE, span // 2)
         limit = dice.choice((0, 8, 16, 64, 400))
-        found += [SetQuota(at, key, limit), SetQuota(at + span, key, None)]
-    return found
+        requests += [SetQuota(at, key, limit), SetQuota(at + span, key, None)]
+    return requests
 
 
 def _mishaps(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[Mishap]:
@@ -183,9 +183,9 @@ def _mishaps(dice: random.Random, nodes: tuple[Node, ...], span: int) -> list[Mi
         "refuse",
         "fail",
     )
-    found: list[Mishap] = []
+    mishaps: list[Mishap] = []
     for _ in range(dice.choice((0, 2, 10, 30))):
         lasts = dice.choice((10 * SECOND, 100 * SECOND, 5 * MINUTE, 3 * HOUR))
         at = CREATED + dice.randint(0, int(1.5 * span))
-        found.append(Mishap(at, dice.choice(kinds), dice.choice(nodes).name, lasts))
-    return found
+        mishaps.append(Mishap(at, dice.choice(kinds), dice.choice(nodes).name, lasts))
+    return mishaps

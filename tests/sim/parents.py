@@ -54,7 +54,7 @@ class MadeUpMetrics:
         return self.of.get(job_uid) or self.usual(job_uid)
 
     def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        names = (name for one in self.measurements(job_uid) for name, _ in one.metrics)
+        names = (name for point in self.measurements(job_uid) for name, _ in point.metrics)
         return tuple(dict.fromkeys(names))
 
     def forget(self, job_uid: JobUid) -> None:
@@ -84,8 +84,11 @@ class LearningAdvisor(CountingAdvisor):
         shown = list(trials)
         points: list[tuple[tuple[str, float], ...]] = []
         for _ in range(left):
-            told = [(one.number, one.parameters, one.final and one.final.metrics) for one in shown]
-            dice = random.Random(f"{seed} {told}")
+            facts = [
+                (trial.number, trial.parameters, trial.final and trial.final.metrics)
+                for trial in shown
+            ]
+            dice = random.Random(f"{seed} {facts}")
             point = tuple((parameter.id, dice.random()) for parameter in spec.parameters)
             points.append(point)
             shown.append(Seen(len(shown) + 1, TrialState.ACTIVE, point))

@@ -27,32 +27,32 @@ _SOON = 90 * 10**9
 
 async def broken(reader: Reader, books: Books, accepted: Accepted) -> list[str]:
     """The promises that were not kept, in words."""
-    found: list[str] = []
+    faults: list[str] = []
     lived: defaultdict[JobUid, list[tuple[SimSlot, Incarnation]]] = defaultdict(list)
-    for sim_slot, one in books.world.lived:
-        lived[sim_slot.job_uid].append((sim_slot, one))
+    for sim_slot, life in books.world.lived:
+        lived[sim_slot.job_uid].append((sim_slot, life))
     for uid in {*accepted.submits, *lived}:
         job, _ = await reader.job_by_uid(uid)
         story = await reader.timeline(uid)
         books.rules.update(e.details["rule"] for e in story if e.kind == "verdict")
-        found += _of_submit(job, story, in_order=books.clock_is_true)
-        found += audit.unlike(uid, lived[uid], story)
+        faults += _of_submit(job, story, in_order=books.clock_is_true)
+        faults += audit.unlike(uid, lived[uid], story)
         if isinstance(job, Job):
-            found += _of_its_story(job, story)
+            faults += _of_its_story(job, story)
             gives = books.judges[uid].reference.rows.gives.get(REDUCER)
             if gives is not None and has_reducers(job.spec) and books.clock_is_true:
-                found += audit.hurried(uid, lived[uid], gives.window)
-            found += _of_requests(job, accepted)
-    found += await _of_lists(reader, accepted)
+                faults += audit.hurried(uid, lived[uid], gives.window)
+            faults += _of_requests(job, accepted)
+    faults += await _of_lists(reader, accepted)
     for uid, at in accepted.cancels.items():
         job, _ = await reader.job_by_uid(uid)
         if isinstance(job, Job):
-            found += (f"{said}\n{books.judges[uid].told()}" for said in _of_cancel(job, at))
+            faults += (f"{fault}\n{books.judges[uid].told()}" for fault in _of_cancel(job, at))
         else:
-            found += await books.families.of_cancel(job, at)
-            found += _of_cancelled_trials(books, job, at)
-    found += await books.families.broken()
-    return found
+            faults += await books.families.of_cancel(job, at)
+            faults += _of_cancelled_trials(books, job, at)
+    faults += await books.families.broken()
+    return faults
 
 
 def _of_requests(job: Job, accepted: Accepted) -> Iterator[str]:
@@ -84,32 +84,32 @@ def _of_cancelled_trials(books: Books, work: Work, at: int) -> Iterator[str]:
 
 def _of_its_story(job: Job, story: tuple[TimelineEntry, ...]) -> Iterator[str]:
     """What became of it is told, each thing once."""
-    told = Counter(entry.kind for entry in story)
+    kinds = Counter(entry.kind for entry in story)
     wanted = {job.state.value.lower(): 1, "drill_ordered": len(job.drills)}
     wanted["drill_fired"] = sum(bool(drill.fired) for drill in job.drills)
     if job.outcome is not None and job.outcome.rule.startswith("cancelled_"):
         wanted["cancel_requested"] = 1
     for kind, count in wanted.items():
-        if told[kind] != count:
-            yield f"job {job.uid}: {kind} is told {told[kind]} times, and not {count}"
+        if kinds[kind] != count:
+            yield f"job {job.uid}: {kind} is told {kinds[kind]} times, and not {count}"
 
 
 async def _of_lists(reader: Reader, accepted: Accepted) -> list[str]:
     """Every job is in one page of its project's list, and in no other."""
     jobs = [(await reader.job_by_uid(uid))[0] for uid in accepted.submits]
-    found: list[str] = []
+    faults: list[str] = []
     for project in {job.name.project_id for job in jobs}:
         after, seen = NO_JOB, Counter[JobUid]()
         while page := await reader.jobs(JobQuery(project, None, None, after=after, limit=_PAGE)):
             seen.update(job.uid for job, _ in page)
             after = page[-1][0].uid
         own = [job for job in jobs if job.name.project_id == project]
-        found += [
+        faults += [
             f"job {job.uid} is listed {seen[job.uid]} times"
             for job in own
             if seen[job.uid] != 1 and not _is_child(job)
         ]
-    return found
+    return faults
 
 
 def _is_child(work: Work) -> bool:

@@ -157,14 +157,14 @@ def _given(entry: Entry) -> dict[str, Any]:
         "memory_growth": "growth",
         "memory_cap": "cap",
     }
-    found = {fields[key]: value for key, value in entry.items() if key in fields}
+    values = {fields[key]: value for key, value in entry.items() if key in fields}
     if "window" in entry:
-        found["window"] = entry["window"] * _SECOND
+        values["window"] = entry["window"] * _SECOND
     if "back_off" in entry:
-        found["pauses"] = tuple(int(pause * _SECOND) for pause in entry["back_off"])
+        values["pauses"] = tuple(int(pause * _SECOND) for pause in entry["back_off"])
     if "action" in entry:
-        found["goes_on"] = entry["action"] == "done"
-    return found
+        values["goes_on"] = entry["action"] == "done"
+    return values
 
 
 def _own(entry: Entry) -> Callable[[End], bool]:

@@ -100,19 +100,19 @@ class World:
         async with asyncio.timeout(10):
             while True:
                 seen = self.notices.count(uid)
-                found, _ = await self.store.reader.job_by_uid(uid)
-                assert isinstance(found, Job)
-                if holds(found):
-                    return found
+                job, _ = await self.store.reader.job_by_uid(uid)
+                assert isinstance(job, Job)
+                if holds(job):
+                    return job
                 await self.notices.wait_beyond(uid, seen, 10)
 
     async def state(self, uid: JobUid, *states: JobState) -> Job:
-        return await self.until(uid, lambda found: found.state in states)
+        return await self.until(uid, lambda job: job.state in states)
 
     async def pass_pause(self, uid: JobUid) -> int:
         """The job waits before its next attempt: let that time pass; returns how long it was."""
         now = self.time
-        self.time = (await self.until(uid, lambda found: found.not_before > now)).not_before
+        self.time = (await self.until(uid, lambda job: job.not_before > now)).not_before
         await self.controller.capacity_changed()
         return self.time - now
 

@@ -123,9 +123,9 @@ class SimLogs:
             for line in self._journals.of(uid)
             if line.at >= start and (replicas is None or line.replica in replicas)
         )
-        found = sorted((line for line in read if after is None or line.key > after.key), key=_key)
-        more = len(found) > limit
-        return LogPage(tuple(found[:limit]), found[limit - 1].cursor if more else None)
+        lines = sorted((line for line in read if after is None or line.key > after.key), key=_key)
+        more = len(lines) > limit
+        return LogPage(tuple(lines[:limit]), lines[limit - 1].cursor if more else None)
 
 
 def _key(line: LogLine) -> OrderKey:

@@ -62,7 +62,7 @@ def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
             await w.create(first)
             with pytest.raises(AlreadyExists):
                 await w.create(replace(numbered(2, 1), name=first.name))
-            assert {one.uid for one in w.controller.running()} == {1}
+            assert {job.uid for job in w.controller.running()} == {1}
             await w.create(numbered(3, 1))
             await w.state(JobUid(3), JobState.RUNNING)
         assert {key[0] for key in w.engine.launches} == {1, 3}
@@ -93,8 +93,8 @@ def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path)
             assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
             done = await w.state(uid, JobState.FAILED)
             assert done.error is not None
-            told = "Internal error occurred for the current attempt: no interpreter 3.7"
-            assert done.error.message == told
+            message = "Internal error occurred for the current attempt: no interpreter 3.7"
+            assert done.error.message == message
             assert w.engine.launches == []
 
     asyncio.run(story())
@@ -118,9 +118,9 @@ def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
             assert w.engine.launches == []
             w.datasets.gate.set()
             await w.state(uid, JobState.RUNNING)
-            told = [entry.message for entry in await w.store.reader.timeline(uid)]
-            assert any("the splits of the dataset 7" in message for message in told)
-            assert any("8 training rows in 1 file" in message for message in told)
+            messages = [entry.message for entry in await w.store.reader.timeline(uid)]
+            assert any("the splits of the dataset 7" in message for message in messages)
+            assert any("8 training rows in 1 file" in message for message in messages)
             (account,) = w.datasets.asked
             assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
@@ -280,13 +280,13 @@ def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) ->
             w.engine.exit(uid, 1, PRIMARY, 139)
             await w.until(uid, lambda found: found.phase is AttemptState.STOPPING)
             before = await w.store.ledger.load(uid)
-            for told in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
-                if told is PRIMARY:
-                    incarnation, record = w.engine.ended[uid, 1, told]
-                    again = ReplicaExited(1, told, incarnation, record)
+            for which in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
+                if which is PRIMARY:
+                    incarnation, record = w.engine.ended[uid, 1, which]
+                    again = ReplicaExited(1, which, incarnation, record)
                     w.engine.events.put_nowait(ReplicaReport(uid, again))
                 else:
-                    w.engine.exit(uid, 1, told, signal=15, stopped=True)
+                    w.engine.exit(uid, 1, which, signal=15, stopped=True)
                 for _ in range(20):
                     await asyncio.sleep(0)
             await w.until(uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING)

@@ -61,8 +61,8 @@ def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path) -> No
             w.engine.always.clear()
             await w.state(uid, JobState.RUNNING)
             assert w.controller.why(uid) is None
-            [told] = await delays(w, uid)
-            assert told.startswith("The engine cannot start it now, and tries every")
-            assert told.endswith(": node n1 does not answer.")
+            [delay] = await delays(w, uid)
+            assert delay.startswith("The engine cannot start it now, and tries every")
+            assert delay.endswith(": node n1 does not answer.")
 
     asyncio.run(story())

@@ -214,13 +214,13 @@ def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
     stage.up(*replicas)
     stage.wait(300)
     assert len(stage.heard) > 80
-    told = stage.heard
+    heard = stage.heard
     for replica in replicas:
-        mine = [e for e in told if not isinstance(e, NodeChanged) and e.replica == replica]
+        mine = [e for e in heard if not isinstance(e, NodeChanged) and e.replica == replica]
         ends = [isinstance(e, ReplicaExited) for e in mine]
         assert ends == sorted(ends)
         assert ends[-1]
-    firsts = [e.replica for e in told if isinstance(e, ReplicaStarted)]
+    firsts = [e.replica for e in heard if isinstance(e, ReplicaStarted)]
     assert firsts != sorted(firsts, key=replicas.index)
 
 

@@ -36,8 +36,8 @@ def test_a_job_that_makes_sixty_at_once_has_twenty(tmp_path: Path) -> None:
         async with world(tmp_path) as w:
             parent = numbered(1, 1)
             await w.create(parent)
-            asked = (w.create(child(number, parent)) for number in range(2, 62))
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            creations = (w.create(child(number, parent)) for number in range(2, 62))
+            answers = await asyncio.gather(*creations, return_exceptions=True)
             refused = [answer for answer in answers if isinstance(answer, BaseException)]
             assert len(refused) == 40
             assert {type(error) for error in refused} == {ResourceExhausted}

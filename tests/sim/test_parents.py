@@ -221,10 +221,10 @@ def test_an_algorithm_that_always_fails_is_replaced_by_chance(
     made.run()
     assert not made.wrong, made.wrong[0]
     assert (the_tuning_job(made).state, the_tuning_job(made).succeeded) == (JobState.SUCCEEDED, 4)
-    told = [entry.message for entry in made.told if entry.kind == "warning"]
-    assert told
-    assert "drawn at random" in told[0]
-    assert "it is singular" in told[0]
+    messages = [entry.message for entry in made.told if entry.kind == "warning"]
+    assert messages
+    assert "drawn at random" in messages[0]
+    assert "it is singular" in messages[0]
 
 
 # --- cancels ---

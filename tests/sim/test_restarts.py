@@ -24,8 +24,8 @@ from trainshed.store.port import Commit
 
 
 def replica(found: Job, which: ReplicaId) -> tuple[ReplicaState, int, str]:
-    one = next(r for r in found.replicas if r.id == which)
-    return one.state, one.incarnation, one.node
+    state = next(r for r in found.replicas if r.id == which)
+    return state.state, state.incarnation, state.node
 
 
 def numbered(uid: int, scheduling: Scheduling | None = None) -> Job:

@@ -166,9 +166,9 @@ class Bureau:
 
     def given(self, name: str) -> tuple[int, ...]:
         """The trials that an operation gave."""
-        found = self.operation(name)
-        assert found.state is OperationState.SUCCEEDED, found.error
-        return found.trials
+        operation = self.operation(name)
+        assert operation.state is OperationState.SUCCEEDED, operation.error
+        return operation.trials
 
     def trials(self) -> tuple[Trial, ...]:
         return self._run(self.studies.history((self.uid,)))
@@ -198,13 +198,13 @@ class Bureau:
 def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
     """spec/tuning#trials, facts/tuning#vizier."""
     bureau = Bureau()
-    one, other = bureau.ask("ada", 2), bureau.ask("bob", 2)
+    first, other = bureau.ask("ada", 2), bureau.ask("bob", 2)
     bureau.serve()
-    assert (bureau.given(one), bureau.given(other)) == ((1, 2), (3, 4))
-    found = bureau.trials()
-    assert len({trial.parameters for trial in found}) == 4
-    assert [trial.client for trial in found] == ["ada", "ada", "bob", "bob"]
-    assert {trial.state for trial in found} == {TrialState.ACTIVE}
+    assert (bureau.given(first), bureau.given(other)) == ((1, 2), (3, 4))
+    trials = bureau.trials()
+    assert len({trial.parameters for trial in trials}) == 4
+    assert [trial.client for trial in trials] == ["ada", "ada", "bob", "bob"]
+    assert {trial.state for trial in trials} == {TrialState.ACTIVE}
 
 
 def test_a_client_that_asks_again_gets_its_pending_trials_back() -> None:
@@ -226,10 +226,10 @@ def test_points_that_clients_want_tried_come_before_new_ones() -> None:
     bureau.request(0.75)
     name = bureau.ask("ada", 3)
     assert bureau.serve().given(name) == (1, 2, 3)
-    found = bureau.trials()
-    assert [trial.parameters for trial in found[:2]] == [(("x", 0.25),), (("x", 0.75),)]
-    assert [trial.client for trial in found] == ["ada"] * 3
-    assert all(trial.started for trial in found)
+    trials = bureau.trials()
+    assert [trial.parameters for trial in trials[:2]] == [(("x", 0.25),), (("x", 0.75),)]
+    assert [trial.client for trial in trials] == ["ada"] * 3
+    assert all(trial.started for trial in trials)
 
 
 # --- limits ---
@@ -285,13 +285,13 @@ def _story(crash: tuple[int, bool] | None) -> tuple[int, object]:
     ]
     bureau.serve()
     done = [bureau.operation(name) for name in names]
-    assert all(one.state is OperationState.SUCCEEDED for one in done)
-    found = bureau.trials()
-    assert [trial.number for trial in found] == list(range(1, len(found) + 1))
-    for one in (each for each in done if each.kind is OperationKind.SUGGEST):
-        assert all(found[number - 1].client == one.client for number in one.trials)
-    given = [(one.trials, one.should_stop) for one in done]
-    return bureau.commits, (given, [(trial.parameters, trial.client) for trial in found])
+    assert all(operation.state is OperationState.SUCCEEDED for operation in done)
+    trials = bureau.trials()
+    assert [trial.number for trial in trials] == list(range(1, len(trials) + 1))
+    for operation in (done_one for done_one in done if done_one.kind is OperationKind.SUGGEST):
+        assert all(trials[number - 1].client == operation.client for number in operation.trials)
+    answers = [(operation.trials, operation.should_stop) for operation in done]
+    return bureau.commits, (answers, [(trial.parameters, trial.client) for trial in trials])
 
 
 def test_what_is_suggested_after_a_crash_is_what_would_have_been() -> None:
@@ -349,11 +349,11 @@ class Meddled:
         return getattr(self._studies, name)
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        found = await self._studies.history(studies)
+        trials = await self._studies.history(studies)
         happening, self._happening = self._happening, None
         if happening is not None:
             await happening()
-        return found
+        return trials
 
 
 def test_an_operation_of_a_study_that_is_deleted_meanwhile_fails() -> None:
@@ -463,6 +463,6 @@ def test_checks_that_wait_together_are_one_question() -> None:
 def test_a_check_of_a_trial_that_is_not_there_fails() -> None:
     bureau = Bureau()
     name = bureau.check(7)
-    found = bureau.serve().operation(name)
-    assert found.error is not None
-    assert (found.error.code, "trials/7" in found.error.message) == (5, True)
+    operation = bureau.serve().operation(name)
+    assert operation.error is not None
+    assert (operation.error.code, "trials/7" in operation.error.message) == (5, True)

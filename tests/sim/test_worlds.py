@@ -128,14 +128,14 @@ def test_a_drill_that_never_fires_is_noticed() -> None:
 
 def at_a_line() -> Scenario:
     """A job that prints two lines, and is to be killed at the second."""
-    one = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
+    job = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
     drill = Drill(0, DrillKind.KILL, ReplicaId(0, 0), CREATED, at_line="step 2")
     return Scenario(
         2,
         (Node("node-0", 16, 60 * 2**30),),
         Policy(strict=True),
-        (Submit(CREATED, one), OrderDrill(CREATED + SECOND // 100, one.uid, drill)),
-        {one.uid: Character(6000 * SECOND, prints=2)},
+        (Submit(CREATED, job), OrderDrill(CREATED + SECOND // 100, job.uid, drill)),
+        {job.uid: Character(6000 * SECOND, prints=2)},
     )
 
 
@@ -164,13 +164,13 @@ def test_memory_that_grows_is_counted_before_it_is_given() -> None:
 
 def test_slots_in_which_nothing_was_started_are_given_back_by_the_next_service() -> None:
     """spec/invariants#durability: nobody will ever report of them, so the service that comes has to look."""
-    one = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
+    job = lone_job(1, Machine("n1-standard-8", 8, 30 * 2**30, 26 * 2**30))
     world = Scenario(
         3,
         (Node("node-0", 16, 60 * 2**30),),
         Policy(strict=True),
-        (Submit(CREATED, one),),
-        {one.uid: Character(60 * SECOND)},
+        (Submit(CREATED, job),),
+        {job.uid: Character(60 * SECOND)},
         mishaps=tuple(Mishap(CREATED, "refuse") for _ in range(3)),
         downs=(SECOND,),
     )

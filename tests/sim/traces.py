@@ -185,9 +185,9 @@ class Life:
     def _rehouse(self, homeless: list[Replica]) -> Event:
         if self.dice.random() < 0.05:
             return CapacityRefused("no such node")
-        one = self.dice.choice(homeless)
+        replica = self.dice.choice(homeless)
         node = self.dice.choice(NODES)
-        return ReplicaPlaced(self.job.attempt, one.id, one.incarnation, node)
+        return ReplicaPlaced(self.job.attempt, replica.id, replica.incarnation, node)
 
     def _up(self) -> Event:
         dice = self.dice
@@ -204,12 +204,12 @@ class Life:
         if not placed:
             return self._rehouse(homeless)
         favoured = [r for r in placed if r.id.pool == self._leanings.favour]
-        one = dice.choice(favoured if favoured and dice.random() < 0.9 else placed)
-        if one.state is ReplicaState.WAITING:
-            return self._comes_up(one)
-        if one.state is ReplicaState.STOPPING:
-            return self._obeys(one)
-        return self._ends(one)
+        replica = dice.choice(favoured if favoured and dice.random() < 0.9 else placed)
+        if replica.state is ReplicaState.WAITING:
+            return self._comes_up(replica)
+        if replica.state is ReplicaState.STOPPING:
+            return self._obeys(replica)
+        return self._ends(replica)
 
     def _comes_up(self, one: Replica) -> Event:
         if self.dice.random() < 0.9:
@@ -298,8 +298,8 @@ class Life:
         if self.dice.random() < self._leanings.preempt:
             return Preempted("an on-demand job")
         alive = [r for r in self.job.replicas if not r.state.is_over]
-        one = self.dice.choice(alive)
-        return self._obeys(one)
+        replica = self.dice.choice(alive)
+        return self._obeys(replica)
 
     def _over(self) -> Event:
         raise AssertionError("the job is over")

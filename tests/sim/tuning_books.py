@@ -59,13 +59,13 @@ class Families:
             case TuningJob():
                 if commit.consumed_intents and work.outcome is None:
                     self._wrong(work, "a cancel was taken in, and nothing came of it")
-                for said in self._of_tuning(work, before):
-                    self._wrong(work, said)
+                for fault in self._of_tuning(work, before):
+                    self._wrong(work, fault)
             case Pipeline():
                 if commit.consumed_intents and not work.cancelled and not work.state.is_final:
                     self._wrong(work, "a cancel was taken in, and nothing came of it")
-                for said in self._of_pipeline(work, commit):
-                    self._wrong(work, said)
+                for fault in self._of_pipeline(work, commit):
+                    self._wrong(work, fault)
 
     def trial_of(self, uid: JobUid) -> Parent | None:
         """Which trial a job evaluates; None if it is none's."""
@@ -75,10 +75,10 @@ class Families:
     def trial_job(self, tuning: JobUid, number: int) -> Job | None:
         """The job of a trial, if it has begun."""
         wanted = (tuning, number)
-        found = (
+        trial = (
             j for j in self.jobs.values() if j.parent and (j.parent.uid, j.parent.trial) == wanted
         )
-        return next(found, None)
+        return next(trial, None)
 
     def alive(self) -> list[JobUid]:
         return [uid for uid, work in self.works.items() if not work.state.is_final]
@@ -95,21 +95,21 @@ class Families:
     async def broken(self) -> list[str]:
         """What of the promises of tuning jobs and pipelines was not kept in the end."""
         assert self.store is not None and self.notebooks is not None
-        found: list[str] = []
+        faults: list[str] = []
         for work in self.works.values():
             children = [j for j in self.jobs.values() if j.parent and j.parent.uid == work.uid]
-            found += [
+            faults += [
                 f"{j.uid} of {work.name} is {j.state}" for j in children if not j.state.is_final
             ]
             if isinstance(work, TuningJob):
-                found += await self._of_measurements(work)
-        return found
+                faults += await self._of_measurements(work)
+        return faults
 
     async def _of_measurements(self, work: TuningJob) -> list[str]:
         """Nothing that a trial measured while it ran is lost (spec/invariants#durability)."""
         assert self.store is not None and self.notebooks is not None
         stored = await self.store.studies.measurements(work.study)
-        found: list[str] = []
+        faults: list[str] = []
         for trial in await self.store.studies.history((work.study,)):
             kept = {(m.step, m.value(METRIC)) for m in stored.get(trial.number, ())}
             made = {
@@ -118,8 +118,8 @@ class Families:
                 if m.value(METRIC) is not None
             }
             if made - kept:
-                found.append(f"trial {trial.number} of {work.uid} measured {made}; stored {kept}")
-        return found
+                faults.append(f"trial {trial.number} of {work.uid} measured {made}; stored {kept}")
+        return faults
 
     # --- at each commit ---
 
@@ -161,7 +161,7 @@ class Families:
         if work.model:
             versions = _now(self.store.models.versions(_model(work)))
             own = [version for version in versions if version.pipeline == str(work.name)]
-            if [f"{one.name}@{one.version}" for one in own] != [work.model]:
+            if [f"{model.name}@{model.version}" for model in own] != [work.model]:
                 yield f"it left {work.model}; there are {own}"
             if sum("default" in version.aliases for version in versions) != 1:
                 yield f"of the versions not exactly one is the default: {versions}"

@@ -44,15 +44,13 @@ def trial_spec(
     """What each trial runs: a primary, and so many workers."""
     counts = (1, workers) if workers else (1,)
     pools = tuple(WorkerPool(i, count, MACHINE, program()) for i, count in enumerate(counts))
-    given: dict[str, Any] = {
-        "workerPoolSpecs": [{"pythonPackageSpec": {"args": []}} for _ in pools]
-    }
+    spec: dict[str, Any] = {"workerPoolSpecs": [{"pythonPackageSpec": {"args": []}} for _ in pools]}
     return JobSpec(
         api,
         REGION,
         pools,
         scheduling or Scheduling(),
-        json.dumps(given if api is Api.VERTEX else {"hyperparameters": {}}),
+        json.dumps(spec if api is Api.VERTEX else {"hyperparameters": {}}),
         base_output_directory=OUTPUT if api is Api.VERTEX else "",
     )
 

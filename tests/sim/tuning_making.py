@@ -137,12 +137,12 @@ def _character(dice: random.Random) -> Character:
 
 
 def _meddling(dice: random.Random, at: int, works: tuple[Work, ...]) -> list[Request]:
-    found: list[Request] = []
+    requests: list[Request] = []
     soon = dice.choice((SECOND, 10 * MINUTE, 6 * HOUR))
     if dice.random() < 0.3:
-        found.append(Cancel(at + dice.randint(0, soon), dice.choice(works).uid))
+        requests.append(Cancel(at + dice.randint(0, soon), dice.choice(works).uid))
     for work in works:
         if isinstance(work, TuningJob) and dice.random() < 0.3:
             trial = dice.randint(1, work.spec.max_trials)
-            found.append(CancelTrial(at + dice.randint(0, soon), work.uid, trial))
-    return found
+            requests.append(CancelTrial(at + dice.randint(0, soon), work.uid, trial))
+    return requests

@@ -75,11 +75,11 @@ class Play:
 
     def _sight(self, number: int) -> Sight:
         measured = self.measured.get(number, ())
-        tags = tuple({name: None for one in measured for name, _ in one.metrics})
+        tags = tuple({name: None for point in measured for name, _ in point.metrics})
         return Sight(
             self.trials[number],
             self.jobs[number],
-            tuple(one for one in measured if one.value(METRIC) is not None),
+            tuple(point for point in measured if point.value(METRIC) is not None),
             self.stored.get(number, ()),
             tags,
             self.summaries.get(number),
@@ -90,10 +90,10 @@ class Play:
         if count == 0:
             return
         last = transition.job.begun
-        given = count if self.points is None else min(count, self.points - last)
+        number = count if self.points is None else min(count, self.points - last)
         uids = itertools.count(transition.job.uid + transition.job.next_trial)
-        proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(given)]
-        for made in begin(transition, proposals, exhausted=given < count):
+        proposals = [((("x", (last + 1 + n) / 10),), JobUid(next(uids))) for n in range(number)]
+        for made in begin(transition, proposals, exhausted=number < count):
             assert made.trial.number not in self.trials, "a trial began twice"
             self.jobs[made.trial.number] = made.job
 

@@ -142,8 +142,8 @@ class Universe:
         longest = sum(job.spec.scheduling.timeout + DAY for job in self.scenario.jobs())
         for work in self.scenario.parents():
             if isinstance(work, TuningJob):
-                each = work.spec.trial.scheduling.timeout + DAY
-                longest += work.spec.max_trials * each
+                latest = work.spec.trial.scheduling.timeout + DAY
+                longest += work.spec.max_trials * latest
             elif isinstance(work, Job):
                 longest += work.spec.scheduling.timeout + DAY
         set_back = sum(-ahead_by for _, ahead_by in self.scenario.wall_steps)
@@ -178,9 +178,9 @@ class Universe:
                 self._after_crash(10 * SECOND)
             except (virtual.Deadlock, virtual.Livelock, Overdue) as end:
                 alive = [u for u, job in self.books.jobs.items() if not job.state.is_final]
-                told = "\n\n".join(self.books.judges[uid].told() for uid in alive[:2])
+                stories = "\n\n".join(self.books.judges[uid].told() for uid in alive[:2])
                 alive += self.books.families.alive()
-                self.books.wrong.append(f"{end!r}; not over: {alive}\n{told}")
+                self.books.wrong.append(f"{end!r}; not over: {alive}\n{stories}")
             else:
                 self._look_at(failures)
                 return
@@ -323,14 +323,14 @@ class Universe:
 
     def _chain(self, job: Job) -> list[Taken]:
         """The steps that led from the stored job to this one."""
-        found: list[Taken] = []
+        chain: list[Taken] = []
         target = job
         for taken in reversed(self._steps.pop(job.uid, [])):
             if taken.after is not target:
                 break
-            found.append(taken)
+            chain.append(taken)
             target = taken.before
-        return found[::-1]
+        return chain[::-1]
 
     def _now_committing(self, commit: Commit | None) -> None:
         self._commit = commit

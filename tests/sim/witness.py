@@ -68,14 +68,14 @@ class Demands:
 
     def late(self, uid: JobUid, now: int, blocked_until: int) -> list[Key]:
         """What of this job should have been started long ago; told once."""
-        found = [
+        late = [
             key
             for key, since in self.open.items()
             if key[0] == uid and now - max(since, blocked_until) > _LATE
         ]
-        for key in found:
+        for key in late:
             del self.open[key]
-        return found
+        return late
 
 
 class WatchedEngine(SimEngine):

@@ -168,8 +168,8 @@ class World:
             if not state.places and not state.unplaced:
                 continue
             placed = [replica for replica, _ in state.places]
-            named = sorted([*placed, *(replica for replica, _ in state.unplaced)])
-            assert named == [replica for replica, _ in item.replicas]
+            replicas = sorted([*placed, *(replica for replica, _ in state.unplaced)])
+            assert replicas == [replica for replica, _ in item.replicas]
             running += len(item.replicas)
             gangs += 1
             for metric, amount in item.quota:

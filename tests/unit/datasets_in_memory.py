@@ -24,8 +24,8 @@ class Memory:
         self._uploads: dict[str, bytearray] = {}
 
     def named(self, pattern: str) -> list[Found]:
-        found = sorted(uri for uri in self.objects if matches(pattern, uri))
-        return [Found(uri, len(self.objects[uri]), "1") for uri in found]
+        uris = sorted(uri for uri in self.objects if matches(pattern, uri))
+        return [Found(uri, len(self.objects[uri]), "1") for uri in uris]
 
     def read(self, uri: str) -> bytes | None:
         return self.objects.get(uri)
@@ -68,5 +68,5 @@ def written(plan: SplitPlan, buckets: Memory, **options: Any) -> Written:
 
 def shards(buckets: Memory, split: str) -> list[bytes]:
     """The contents of a split's files, in order."""
-    found = sorted(uri for uri in buckets.objects if uri.startswith(f"{OUT}/{split}-"))
-    return [buckets.objects[uri] for uri in found]
+    uris = sorted(uri for uri in buckets.objects if uri.startswith(f"{OUT}/{split}-"))
+    return [buckets.objects[uri] for uri in uris]

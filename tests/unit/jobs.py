@@ -107,9 +107,9 @@ class Life:
     def see(self, *events: Event) -> "Life":
         for event in events:
             self.now += SECOND
-            found = step(self.job, event, self.now, self.policy)
-            self.job = found.job
-            self.told.extend(found.timeline)
+            transition = step(self.job, event, self.now, self.policy)
+            self.job = transition.job
+            self.told.extend(transition.timeline)
         return self
 
     def up(self) -> "Life":

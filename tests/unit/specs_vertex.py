@@ -20,9 +20,9 @@ def parse(request: Request) -> ParsedCustomJob:
 def violations(request: Request) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as refusal:
         parse(request)
-    found = refusal.value.violations
-    assert all(v.description.strip() for v in found)
-    return {v.field: v.description for v in found}
+    faults = refusal.value.violations
+    assert all(v.description.strip() for v in faults)
+    return {v.field: v.description for v in faults}
 
 
 def machine(**spec: Any) -> Request:

@@ -80,7 +80,7 @@ def test_who_works_in_one_project_is_denied_what_lies_elsewhere() -> None:
 
 def test_every_method_asks_for_its_permission_in_the_project_of_the_request() -> None:
     """Every method × every role × own and foreign project × given there and everywhere."""
-    asked = 0
+    count = 0
     for role, held in ROLES.items():
         for where in ("", "own"):
             rights = Policy([Grant(where, role, "user:ana@x.example")]).rights("ana@x.example")
@@ -94,14 +94,14 @@ def test_every_method_asks_for_its_permission_in_the_project_of_the_request() ->
                         may = False
                     may = may or method in FOR_EVERYBODY
                     assert allowed(ana, method, [project]) == may, (role, where, method, project)
-                    asked += 1
+                    count += 1
                     # Everything that the request names counts.
                     both = permission in held and (not where or method in OF_NO_PROJECT)
                     if where and permission.startswith(OF_THE_SERVICE):
                         both = False
                     both = both or method in FOR_EVERYBODY
                     assert allowed(ana, method, ["own", "foreign"]) == both
-    assert asked == len(ROLES) * len(PERMISSIONS) * 4
+    assert count == len(ROLES) * len(PERMISSIONS) * 4
 
 
 def allowed(principal: Principal, method: str, named: list[str]) -> bool:

@@ -53,8 +53,8 @@ def test_rights_follow_the_policy_of_the_moment() -> None:
     token = known(authority, ANA, "roles/viewer", "vision")
     authority.replace(authority.book.with_grants("vision", ()))
     assert authority.authenticate(f"Bearer {token}").rights == Policy().rights("nobody@x.example")
-    given = Grant("", OWNER, f"user:{ANA}")
-    authority.replace(authority.book.with_grants("", [given]))
+    grant = Grant("", OWNER, f"user:{ANA}")
+    authority.replace(authority.book.with_grants("", [grant]))
     assert authority.authenticate(f"Bearer {token}").rights.everywhere == ROLES[OWNER]
 
 

@@ -11,7 +11,7 @@ from trainshed.core.errors import InvalidRequest
 def faults(fields: Fields) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as raised:
         fields.refuse()
-    return {each.field: each.description for each in raised.value.violations}
+    return {violation.field: violation.description for violation in raised.value.violations}
 
 
 def test_what_is_right_is_read() -> None:
@@ -50,8 +50,8 @@ def test_every_fault_is_told_at_once_with_its_path() -> None:
     for part in fields.objects("parts"):
         part.text("at")
         part.fault("", "it is too late")
-    found = faults(fields)
-    assert set(found) == {
+    names = faults(fields)
+    assert set(names) == {
         "name",
         "size",
         "kind",
@@ -61,4 +61,4 @@ def test_every_fault_is_told_at_once_with_its_path() -> None:
         "parts[1]",
         "other",
     }
-    assert found["parts[1]"] == "It must be an object, not a number."
+    assert names["parts[1]"] == "It must be an object, not a number."

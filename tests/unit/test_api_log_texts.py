@@ -87,7 +87,7 @@ def test_damaged_lines_are_left_out_and_others_sent() -> None:
 @settings(max_examples=500, deadline=None)
 @given(st.sampled_from((Stream.STDOUT, Stream.STDERR)), TEXTS)
 def test_a_line_is_as_bad_as_if_all_expressions_were_tried(stream: Stream, text: str) -> None:
-    found = severity_of(stream, text)
+    severity = severity_of(stream, text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "begins_plainly", never)
-        assert severity_of(stream, text) == found
+        assert severity_of(stream, text) == severity

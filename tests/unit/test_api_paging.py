@@ -32,9 +32,9 @@ class History:
         self.read = 0
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Job, str], ...]:
-        found = [j for j in self._jobs if query.after == 0 or j.uid < query.after][: query.limit]
-        self.read += len(found)
-        return tuple((j, "") for j in found)
+        jobs = [j for j in self._jobs if query.after == 0 or j.uid < query.after][: query.limit]
+        self.read += len(jobs)
+        return tuple((j, "") for j in jobs)
 
 
 async def all_pages(history: History, every: int, limit: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from trainshed.store.notices import Notices
 
 def looks(news: list[float], takes: float = 0.0) -> list[float]:
     """When a stream looks, in seconds, of which there is something new at these moments."""
-    found: list[float] = []
+    moments: list[float] = []
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
@@ -18,12 +18,12 @@ def looks(news: list[float], takes: float = 0.0) -> list[float]:
         for at in news:
             await asyncio.sleep(max(0.0, begin + at - loop.time()))
             await pace.begin()
-            found.append(round(loop.time() - begin, 3))
+            moments.append(round(loop.time() - begin, 3))
             await asyncio.sleep(takes)
             pace.looked()
 
     virtual.run(Clock(0), story(), [])
-    return found
+    return moments
 
 
 def test_the_end_of_a_short_job_is_told_when_it_comes() -> None:
@@ -32,6 +32,6 @@ def test_the_end_of_a_short_job_is_told_when_it_comes() -> None:
 
 
 def test_a_job_that_changes_all_the_time_is_looked_at_every_20_ms() -> None:
-    found = looks([0.001 * number for number in range(40)])
-    assert found[:4] == [0.0, 0.001, 0.002, 0.003]
-    assert found[-1] - found[9] == round(30 * 0.02, 3)
+    moments = looks([0.001 * number for number in range(40)])
+    assert moments[:4] == [0.0, 0.001, 0.002, 0.003]
+    assert moments[-1] - moments[9] == round(30 * 0.02, 3)

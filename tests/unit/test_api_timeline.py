@@ -29,4 +29,4 @@ def test_what_is_decided_before_there_was_room_is_attempt_0() -> None:
     assert [verdict.reason for verdict in before.verdicts] == ["no node has a T4"]
     after = Life(life.job)
     after.told = life.told
-    assert [each.number for each in told(after.up()).attempts] == [0, 1]
+    assert [attempt.number for attempt in told(after.up()).attempts] == [0, 1]

@@ -40,5 +40,5 @@ def test_what_is_published_is_noted_and_judged(tmp_path: Path) -> None:
 
 def test_the_runs_that_were_published_can_be_read() -> None:
     runs = published.load()
-    assert {one.part for one in runs} >= {"main", "lists", "control-plane"}
-    assert runs == sorted(runs, key=lambda one: one.day)
+    assert {run.part for run in runs} >= {"main", "lists", "control-plane"}
+    assert runs == sorted(runs, key=lambda run: run.day)

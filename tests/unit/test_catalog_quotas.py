@@ -34,8 +34,8 @@ def spec(
 
 def test_a_vertex_job_uses_cpus_by_family_devices_by_type_and_disk() -> None:
     """spec/queue#order: CPUs, each accelerator kind, disk."""
-    found = usage(spec((1, MACHINE, Disk()), (3, GPU_MACHINE, Disk("pd-standard", 200))))
-    assert found == (
+    used = usage(spec((1, MACHINE, Disk()), (3, GPU_MACHINE, Disk("pd-standard", 200))))
+    assert used == (
         ("NVIDIA_TESLA_T4", 6),
         ("cpus_n1_e2", 28),
         ("pd_ssd_gb", 100),
@@ -67,15 +67,19 @@ def _with_timeout(made: Job, timeout: int) -> Job:
 def test_a_gang_is_what_the_job_asks_for() -> None:
     """spec/queue#spot; only SPOT yields to on-demand work."""
     made = job(1, 2, scheduling=Scheduling(priority=3, timeout=77, strategy=Strategy.SPOT))
-    found = gang(made)
-    assert found.replicas == tuple(
+    asked_gang = gang(made)
+    assert asked_gang.replicas == tuple(
         (replica, Demand(4, 15 * 2**30, machine="n1-standard-4"))
         for replica in (ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1))
     )
-    assert (found.uid, found.name) == (made.uid, str(made.name))
-    assert (found.project_id, found.region, found.created) == ("demo", "us-central1", made.created)
-    assert (found.priority, found.longest, found.spot) == (3, 80, True)
-    assert found.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
+    assert (asked_gang.uid, asked_gang.name) == (made.uid, str(made.name))
+    assert (asked_gang.project_id, asked_gang.region, asked_gang.created) == (
+        "demo",
+        "us-central1",
+        made.created,
+    )
+    assert (asked_gang.priority, asked_gang.longest, asked_gang.spot) == (3, 80, True)
+    assert asked_gang.quota == (("pd_ssd_gb", 300), ("preemptible_cpus_n1_e2", 12))
     assert all(
         limit <= gang(_with_timeout(made, limit)).longest <= limit * 9 / 8
         for limit in (1, 15, 16, 17, 10**9, 604_800 * 10**9)

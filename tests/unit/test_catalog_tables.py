@@ -101,7 +101,7 @@ def test_other_images_are_not_prebuilt(uri: str) -> None:
 def test_near_names_are_proposed() -> None:
     assert images.nearest_prebuilt(REPOSITORY + "tf-cpu.2-2") == " Did you mean tf-cpu.2-2?"
     assert "sklearn-cpu.1-6" in images.nearest_prebuilt(REPOSITORY + "skleran-cpu.1-6.py310:latest")
-    for asked, near in {
+    for name, near in {
         "scikit-learn-cpu.1-7.py312:latest": "scikit-learn-cpu.1-6.py310",
         "sklearn-gpu.0-1": "sklearn-gpu.0-23",
         "tf-cpu.2-99": "tf-cpu.2-17",
@@ -110,7 +110,7 @@ def test_near_names_are_proposed() -> None:
         "scikit-lern-cpu.1-6": "scikit-learn-cpu.1-6",
         "pytroch-gpu.1-13.py310": "pytorch-gpu.1-13.py310",
     }.items():
-        assert images.nearest_prebuilt(REPOSITORY + asked) == f" Did you mean {near}?"
+        assert images.nearest_prebuilt(REPOSITORY + name) == f" Did you mean {near}?"
         assert images.parse_prebuilt(REPOSITORY + near) is not None
     assert machines.closest("n1-standard4", ["n1-standard-4"]) == " Did you mean n1-standard-4?"
     assert machines.closest("zzz", ["n1-standard-4"]) == ""

@@ -18,7 +18,7 @@ IMAGE = (ROOT / "deploy/image/Containerfile").read_text()
 
 
 def test_what_is_mounted_is_there() -> None:
-    sources = [one.split(":")[0] for row in SERVICES.values() for one in row["volumes"]]
+    sources = [volume.split(":")[0] for row in SERVICES.values() for volume in row["volumes"]]
     files = {source for source in sources if source.startswith(".")}
     assert set(WHOLE["volumes"]) == {*sources} - files
     # Made by hand, from a token of the service.
@@ -49,15 +49,15 @@ def test_prometheus_and_grafana_are_told_where() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     [job] = scraped["scrape_configs"]
     paths = [*scraped["rule_files"], job["authorization"]["credentials_file"]]
-    mounted = {one.split(":")[1] for one in SERVICES["prometheus"]["volumes"]}
+    mounted = {volume.split(":")[1] for volume in SERVICES["prometheus"]["volumes"]}
     assert {*paths} < mounted
     assert job["static_configs"] == [{"targets": ["trainshed:8080"]}]
     [source] = yaml.safe_load((DEPLOY / "grafana.yml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
     [boards] = yaml.safe_load((DEPLOY / "dashboards.yml").read_text())["providers"]
     assert any(
-        one.split(":")[1].startswith(boards["options"]["path"])
-        for one in SERVICES["grafana"]["volumes"]
+        volume.split(":")[1].startswith(boards["options"]["path"])
+        for volume in SERVICES["grafana"]["volumes"]
     )
 
 

@@ -41,8 +41,8 @@ def room(*nodes: str, vcpus: int = 4) -> CapacityTracker:
 
 def decided(made: CapacityTracker, subject: Job) -> list[Event]:
     """The next decisions about a job, as its events."""
-    found = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
-    return [event for event in found if event is not None]
+    events = [event_of_decision(d, subject) for d in made.decide(NOW) if d.uid == subject.uid]
+    return [event for event in events if event is not None]
 
 
 def test_others_use_is_waited_for_and_given_back() -> None:
@@ -139,8 +139,8 @@ async def test_what_changes_during_a_decision_is_seen_at_once_and_decided_about_
     """ADR 12: what still holds of a decision counts, and no more."""
     scene = Apart("a", "b")
     first, second, third = numbered(7), numbered(8), numbered(9)
-    for one in (first, second):
-        scene.room.put(one)
+    for placed in (first, second):
+        scene.room.put(placed)
     assert scene.room.decide(NOW) == ()
     scene.room.put(third)
     scene.room.put(second)  # again, as it is
@@ -230,20 +230,20 @@ def test_one_more_behind_those_who_wait_is_decided_about_as_if_all_were_looked_a
     alarms: list[int] = []
     ours = CapacityTracker(policy, alarms.append, lambda _: None)
     theirs = CapacityTracker(policy, lambda _: None, lambda _: None)
-    for one in (ours, theirs):
-        one.set_nodes([Node("a", 8, 2**40), Node("b", 6, 2**40)])
+    for tracker in (ours, theirs):
+        tracker.set_nodes([Node("a", 8, 2**40), Node("b", 6, 2**40)])
     live: list[JobUid] = []
     for uid in range(1, 60):
         now += draw.choice((0, 1, 30)) * SECOND
         if live and draw.random() < 0.25:
             gone = live.pop(draw.randrange(len(live)))
-            for one in (ours, theirs):
-                one.forget(gone)
+            for job in (ours, theirs):
+                job.forget(gone)
         else:
             live.append(JobUid(uid))
             came = drawn(draw, uid)
-            for one in (ours, theirs):
-                one.put(came)
+            for job in (ours, theirs):
+                job.put(came)
         if any(at <= now for at in alarms):
             alarms.clear()
             ours.time_passed()

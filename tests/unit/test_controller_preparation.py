@@ -96,12 +96,12 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_GATHER", 0.0)
-    written, told = Written(), list[PreparationAdvanced]()
+    written, news = Written(), list[PreparationAdvanced]()
     clock = 0.0
 
     def report(uid: JobUid, event: Event) -> None:
         assert isinstance(event, PreparationAdvanced)
-        told.append(event)
+        news.append(event)
 
     def now(loop: asyncio.AbstractEventLoop) -> float:
         return clock
@@ -113,9 +113,9 @@ async def test_a_long_build_tells_its_last_line_now_and_then(
             hearing.hear(f"after {second}")
             await written.has(second // 5 + 1)
         assert hearing.took == 600 * 10**9
-    assert [event.took // 10**9 for event in told] == [5, 10, 30, 60, 120, 240, 480]
-    assert told[-1].message == "after 480"
-    assert {event.attempt for event in told} == {3}
+    assert [event.took // 10**9 for event in news] == [5, 10, 30, 60, 120, 240, 480]
+    assert news[-1].message == "after 480"
+    assert {event.attempt for event in news} == {3}
 
 
 async def test_who_has_left_hears_nothing_more() -> None:

@@ -21,7 +21,7 @@ def test_a_cancelled_operation_is_not_computed_again() -> None:
     """It was cancelled while its suggestions were computed: nothing is handed out, and nobody computes for
     nothing."""
     store, subject = open_inline(), study()
-    asked = Operation(
+    operation = Operation(
         name=f"{subject.name}/operations/1",
         kind=OperationKind.SUGGEST,
         target=str(subject.name),
@@ -41,13 +41,13 @@ def test_a_cancelled_operation_is_not_computed_again() -> None:
         ) -> Proposals:
             self.calls += 1
             if self.calls == 1:
-                cancelled = replace(asked, state=OperationState.CANCELLED)
+                cancelled = replace(operation, state=OperationState.CANCELLED)
                 await store.studies.finish_operation(cancelled)
             return await super().suggest(spec, trials, count, seed)
 
     async def play(advisor: Cancelling) -> None:
         await store.studies.create_study(subject)
-        await store.studies.begin_operation(asked)
+        await store.studies.begin_operation(operation)
         notices = Notices()
         suggesting = StudyOperations(store.studies, advisor, notices, lambda: CREATED, 0)
         suggesting.wake(subject.uid)
@@ -57,5 +57,5 @@ def test_a_cancelled_operation_is_not_computed_again() -> None:
     advisor = Cancelling()
     asyncio.run(play(advisor))
     assert advisor.calls == 1
-    assert asyncio.run(store.reader.operation(asked.name)).state is OperationState.CANCELLED
+    assert asyncio.run(store.reader.operation(operation.name)).state is OperationState.CANCELLED
     assert asyncio.run(store.studies.history((subject.uid,))) == ()

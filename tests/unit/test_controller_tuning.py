@@ -104,21 +104,21 @@ class House:
         return asyncio.run(self._looks())
 
     async def _looks(self) -> Next:
-        found = await self.look_once()
+        outcome = await self.look_once()
         await asyncio.sleep(0)
         while self.woken:
             self.woken = False
-            found = await self.look_once()
+            outcome = await self.look_once()
             await asyncio.sleep(0)
-        return found
+        return outcome
 
     async def look_once(self) -> Next:
         live = await self.store.ledger.load(self.uid)
         assert live is not None
-        found = await self.reconciler.reconcile(live, ())
-        if found.commit is not None:
-            await self.store.ledger.commit(self._epoch, found.commit)
-        return found
+        outcome = await self.reconciler.reconcile(live, ())
+        if outcome.commit is not None:
+            await self.store.ledger.commit(self._epoch, outcome.commit)
+        return outcome
 
     def is_seen(self, number: int, state: JobState) -> None:
         """The job of a trial is in that state from now on."""
@@ -137,8 +137,8 @@ class House:
         return asyncio.run(self.store.studies.trial(StudyUid(self.uid), number)).trial
 
     def measured(self, number: int) -> tuple[Measurement, ...]:
-        found = asyncio.run(self.store.studies.measurements(StudyUid(self.uid), (number,)))
-        return found.get(number, ())
+        measurements = asyncio.run(self.store.studies.measurements(StudyUid(self.uid), (number,)))
+        return measurements.get(number, ())
 
     def reports(self, number: int, *measurements: Measurement) -> None:
         self.metrics.of[self.trial(number).job] = measurements
@@ -177,33 +177,33 @@ def test_what_trials_came_to_is_stored_while_the_advisor_fails() -> None:
     house.look()
     assert house.trial(1).state is TrialState.SUCCEEDED
     house.advisor.fails = False
-    found = house.look()
-    assert isinstance(found.job, TuningJob)
-    assert [each.number for each in found.job.running] == [2]
+    outcome = house.look()
+    assert isinstance(outcome.job, TuningJob)
+    assert [trial.number for trial in outcome.job.running] == [2]
 
 
 def test_a_limit_of_time_ends_a_job_whose_trials_all_run() -> None:
     """spec/tuning#trials: it is looked at when its time comes, though no trial has moved."""
     limits = Limits(max_duration=100 * SECOND, stop_asap=True)
     house = House(tuning(trials=6, parallel=2, spec=study_spec(limits=limits)))
-    found = house.look()
-    assert [deadline.at for deadline in found.deadlines] == [CREATED + 100 * SECOND]
+    outcome = house.look()
+    assert [deadline.at for deadline in outcome.deadlines] == [CREATED + 100 * SECOND]
     house.now = CREATED + 100 * SECOND
-    found = house.look()
-    assert isinstance(found.job, TuningJob)
-    assert found.job.exhausted
-    assert [uid for uid, _ in found.cancel] == [each.job for each in found.job.running]
-    assert found.deadlines == ()
+    outcome = house.look()
+    assert isinstance(outcome.job, TuningJob)
+    assert outcome.job.exhausted
+    assert [uid for uid, _ in outcome.cancel] == [trial.job for trial in outcome.job.running]
+    assert outcome.deadlines == ()
 
 
 def test_the_last_trials_of_a_limited_number_may_end() -> None:
     limits = Limits(max_trials=2, stop_asap=True)
     house = House(tuning(trials=6, parallel=2, spec=study_spec(limits=limits)))
     house.look()
-    found = house.look()
-    assert isinstance(found.job, TuningJob)
-    assert len(found.job.running) == 2
-    assert found.cancel == ()
+    outcome = house.look()
+    assert isinstance(outcome.job, TuningJob)
+    assert len(outcome.job.running) == 2
+    assert outcome.cancel == ()
 
 
 def test_moments_of_limits() -> None:
@@ -368,8 +368,8 @@ def test_the_curve_of_a_trial_that_is_over_is_read_once() -> None:
         for step in (1, 2, 3):
             house.reports(number, *(at(each, number / 10, each) for each in range(1, step + 1)))
             house.look()
-            curves, asked = house.advisor.shown[-1]
-            assert asked == [number]
+            curves, shown = house.advisor.shown[-1]
+            assert shown == [number]
             assert [(curve.number, len(curve.measurements), curve.is_over) for curve in curves] == [
                 *((before, 3, True) for before in range(1, number)),
                 (number, step, False),
@@ -428,9 +428,9 @@ def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> 
         house.reports(number, at(1, 0.5, 10))
     house.is_seen(1, JobState.SUCCEEDED)
     asyncio.run(_both_end(house))
-    found = house.look()
-    assert isinstance(found.job, TuningJob)
-    assert [each.number for each in found.job.running] == [3, 4]
+    outcome = house.look()
+    assert isinstance(outcome.job, TuningJob)
+    assert [trial.number for trial in outcome.job.running] == [3, 4]
 
 
 async def _both_end(house: House) -> None:

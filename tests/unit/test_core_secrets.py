@@ -45,7 +45,7 @@ def planned(env: dict[str, str], *args: str) -> tuple[tuple[str, ...], dict[str,
 def violations(env: dict[str, str], *args: str) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as refused:
         parsed(env, *args)
-    return {each.field: each.description for each in refused.value.violations}
+    return {violation.field: violation.description for violation in refused.value.violations}
 
 
 def test_a_plan_names_the_secret_and_the_program_gets_its_value() -> None:
@@ -61,19 +61,19 @@ def test_a_plan_names_the_secret_and_the_program_gets_its_value() -> None:
     assert "hunter2" not in repr((argv, environ))
     assert markers_in(environ["BOTH"]) == (SecretRef("db"), SecretRef("api-key", 3))
     assert named_in(argv, environ.items()) == set(VALUES)
-    told, given, masked = resolved(argv, tuple(environ.items()), VALUES)
-    assert dict(given)["BOTH"] == "postgres://me:hunter2 $(HOME)@host/k3y"
-    assert told[-2:] == ("--dsn=postgres://me:hunter2 $(HOME)@host", "$(DB)")
+    shown, variables, masked = resolved(argv, tuple(environ.items()), VALUES)
+    assert dict(variables)["BOTH"] == "postgres://me:hunter2 $(HOME)@host/k3y"
+    assert shown[-2:] == ("--dsn=postgres://me:hunter2 $(HOME)@host", "$(DB)")
     assert sorted(masked) == ["hunter2 $(HOME)", "k3y"]
 
 
 def test_what_describes_the_job_to_the_program_holds_the_notation() -> None:
     """CLUSTER_SPEC and its like are made of the job as it was given."""
     argv, environ = planned({"DB": "$(secret:db)"})
-    _, given, _ = resolved(argv, tuple(environ.items()), VALUES)
-    described = json.loads(dict(given)["CLUSTER_SPEC"])["job"]
+    _, variables, _ = resolved(argv, tuple(environ.items()), VALUES)
+    described = json.loads(dict(variables)["CLUSTER_SPEC"])["job"]
     assert "$(secret:db)" in json.dumps(described)
-    assert [name for name, value in given if "hunter2" in value] == ["DB"]
+    assert [name for name, value in variables if "hunter2" in value] == ["DB"]
 
 
 def test_an_escaped_reference_is_text() -> None:
@@ -103,17 +103,17 @@ def test_a_plan_without_secrets_stays_as_it_is() -> None:
 )
 def test_a_wrong_notation_names_its_variable(value: str, told: str) -> None:
     """spec/submit#refusals: every offending field is named."""
-    found = violations({"GOOD": "$(secret:db)", "BAD": value})
-    assert list(found) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
-    assert told in found["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
+    faults = violations({"GOOD": "$(secret:db)", "BAD": value})
+    assert list(faults) == ["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
+    assert told in faults["job_spec.worker_pool_specs[0].container_spec.env[1].value"]
 
 
 def test_an_argument_cannot_name_a_secret_itself() -> None:
     """A command line can be read by everybody on the machine: whoever wants that says it by a variable."""
-    found = violations({}, "$$(secret:db)", "--key=$(secret:db)", "\ufdd0db\ufdd1")
+    faults = violations({}, "$$(secret:db)", "--key=$(secret:db)", "\ufdd0db\ufdd1")
     field = "job_spec.worker_pool_specs[0].container_spec.args"
-    assert list(found) == [f"{field}[1]", f"{field}[2]"]
-    assert "$(VARIABLE)" in found[f"{field}[1]"]
+    assert list(faults) == [f"{field}[1]", f"{field}[2]"]
+    assert "$(VARIABLE)" in faults[f"{field}[1]"]
 
 
 def test_an_image_cannot_choose_secrets_of_whoever_runs_it() -> None:

@@ -104,8 +104,8 @@ def test_an_items_ml_use_goes_before_the_fractions() -> None:
         f"{use},gs://b/{n}.jpg,a\n"
         for n, use in enumerate(["TRAIN", "VALIDATE", "TEST", "training"])
     )
-    found = imported("image_classification_single_label", lines)
-    assert {split: len(each) for split, each in found.items()} == {
+    items = imported("image_classification_single_label", lines)
+    assert {split: len(rows) for split, rows in items.items()} == {
         "training": 2,
         "validation": 1,
         "test": 1,

@@ -64,12 +64,12 @@ def test_an_entry_of_a_built_in_name_replaces_the_row_in_its_place() -> None:
 def test_restart_first_restarts_a_failed_replica_before_the_job_ends() -> None:
     """spec/failures#lost-replicas: the public text says that a failed replica is restarted at once on its VM;
     `restarts` gives that."""
-    found = life(toml("user_code_failed", restarts=1), 1, 1)
-    found.exits(WORKER, 3)
-    assert found.replica(WORKER).incarnation == 2
-    assert found.job.state is JobState.RUNNING
-    found.up().exits(WORKER, 3)
-    assert found.up().job.state is JobState.FAILED
+    seen = life(toml("user_code_failed", restarts=1), 1, 1)
+    seen.exits(WORKER, 3)
+    assert seen.replica(WORKER).incarnation == 2
+    assert seen.job.state is JobState.RUNNING
+    seen.up().exits(WORKER, 3)
+    assert seen.up().job.state is JobState.FAILED
 
 
 def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
@@ -84,8 +84,8 @@ def test_the_time_between_restarts_can_be_changed() -> None:
     """spec/failures#overrides: overridable by an operator; a row without restarts has none."""
     given = toml("replica_lost", spacing=[0, 30])
     assert row("replica_lost", table(given)).spacing == (0, 30 * SECOND)
-    (said,) = violations(toml("user_code_failed") + "spacing = 1")
-    assert "spacing: it is the time between restarts" in said
+    (fault,) = violations(toml("user_code_failed") + "spacing = 1")
+    assert "spacing: it is the time between restarts" in fault
 
 
 def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_restarts() -> None:
@@ -93,21 +93,21 @@ def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_re
     primary's end, reported second, finds it used up."""
     rules = table(toml("replica_lost", restarts=1, retries=0))
     whole = job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=True))
-    found = Life(whole, FailurePolicy(rules)).up()
-    together = found.now
-    found.exits(WORKER, signal=9, ended=together).exits(PRIMARY, signal=9, ended=together)
-    assert (found.job.outcome, found.job.attempt) == (None, 2)
-    found.up().exits(WORKER, signal=9)
-    assert found.up().job.state is JobState.FAILED
+    subject = Life(whole, FailurePolicy(rules)).up()
+    together = subject.now
+    subject.exits(WORKER, signal=9, ended=together).exits(PRIMARY, signal=9, ended=together)
+    assert (subject.job.outcome, subject.job.attempt) == (None, 2)
+    subject.up().exits(WORKER, signal=9)
+    assert subject.up().job.state is JobState.FAILED
 
 
 def test_memory_may_grow_after_an_out_of_memory() -> None:
     """spec/machines#memory and the issue of the escalation: 1.5 times the memory with each retry, up to a
     cap."""
-    found = life(toml("out_of_memory", retries=3, memory_growth=1.5, memory_cap=4.0))
-    found.exits(PRIMARY, signal=9, oom=True)
-    assert not found.job.is_placed, "where it was there may not be so much"
-    assert (found.up().job.attempt, found.job.memory_factor) == (2, 1.5)
+    subject = life(toml("out_of_memory", retries=3, memory_growth=1.5, memory_cap=4.0))
+    subject.exits(PRIMARY, signal=9, oom=True)
+    assert not subject.job.is_placed, "where it was there may not be so much"
+    assert (subject.up().job.attempt, subject.job.memory_factor) == (2, 1.5)
 
 
 def test_a_new_row_stands_before_the_failures_and_wins() -> None:
@@ -129,12 +129,12 @@ def test_a_new_row_stands_before_the_failures_and_wins() -> None:
     made = row("bad_node", rules)
     assert made.match.exit_codes == {42, 64, 65, 66}
     assert made.match.signals == {4, 7, 8}
-    found = life(text, 1, 1).exits(WORKER, 65)
-    assert found.rules == ["bad_node"]
-    assert found.replica(WORKER).incarnation == 2
+    subject = life(text, 1, 1).exits(WORKER, 65)
+    assert subject.rules == ["bad_node"]
+    assert subject.replica(WORKER).incarnation == 2
     for _ in range(2):
-        found.up().exits(WORKER, signal=7)
-    error = found.up().job.error
+        subject.up().exits(WORKER, signal=7)
+    error = subject.up().job.error
     assert error is not None
     assert error.code == 3
     assert "The replica workerpool1-0 exited with a non-zero status of 7." in error.message
@@ -154,9 +154,9 @@ def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
         """
     )
     assert rules[0].name == "licence_missing"
-    found = Life(job(), FailurePolicy(rules)).up().exits(PRIMARY, 77)
-    assert found.job.error is not None
-    assert (found.job.error.code, found.job.error.message) == (
+    subject = Life(job(), FailurePolicy(rules)).up().exits(PRIMARY, 77)
+    assert subject.job.error is not None
+    assert (subject.job.error.code, subject.job.error.message) == (
         9,
         "workerpool0-0 has no licence (status 77).",
     )
@@ -177,15 +177,15 @@ def test_a_code_of_a_worker_may_be_no_failure_and_one_of_the_primary_a_success()
         primary = true
         action = "succeed"
         """
-    found = life(text, 1, 1).exits(WORKER, 3)
-    assert found.job.state is JobState.RUNNING
-    assert found.exits(PRIMARY, 3).job.state is JobState.SUCCEEDED
+    subject = life(text, 1, 1).exits(WORKER, 3)
+    assert subject.job.state is JobState.RUNNING
+    assert subject.exits(PRIMARY, 3).job.state is JobState.SUCCEEDED
 
 
 def test_a_row_without_retries_lets_the_next_budget_be_none() -> None:
     rules = table(toml("transient_exit", retries=0))
-    found = Life(job(), FailurePolicy(rules)).up().exits(PRIMARY, 139)
-    assert found.job.state is JobState.FAILED
+    subject = Life(job(), FailurePolicy(rules)).up().exits(PRIMARY, 139)
+    assert subject.job.state is JobState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -198,16 +198,16 @@ def test_a_row_without_retries_lets_the_next_budget_be_none() -> None:
     ],
 )
 def test_the_last_word_on_a_cause_cannot_be_narrowed(name: str, causes: set[str]) -> None:
-    said = violations(toml(name, primary=True))
+    faults = violations(toml(name, primary=True))
     assert all(
-        text.startswith(f'failure_rules "{name}".primary: no row would say') for text in said
+        text.startswith(f'failure_rules "{name}".primary: no row would say') for text in faults
     )
-    assert {text.split('of cause "')[1].split('"')[0] for text in said} == causes
+    assert {text.split('of cause "')[1].split('"')[0] for text in faults} == causes
 
 
 def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
     """docs/failure-table.md; one fault hides no other."""
-    said = violations(
+    faults = violations(
         """
         [[failure_rules]]
         name = "Bad Name"
@@ -229,7 +229,7 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         action = "fail"
         """
     )
-    assert [text.split(": ")[0] for text in said] == [
+    assert [text.split(": ")[0] for text in faults] == [
         "failure_rules[0].name",
         "failure_rules[0].causes",
         "failure_rules[0].action",
@@ -245,8 +245,8 @@ def test_all_that_is_wrong_is_said_at_once_with_entry_and_field() -> None:
         'failure_rules "out_of_memory".code',
         'failure_rules "out_of_memory".message',
     ]
-    assert "there is no such field; the fields are name, before, causes" in said[6]
-    assert "'explode' is not one of succeed, done, fail" in said[11]
+    assert "there is no such field; the fields are name, before, causes" in faults[6]
+    assert "'explode' is not one of succeed, done, fail" in faults[11]
 
 
 @pytest.mark.parametrize(
@@ -282,16 +282,16 @@ def test_what_cannot_be_meant_is_refused(name: str, changes: dict[str, Any], sai
 
 
 def test_a_faulty_row_that_may_be_the_last_word_leaves_no_gap_and_is_a_place() -> None:
-    (said,) = violations(
+    (fault,) = violations(
         toml("stock_out", name="mine", retries=-1)
         + toml("stock_out", causes=["preempted"])
         + toml("user_code_failed", name="first", before="mine")
     )
-    assert said.startswith('failure_rules "mine".retries: ')
+    assert fault.startswith('failure_rules "mine".retries: ')
 
 
 def test_two_entries_of_one_name_are_refused() -> None:
-    one = toml("stock_out")
-    assert violations(one + one) == (
+    entry = toml("stock_out")
+    assert violations(entry + entry) == (
         'failure_rules "stock_out".name: an entry of this name came before; put both into one',
     )

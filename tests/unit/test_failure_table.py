@@ -133,8 +133,8 @@ def test_every_row_has_an_example_and_none_is_shadowed() -> None:
 
 
 def test_every_cause_has_a_row() -> None:
-    named = {cause for rule in RULES for cause in rule.match.causes}
-    assert named == set(Cause)
+    causes = {cause for rule in RULES for cause in rule.match.causes}
+    assert causes == set(Cause)
 
 
 def test_the_public_codes_are_those_of_the_specification() -> None:
@@ -240,8 +240,8 @@ def test_the_out_of_disk_message_says_what_to_do() -> None:
 def test_lines_in_json_stand_in_the_message_as_the_log_shows_them() -> None:
     """spec/failures#messages: the last lines of its log, which shows the message of a line in JSON
     (spec/logs#lines)."""
-    told = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
-    error = judge(ended(exited(1, tail=told)), FRESH, RULES).error
+    log = '{"severity": "ERROR", "message": "no batch"}\n{"loss": 0.3}\n{"message": 7}\n{broken}'
+    error = judge(ended(exited(1, tail=log)), FRESH, RULES).error
     assert error is not None
     assert '\nno batch\n{"loss": 0.3}\n{"message": 7}\n{broken}\n' in error.message
-    assert error.tail == told
+    assert error.tail == log

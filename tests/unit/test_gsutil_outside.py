@@ -9,15 +9,15 @@ from trainshed.cli.client_files import boto_document
 
 def test_the_configuration_names_the_service_the_token_and_whom_to_trust() -> None:
     text = boto_document("http://127.0.0.1:8081", "localhost:8084", "/d/roots.pem", "secret", "p")
-    found = configparser.ConfigParser()
-    found.read_string(text)
-    assert found["Credentials"]["gs_json_host"] == "localhost"
-    assert found["Credentials"]["gs_json_port"] == "8084"
-    assert found["Credentials"]["gs_oauth2_refresh_token"] == "secret"
-    assert found["OAuth2"]["provider_token_uri"] == "http://127.0.0.1:8081/oauth2/token"
-    assert found["Boto"]["ca_certificates_file"] == "/d/roots.pem"
-    assert found["Boto"].getboolean("https_validate_certificates")
-    assert found["GSUtil"]["default_project_id"] == "p"
+    config = configparser.ConfigParser()
+    config.read_string(text)
+    assert config["Credentials"]["gs_json_host"] == "localhost"
+    assert config["Credentials"]["gs_json_port"] == "8084"
+    assert config["Credentials"]["gs_oauth2_refresh_token"] == "secret"
+    assert config["OAuth2"]["provider_token_uri"] == "http://127.0.0.1:8081/oauth2/token"
+    assert config["Boto"]["ca_certificates_file"] == "/d/roots.pem"
+    assert config["Boto"].getboolean("https_validate_certificates")
+    assert config["GSUtil"]["default_project_id"] == "p"
 
 
 async def is_good(token: str) -> bool:

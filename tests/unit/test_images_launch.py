@@ -137,10 +137,10 @@ def test_packages_are_installed_by_the_images_python_before_the_module_starts() 
 
 def test_what_is_not_known_of_an_image_a_command_of_the_job_does_without() -> None:
     """Of an engine whose cluster brings images (docs/kubernetes.md)."""
-    given = container(command=["/bin/train"], args=["--fast"])
-    found = plan(vertex(custom_job(given)), UNREAD)
-    assert found.argv == ("/bin/train", "--fast")
-    assert found.software.image == ImageRoot("")
+    body = container(command=["/bin/train"], args=["--fast"])
+    launch = plan(vertex(custom_job(body)), UNREAD)
+    assert launch.argv == ("/bin/train", "--fast")
+    assert launch.software.image == ImageRoot("")
     with pytest.raises(
         PackageFailed, match=r"registry\.example does not answer .* Set the command"
     ):
@@ -156,10 +156,10 @@ def test_a_program_in_its_agents_own_image_has_what_that_sets(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("EPOCHS", "of the image")
     bare = plan(vertex(custom_job(container())), replace(IMAGE, root="", workdir=""))
-    found = own_image.completed(bare)
-    environ = dict(found.environ)
+    launch = own_image.completed(bare)
+    environ = dict(launch.environ)
     assert (environ["GREETING"], environ["EPOCHS"]) == ("hello", "3")
     assert not any(name.startswith("KUBERNETES_") for name in environ)
-    assert found.software.image == ImageRoot("", str(tmp_path), "ada")
+    assert launch.software.image == ImageRoot("", str(tmp_path), "ada")
     unpacked = plan(vertex(custom_job(container())))
     assert own_image.completed(unpacked) == unpacked

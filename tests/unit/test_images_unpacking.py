@@ -17,9 +17,9 @@ Members = list[tuple[tarfile.TarInfo, bytes]]
 def member(
     name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644
 ) -> tarfile.TarInfo:
-    found = tarfile.TarInfo(name)
-    found.type, found.linkname, found.mode = kind, link, mode
-    return found
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    return info
 
 
 def archive(members: Members) -> bytes:
@@ -33,14 +33,14 @@ def archive(members: Members) -> bytes:
 
 def unpacked(root: Path, data: bytes) -> list[int]:
     root.mkdir()
-    told: list[int] = []
+    progress: list[int] = []
 
     def pour(take: Callable[[bytes], None]) -> None:
         for start in range(0, len(data), 4096):
             take(data[start : start + 4096])
 
-    unpacking.unpack(root, pour, told.append)
-    return told
+    unpacking.unpack(root, pour, progress.append)
+    return progress
 
 
 def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
         ]
     )
     root = tmp_path / "root"
-    told = unpacked(root, data)
-    assert told[-1] == len(data)
+    progress = unpacked(root, data)
+    assert progress[-1] == len(data)
     assert (root / "bin/sh").stat().st_mode & 0o7777 == 0o755
     assert (root / "bin/again").samefile(root / "bin/sh")
     assert str((root / "sh").readlink()) == "/bin/sh"

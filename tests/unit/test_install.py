@@ -47,7 +47,7 @@ def test_a_python_that_packages_are_not_built_for_is_refused(
     pretend = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
     python.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{pretend}' \"$2\"\n")
     python.chmod(0o755)
-    told = subprocess.run(
+    done = subprocess.run(
         ["sh", "dev", "setup"],
         cwd=tmp_path,
         env={**os.environ, "PYTHON": str(python)},
@@ -55,9 +55,9 @@ def test_a_python_that_packages_are_not_built_for_is_refused(
         text=True,
         check=False,
     )
-    assert told.returncode == 1
+    assert done.returncode == 1
     assert (
         f"trainshed needs Python 3.11 to 3.14, with pip and all of its standard library; PYTHON={python}"
-        in told.stderr
+        in done.stderr
     )
     assert not (tmp_path / ".venv").exists()

@@ -107,17 +107,19 @@ def test_the_delay_is_why_the_job_waits_until_it_has_started() -> None:
 
 def test_nodes_that_a_cluster_has_chosen_are_the_replicas_from_then_on() -> None:
     places = JobAdmitted(((PRIMARY, "a"), (WORKER, "a")))
-    given = NodesGiven(1, ((PRIMARY, "c"), (WORKER, "d")))
-    life = Life(job(1, 1)).see(places, given)
+    given_nodes = NodesGiven(1, ((PRIMARY, "c"), (WORKER, "d")))
+    life = Life(job(1, 1)).see(places, given_nodes)
     assert [replica.node for replica in life.job.replicas] == ["a", "a"], "nothing is started yet"
-    life.see(RuntimePrepared(1), NodesGiven(2, given.nodes), given, given)
+    life.see(RuntimePrepared(1), NodesGiven(2, given_nodes.nodes), given_nodes, given_nodes)
     assert [replica.node for replica in life.job.replicas] == ["c", "d"]
     [entry] = [entry for entry in life.told if entry.kind == "nodes_given"]
     assert entry.message == "The cluster has put workerpool0-0 on c, workerpool1-0 on d."
     # Of one that had to leave, and has another place by our count, what was before is no news.
     life.see(
-        NodeLeft("d", "maintenance"), ReplicaExited(1, WORKER, 1, exited(None, signal=15)), given
+        NodeLeft("d", "maintenance"),
+        ReplicaExited(1, WORKER, 1, exited(None, signal=15)),
+        given_nodes,
     )
     assert not next(r.node for r in life.job.replicas if r.id == WORKER)
-    told = timeline_of(life.told).attempts[0]
-    assert told.incarnation("workerpool1-0", 1).node == "d"
+    attempt = timeline_of(life.told).attempts[0]
+    assert attempt.incarnation("workerpool1-0", 1).node == "d"

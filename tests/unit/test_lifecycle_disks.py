@@ -104,8 +104,10 @@ def test_nothing_is_said_that_is_not_known(code: int, tail: str, reason: str | N
 
 def test_shared_files_that_stall_are_told_once_a_node_and_so_is_their_return(life: Life) -> None:
     """spec/machines#disk. Whoever tells of it may do so again, and numbers nothing."""
-    stalled = [seen(0, FILES_STALLED, "they stall", replica=one) for one in (PRIMARY, WORKER)]
-    back = [seen(0, FILES_BACK, "they are back", replica=one) for one in (PRIMARY, WORKER)]
+    stalled = [
+        seen(0, FILES_STALLED, "they stall", replica=replica) for replica in (PRIMARY, WORKER)
+    ]
+    back = [seen(0, FILES_BACK, "they are back", replica=replica) for replica in (PRIMARY, WORKER)]
     life.see(*stalled, *stalled, *back, *back)
     assert told(life) == ["Node a: they stall", "Node a: they are back"]
     assert [entry.kind for entry in life.told[-2:]] == ["disk_warning", "disk"]

@@ -66,16 +66,16 @@ def test_what_several_say_alike_at_one_time_is_one_entry() -> None:
     own, and nothing is lost when the job ends in between."""
     life = Life(job(1, 1, 3, reducers=True)).up()
     reducers = [ReplicaId(2, index) for index in range(3)]
-    life.see(*(noted(1, "serving", replica=each) for each in reducers))
+    life.see(*(noted(1, "serving", replica=reducer) for reducer in reducers))
     first = life.now - 2 * SECOND
     life.see(noted(1, "pure", replica=PRIMARY), noted(2, "late", severity="WARNING"))
     assert told(life) == []
-    (due,) = [each for each in deadlines(life.job) if isinstance(each.event, PauseOver)]
+    (due,) = [reducer for reducer in deadlines(life.job) if isinstance(reducer.event, PauseOver)]
     assert due.at == first + GATHER
     life.see(due.event)
     assert told(life) == ["3 reducers: serving", "workerpool0-0: pure", "workerpool2-0: late"]
-    entry = next(each for each in life.told if each.kind == "reduction")
-    assert entry.details["replicas"] == {str(each): 1 for each in reducers}
+    entry = next(reducer for reducer in life.told if reducer.kind == "reduction")
+    assert entry.details["replicas"] == {str(reducer): 1 for reducer in reducers}
     life.see(noted(3, "last"), noted(1, "last", replica=WORKER)).exits(PRIMARY)
     assert told(life)[3:] == ["workerpool2-0 and 1 other: last"]
 

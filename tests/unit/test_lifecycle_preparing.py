@@ -38,13 +38,13 @@ def test_what_was_there_before_is_told_without_a_time() -> None:
 
 def test_news_that_come_late_or_of_another_attempt_are_passed_over() -> None:
     life = Life(job(1)).see(PLACES)
-    told = len(life.told)
+    count = len(life.told)
     life.see(PreparationAdvanced(2, "of no attempt yet", 1), PreparationAdvanced(0, "old", 1))
-    assert len(life.told) == told
+    assert len(life.told) == count
     life.see(RuntimePrepared(1))
     assert life.job.phase is AttemptState.STARTING
-    told = len(life.told)
+    count = len(life.told)
     life.see(PreparationAdvanced(1, "late", SECOND))
-    assert len(life.told) == told
+    assert len(life.told) == count
     life.see(CancelRequested(CancelCause.USER, life.now))
     assert life.job.state is JobState.CANCELLING

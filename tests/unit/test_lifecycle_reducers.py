@@ -41,14 +41,14 @@ def test_a_reducer_that_dies_young_is_started_again_after_a_pause_that_grows() -
     for incarnation in range(1, 22):
         which = (1, REDUCER, incarnation)
         subject = step(subject, ReplicaStarted(*which, now), now).job
-        found = step(subject, ReplicaExited(*which, exited(2, ended=now)), now)
-        subject = found.job
+        transition = step(subject, ReplicaExited(*which, exited(2, ended=now)), now)
+        subject = transition.job
         for due in deadlines(subject):
             if isinstance(due.event, PauseOver):
                 assert instructions(subject) == ()
                 assert (
                     f" is restarted after {(due.at - now) / SECOND:g} second"
-                    in found.timeline[-1].message
+                    in transition.timeline[-1].message
                 )
                 pauses.append((due.at - now) / SECOND)
                 now = due.at

@@ -48,12 +48,12 @@ CELLS = [(table, state, trigger) for table in TABLES for state, trigger in table
 
 
 def successors(table: AnyTable, state: enum.StrEnum) -> set[enum.StrEnum]:
-    found: Iterator[Next[Any]] = (
+    cells: Iterator[Next[Any]] = (
         cell
         for (before, _), cell in table.cells.items()
         if before is state and isinstance(cell, Next)
     )
-    return {cell.state for cell in found}
+    return {cell.state for cell in cells}
 
 
 def reachable(table: AnyTable, first: enum.StrEnum) -> set[enum.StrEnum]:
@@ -93,7 +93,7 @@ def test_every_cell_does_what_it_says(
         case Illegal():
             with pytest.raises(IllegalTransition) as raised:
                 table.fire(state, trigger, ["it was created", "it was seen"])
-            told = str(raised.value)
+            message = str(raised.value)
             assert cell.why
             for part in (
                 table.name,
@@ -103,7 +103,7 @@ def test_every_cell_does_what_it_says(
                 "it was created",
                 "it was seen",
             ):
-                assert part in told
+                assert part in message
 
 
 @pytest.mark.parametrize(("table", "_states", "_triggers", "first"), THINGS, ids=NAMES)

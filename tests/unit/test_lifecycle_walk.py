@@ -302,9 +302,9 @@ def test_every_order_of_all_that_can_happen_keeps_what_is_promised() -> None:
 )
 def test_a_drill_at_any_moment_keeps_what_is_promised(kind: DrillKind, target: ReplicaId) -> None:
     """spec/operations#drills: likewise, with a drill that may fire at any moment."""
-    found = drilled(kind, target)
-    check_ends(found)
-    assert any(drill.done for subject in found.states for drill in subject.drills)
+    drills = drilled(kind, target)
+    check_ends(drills)
+    assert any(drill.done for subject in drills.states for drill in subject.drills)
 
 
 def test_the_walk_meets_every_state_and_every_rule() -> None:

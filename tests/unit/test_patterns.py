@@ -96,10 +96,10 @@ _SAMPLES = {codes.CATEGORY_DIGIT: "1", codes.CATEGORY_SPACE: " ", codes.CATEGORY
 
 
 def modules() -> Iterator[ModuleType]:
-    for found in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
-        if re.search(r"__main__|demo_program|trainshed_reduction|\.smoke|absent_op", found.name):
+    for module in pkgutil.walk_packages(trainshed.__path__, "trainshed."):
+        if re.search(r"__main__|demo_program|trainshed_reduction|\.smoke|absent_op", module.name):
             continue  # Programs of their own, which read what is theirs.
-        yield importlib.import_module(found.name)
+        yield importlib.import_module(module.name)
 
 
 def used() -> list[tuple[str, str, re.Pattern[Any]]]:

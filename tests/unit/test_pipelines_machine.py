@@ -33,8 +33,8 @@ def stored(**how: object) -> Pipeline:
 
 def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
     """It looks at its job as that comes along."""
-    for n, one in enumerate(jobs):
-        subject, _ = machine.observed(subject, one, NOW + n * SECOND)
+    for n, shown in enumerate(jobs):
+        subject, _ = machine.observed(subject, shown, NOW + n * SECOND)
     return subject
 
 
@@ -119,12 +119,12 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
             subject, _ = machine.cancelled(subject, CANCEL)
         before = subject
         started = CREATED if state not in (None, J.QUEUED) else 0
-        one = backing(state, started=started) if state else None
-        subject, told = machine.observed(subject, one, NOW + n)
+        job = backing(state, started=started) if state else None
+        subject, notes = machine.observed(subject, job, NOW + n)
         if state is J.SUCCEEDED and not subject.state.is_final:
-            subject, told = machine.succeeded(subject, left(subject), JobUid(0), NOW + n)
+            subject, notes = machine.succeeded(subject, left(subject), JobUid(0), NOW + n)
         if before.state.is_final:
-            assert (subject, told) == (before, ())
+            assert (subject, notes) == (before, ())
         is_end = state in (None, J.SUCCEEDED, J.FAILED, J.CANCELLED)
         assert subject.state.is_final == (before.state.is_final or is_end)
         assert bool(subject.ended) == subject.state.is_final

@@ -32,8 +32,10 @@ XGBOOST = f"{REPOSITORY}xgboost-cpu.1-1:latest"
 
 
 def warnings(*pools: Request) -> tuple[str, ...]:
-    found = parse_custom_job(custom_job(*pools), region="us-central1", runtimes=ReducingRuntimes())
-    return found.spec.warnings
+    notices = parse_custom_job(
+        custom_job(*pools), region="us-central1", runtimes=ReducingRuntimes()
+    )
+    return notices.spec.warnings
 
 
 def workers(
@@ -87,8 +89,8 @@ def test_machines_without_a_known_bandwidth_are_few() -> None:
     """spec/reduction#bandwidth: TPU hosts, and machines whose GPUs have network cards of their own."""
     unknown = {
         name.split("-")[0]
-        for name, found in machine_types().items()
-        if Api.VERTEX in found.apis and egress_with(found) is None
+        for name, machine in machine_types().items()
+        if Api.VERTEX in machine.apis and egress_with(machine) is None
     }
     assert unknown == {"a3", "a4", "a4x", "g4", "cloud", "ct5lp", "ct6e", "tpu7x"}
     assert egress_with(machine_types()["a3-ultragpu-8g"]) is None
@@ -100,11 +102,11 @@ A2: dict[str, Any] = {"acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount"
 def test_too_few_reducers_are_told_with_both_sums() -> None:
     """spec/submit#warnings, spec/reduction#exactness: what there is, what it takes, and what happens
     meanwhile."""
-    (said,) = warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(24))
-    assert "24 × n1-highcpu-16 have 768 Gbps" in said
-    assert "(8 × a2-megagpu-16g) 800 Gbps" in said
-    assert "25 reducers of that machine type would be enough" in said
-    assert "PyTorch's own all-reduce may be faster, and is used where it is" in said
+    (warning,) = warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(24))
+    assert "24 × n1-highcpu-16 have 768 Gbps" in warning
+    assert "(8 × a2-megagpu-16g) 800 Gbps" in warning
+    assert "25 reducers of that machine type would be enough" in warning
+    assert "PyTorch's own all-reduce may be faster, and is used where it is" in warning
     assert warnings(*workers(8, "a2-megagpu-16g", **A2), reducers(25)) == ()
 
 
@@ -124,8 +126,8 @@ def test_what_is_not_known_is_not_judged() -> None:
 )
 def test_reducers_that_will_idle_are_told_of_when_the_job_is_made(image: str, words: str) -> None:
     """spec/reduction#frameworks: never silently idle reducers."""
-    said = [text for text in warnings(*workers(4, image=image), reducers(4)) if words in text]
-    assert len(said) == 1
+    texts = [text for text in warnings(*workers(4, image=image), reducers(4)) if words in text]
+    assert len(texts) == 1
 
 
 def test_every_runtime_family_is_decided_on() -> None:

@@ -57,13 +57,13 @@ def test_python_finds_its_entry_point_on_the_path(tmp_path: Path) -> None:
 def test_it_is_put_together_once_and_without_a_compiler_says_so(tmp_path: Path) -> None:
     """spec/reduction#reports: without the part in C sums are native; whoever gets a compiler later
     gets the other one."""
-    said: list[str] = []
+    lines: list[str] = []
     bare = Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)})
     assert bare.find() is None
-    place = bare.build(said.append)
-    assert "all-reduce is native: the part in C of trainshed_reduction was not built" in said[-1]
+    place = bare.build(lines.append)
+    assert "all-reduce is native: the part in C of trainshed_reduction was not built" in lines[-1]
     assert not list(place.rglob("*.so"))
-    assert (bare.find(), bare.build(said.append), len(said)) == (place, place, 2)
+    assert (bare.find(), bare.build(lines.append), len(lines)) == (place, place, 2)
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "cc").chmod(0o755)
     assert Reduction(tmp_path / "shelf", {"PATH": str(tmp_path)}).key != bare.key

@@ -84,12 +84,12 @@ def test_the_users_word_counts_but_for_the_token() -> None:
     }
     env = [{"name": name, "value": value} for name, value in own.items()]
     spec = parsed(container(imageUri=CUSTOM_IMAGE, env=env), pool(), reducers())
-    given = environ(spec, PRIMARY, image={"PYTHONPATH": "/of/image"})
-    assert given["PYTHONPATH"] == "/packages:/own:/of/image"
-    assert given["TRAINSHED_REDUCERS"] == "mine:1"
-    assert given["TRAINSHED_REDUCTION"] == "pure"
-    assert given["TRAINSHED_REDUCTION_TOKEN"] == TOKEN_MARK
-    assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in given
+    variables = environ(spec, PRIMARY, image={"PYTHONPATH": "/of/image"})
+    assert variables["PYTHONPATH"] == "/packages:/own:/of/image"
+    assert variables["TRAINSHED_REDUCERS"] == "mine:1"
+    assert variables["TRAINSHED_REDUCTION"] == "pure"
+    assert variables["TRAINSHED_REDUCTION_TOKEN"] == TOKEN_MARK
+    assert "TRAINSHED_REDUCTION_TOKEN_FILE" not in variables
 
 
 def test_the_token_is_a_mark_that_no_job_can_write() -> None:
@@ -109,11 +109,11 @@ def test_the_token_is_a_mark_that_no_job_can_write() -> None:
 def test_tokens_are_the_jobs_own_and_stay_the_same() -> None:
     """spec/reduction#security: a reducer that is started again knows the workers; another job's does not, nor
     another service's."""
-    one, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
-    assert one.reduction_token(7) == JobTokens(b"a" * 32, lambda: 10**18).reduction_token(7)
-    found = {one.reduction_token(7), one.reduction_token(8), other.reduction_token(7)}
-    assert {len(token) for token in found} == {64}
-    assert len(found) == 3
+    first, other = JobTokens(b"a" * 32, lambda: 0), JobTokens(b"b" * 32, lambda: 10**18)
+    assert first.reduction_token(7) == JobTokens(b"a" * 32, lambda: 10**18).reduction_token(7)
+    tokens = {first.reduction_token(7), first.reduction_token(8), other.reduction_token(7)}
+    assert {len(token) for token in tokens} == {64}
+    assert len(tokens) == 3
 
 
 def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
@@ -124,8 +124,8 @@ def test_with_tls_each_side_is_told_what_it_needs_in_marks() -> None:
     secured = replace(spec, reduction_tls=True)
 
     def told(replica: ReplicaId) -> dict[str, secrets.Made | None]:
-        given = environ(secured, replica)
-        marks = {name: secrets.markers_in(given[name]) for name in names & set(given)}
+        variables = environ(secured, replica)
+        marks = {name: secrets.markers_in(variables[name]) for name in names & set(variables)}
         assert {ref.job_uid for refs in marks.values() for ref in refs} <= {7}
         return {name: refs[0].made for name, refs in marks.items() if refs}
 
@@ -145,12 +145,12 @@ def test_jobs_have_authorities_of_their_own_that_stay_the_same() -> None:
     def made(key: bytes, uid: int, now: int = 0) -> JobCertificate:
         return job_certificate(uid, JobTokens(key, lambda: now).authority_seed(uid))
 
-    one, again = made(b"a" * 32, 7), made(b"a" * 32, 7, 10**18)
-    for other in (again, one):
-        _verify(one, other)
+    first, again = made(b"a" * 32, 7), made(b"a" * 32, 7, 10**18)
+    for other in (again, first):
+        _verify(first, other)
     for stranger in (made(b"a" * 32, 8), made(b"b" * 32, 7)):
         with pytest.raises(InvalidSignature):
-            _verify(one, stranger)
+            _verify(first, stranger)
 
 
 def _verify(trusted: JobCertificate, shown: JobCertificate) -> None:
@@ -184,9 +184,9 @@ def test_reducers_of_an_operators_own_image_run_its_program() -> None:
 
     request = custom_job(package(), pool(), reducers(args=["--fast"]))
     spec = parse_custom_job(request, region="us-central1", runtimes=Mapping()).spec
-    given = environ(spec, FIRST)
-    assert given[reduction.LISTEN] == "workerpool2-0:2222"
-    assert arguments(spec, FIRST, given, entrypoint=("/reduce",)) == ("/reduce", "--fast")
+    variables = environ(spec, FIRST)
+    assert variables[reduction.LISTEN] == "workerpool2-0:2222"
+    assert arguments(spec, FIRST, variables, entrypoint=("/reduce",)) == ("/reduce", "--fast")
 
 
 def test_reducers_of_ml_jobs_are_parameter_servers_by_image() -> None:

@@ -85,10 +85,10 @@ def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path: Path) -> None:
         Refused, match=r"unpacks to more than 2 GiB \(the limit of unpacked bytes\)"
     ):
         look_at(path, 2 << 30)
-    found = _zip(tmp_path / "p.whl", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
+    wheel = _zip(tmp_path / "p.whl", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
     with pytest.raises(Refused, match="unpacks to more than 4 MiB"):
-        look_at(found, 4 << 20)
-    assert look_at(found)
+        look_at(wheel, 4 << 20)
+    assert look_at(wheel)
 
 
 def test_an_archive_that_is_too_large_itself_is_refused(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ def test_a_python_that_is_missing_is_named_with_how_to_get_it(
     refused = _refused(LocalCatalog(Pythons((3, 11)), exact=True).for_image(uri))
     assert not choice.is_exact
     assert "exact_runtimes" in refused
-    for told in (choice.notices[0], refused):
-        assert (f"is Python {python}: `{command}`" in told) == bool(command)
-        assert ("install" in told) == bool(command)
+    for text in (choice.notices[0], refused):
+        assert (f"is Python {python}: `{command}`" in text) == bool(command)
+        assert ("install" in text) == bool(command)
     if python:
         there = LocalCatalog(Pythons((3, 11), ((3, int(python[2:])),)), exact=True)
         assert _chosen(there.for_image(uri)).is_exact
@@ -125,17 +125,17 @@ def test_images_of_every_framework(
         LocalCatalog(Pythons(pythons[0], pythons)).for_image(f"{_IMAGES}{name}:latest")
     )
     assert (choice.family, choice.version, choice.python_version) == expected
-    asked = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
-    told = any("cannot be had here" in notice for notice in choice.notices)
-    assert told == (choice.version != asked)
+    version = name.partition("-cpu.")[2].partition(".py")[0].replace("-", ".")
+    missing = any("cannot be had here" in notice for notice in choice.notices)
+    assert missing == (choice.version != version)
 
 
 def test_packages_for_tpus_are_told_to_those_who_named_tpus_alone() -> None:
     """The public image of PyTorch without GPUs is called XLA's, whether one has a TPU or not."""
     catalog = LocalCatalog(Pythons((3, 11)))
-    for device, told in (("xla", False), ("gpu", False), ("tpu", True)):
+    for device, is_told in (("xla", False), ("gpu", False), ("tpu", True)):
         choice = _chosen(catalog.for_image(f"{_IMAGES}pytorch-{device}.2-4.py310:latest"))
-        assert any("torch-xla (no TPU" in notice for notice in choice.notices) is told, device
+        assert any("torch-xla (no TPU" in notice for notice in choice.notices) is is_told, device
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_programs_of_an_older_pytorch_load_what_they_saved(name: str, variables:
     `weights_only`."""
     catalog = LocalCatalog(Pythons((3, 11)))
     choice = _chosen(catalog.for_image(f"{_IMAGES}{name}:latest"))
-    assert [each.variable for each in choice.old_ways] == variables
+    assert [way.variable for way in choice.old_ways] == variables
     assert any("torch.load" in notice for notice in choice.notices) == bool(variables)
     # Whoever names the runtime itself gets it as it is.
     assert not _chosen(catalog.default("pytorch")).old_ways
@@ -290,8 +290,8 @@ def test_the_locks_hold_what_the_sheets_ask_for() -> None:
             lines = sheet.lock(release).read_text().splitlines()
             assert lines == sorted(lines)
             pinned = {line.partition("=")[0] for line in lines}
-            named = {re.sub(r"[._]", "-", name) for name in sheet.provides(release)}
-            assert named <= pinned, (sheet.family, release.version)
+            packages = {re.sub(r"[._]", "-", name) for name in sheet.provides(release)}
+            assert packages <= pinned, (sheet.family, release.version)
             assert not pinned & set(release.excluded)
             framework = {"pytorch": "torch"}.get(sheet.family, sheet.family)
             if release.base:

@@ -47,13 +47,13 @@ def _pins(lock: Path, python: Minor) -> frozenset[str]:
 
 
 def _absent(sheet: Sheet, release: Release, python: Minor, wanted: set[str]) -> set[str]:
-    left_out = {canonicalize_name(each.name) for each in sheet.lacks(release, python)}
+    left_out = {canonicalize_name(lack.name) for lack in sheet.lacks(release, python)}
     return wanted - _pins(sheet.lock(release), python) - left_out
 
 
 def _documented(sheet: Sheet, release: Release) -> set[str]:
     """The packages of the framework's images of that version, or of those nearest to it."""
-    named: dict[Minor, set[str]] = {}
+    documented: dict[Minor, set[str]] = {}
     for group in json.loads(_DOCUMENTED.read_text()):
         for name in group["images"]:
             image = parse_prebuilt(f"us-docker.pkg.dev/vertex-ai/training/{name}:latest")
@@ -61,12 +61,12 @@ def _documented(sheet: Sheet, release: Release) -> set[str]:
             version = parse_minor(image.version)
             if image.framework == sheet.framework and version is not None:
                 packages = map(canonicalize_name, group["packages"])
-                named.setdefault(version, set()).update(packages)
+                documented.setdefault(version, set()).update(packages)
     wanted = parse_minor(release.version)
-    if wanted is None or not named:
+    if wanted is None or not documented:
         return set()
-    nearest = min(named, key=lambda version: abs(_flat(version) - _flat(wanted)))
-    return named[nearest]
+    nearest = min(documented, key=lambda version: abs(_flat(version) - _flat(wanted)))
+    return documented[nearest]
 
 
 def _flat(version: Minor) -> int:

@@ -42,10 +42,10 @@ def _built(
     sheet = Sheet("family", "Family", (release,), ("common",), program, ((3, 10), (3, 13)))
     known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     installer = Installer(tmp_path / "uv-cache", {**known, **environ}, str(uv))
-    said: list[str] = []
+    lines: list[str] = []
     environments = Environments(tmp_path / "cache", installer, time.monotonic_ns)
-    prefix = environments.build(sheet, release, running_interpreter(), said.append)
-    return prefix.root, said
+    prefix = environments.build(sheet, release, running_interpreter(), lines.append)
+    return prefix.root, lines
 
 
 def _installs(said: list[str]) -> list[str]:
@@ -58,8 +58,8 @@ _FIRST = ("--torch-backend", "cpu")
 
 def test_the_lock_is_installed_without_a_resolver_and_is_part_of_the_name(tmp_path: Path) -> None:
     release = Release("1.0", _ALL, ("framework>=1",))
-    root, said = _built(tmp_path / "a", release)
-    assert _installs(said) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
+    root, lines = _built(tmp_path / "a", release)
+    assert _installs(lines) == [f"--no-deps --requirement {tmp_path / 'a/1.0.lock'}"]
     assert (root / "content.txt").read_text() == ""
     assert _built(tmp_path / "b", release, lock="framework==1.0.4\n")[0].name != root.name
     remove_cache(tmp_path / "a/cache")
@@ -78,17 +78,17 @@ def test_what_is_excluded_looks_installed_to_the_resolvers_of_layers(tmp_path: P
 def test_what_is_tried_first_is_tried_where_no_index_is_configured(tmp_path: Path) -> None:
     """The build for CPUs, without which a job's runtime would be ten times as large."""
     release = Release("1.0", _ALL, ("framework",), first=_FIRST)
-    told = _built(tmp_path / "a", release)[1]
+    lines = _built(tmp_path / "a", release)[1]
     lock = tmp_path / "a/1.0.lock"
-    assert _installs(told) == [f"--torch-backend cpu --constraint {lock} common framework"]
-    told = _built(tmp_path / "b", release, PIP_FIND_LINKS="/wheels")[1]
-    assert _installs(told) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
+    assert _installs(lines) == [f"--torch-backend cpu --constraint {lock} common framework"]
+    lines = _built(tmp_path / "b", release, PIP_FIND_LINKS="/wheels")[1]
+    assert _installs(lines) == [f"--constraint {tmp_path / 'b/1.0.lock'} common framework"]
 
 
 def test_what_cannot_be_had_first_is_had_without(tmp_path: Path) -> None:
-    _, said = _built(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
-    assert _installs(said)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
-    assert any("--torch-backend cpu" in line and "no such build" in line for line in said)
+    _, lines = _built(tmp_path, Release("1.0", _ALL, ("BROKEN",), first=_FIRST))
+    assert _installs(lines)[-1] == f"--constraint {tmp_path / '1.0.lock'} common BROKEN"
+    assert any("--torch-backend cpu" in line and "no such build" in line for line in lines)
 
 
 def test_a_full_disk_is_told_apart_from_an_index_that_does_not_answer(tmp_path: Path) -> None:

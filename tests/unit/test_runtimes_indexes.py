@@ -14,7 +14,7 @@ def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
 
 
 def test_files_are_translated(tmp_path: Path) -> None:
-    told = _told(
+    environ = _told(
         tmp_path,
         "[global]\n"
         "index-url = https://mirror.test/simple\n"
@@ -24,7 +24,7 @@ def test_files_are_translated(tmp_path: Path) -> None:
         "    https://b.test/simple\n"
         "trusted-host = mirror.test\n",
     )
-    assert told == {
+    assert environ == {
         "UV_DEFAULT_INDEX": "https://mirror.test/simple",
         "UV_FIND_LINKS": "/wheels,/more",
         "UV_INDEX": "https://a.test/simple https://b.test/simple",

@@ -24,9 +24,9 @@ PATIENT = STRICT.patience
 
 def said(world: World, uid: int, now: int = NOW) -> Waiting:
     world.plan(now)
-    found = why(world.snapshot, JobUid(uid), now)
-    assert found is not None
-    return found
+    reasons = why(world.snapshot, JobUid(uid), now)
+    assert reasons is not None
+    return reasons
 
 
 def test_the_one_node_is_too_full() -> None:
@@ -93,9 +93,9 @@ def test_a_replica_that_moves_waits_for_others() -> None:
     first, second = (replica for replica, _ in item.replicas)
     world.run(gang(2, 1), "a")
     world.put(GangState(item, places=((first, "c"),), unplaced=((second, "a"),)))
-    found = said(world, 1)
-    assert found.reason is WaitReason.CAPACITY
-    assert found.message.endswith("b is used by others")
+    reasons = said(world, 1)
+    assert reasons.reason is WaitReason.CAPACITY
+    assert reasons.message.endswith("b is used by others")
 
 
 def test_the_quota_is_used_up() -> None:
@@ -201,10 +201,10 @@ def test_jobs_of_other_projects_are_not_named() -> None:
         "needs 8 CPUs, 4 of 8 are used by job 2 and jobs of other projects"
     )
     assert said(world, 3).blockers == (gang(2).name,)
-    found = preflight(world.snapshot.copy(), gang(9, 8, project="hearing"), NOW)
-    assert found.waiting is not None
-    assert found.waiting.message == "needs 8 CPUs, 4 of 8 are used by jobs of other projects"
-    assert found.waiting.blockers == ()
+    answer = preflight(world.snapshot.copy(), gang(9, 8, project="hearing"), NOW)
+    assert answer.waiting is not None
+    assert answer.waiting.message == "needs 8 CPUs, 4 of 8 are used by jobs of other projects"
+    assert answer.waiting.blockers == ()
 
 
 # Pre-flight
@@ -214,8 +214,8 @@ def test_preflight_says_where_it_would_run_and_creates_nothing() -> None:
     """spec/submit#preflight."""
     world = World([node("a", 4), node("b", 8)])
     world.run(gang(1, 4), "a")
-    asked = gang(5, 2, replicas=2)
-    assert preflight(world.snapshot.copy(), asked, NOW) == Preflight(
+    wanted = gang(5, 2, replicas=2)
+    assert preflight(world.snapshot.copy(), wanted, NOW) == Preflight(
         (("workerpool0-0", "b"), ("workerpool1-0", "b")), None, 1
     )
     assert JobUid(5) not in world.snapshot.entries
@@ -228,12 +228,12 @@ def test_preflight_says_why_not_and_what_would() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8))
-    found = preflight(world.snapshot.copy(), gang(9, 2, replicas=4), NOW)
-    assert not found.admitted
-    assert found.position == 2
-    assert found.waiting is not None
-    assert found.waiting.message == "needs 8 CPUs, 4 of 8 are used by job 1"
-    assert found.waiting.hint == "would start now with at most 1 replica in workerpool1"
+    answer = preflight(world.snapshot.copy(), gang(9, 2, replicas=4), NOW)
+    assert not answer.admitted
+    assert answer.position == 2
+    assert answer.waiting is not None
+    assert answer.waiting.message == "needs 8 CPUs, 4 of 8 are used by job 1"
+    assert answer.waiting.hint == "would start now with at most 1 replica in workerpool1"
 
 
 def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
@@ -241,15 +241,15 @@ def test_preflight_knows_of_room_that_is_kept_and_of_spot_work() -> None:
     world = World([node("a", 8)])
     world.run(gang(1, 4), "a")
     world.wait(gang(2, 8), since=NOW - PATIENT)
-    found = preflight(world.snapshot.copy(), gang(9, 1), NOW)
-    assert found.waiting == Waiting(
+    answer = preflight(world.snapshot.copy(), gang(9, 1), NOW)
+    assert answer.waiting == Waiting(
         WaitReason.POLICY, "the room is kept for job 2", "", (gang(2).name,)
     )
     spot = World([node("a", 8)])
     spot.run(gang(1, 8, spot=True), "a")
-    found = preflight(spot.snapshot, gang(9, 8), NOW)
-    assert found.waiting is not None
-    assert found.waiting.hint == (
+    answer = preflight(spot.snapshot, gang(9, 8), NOW)
+    assert answer.waiting is not None
+    assert answer.waiting.hint == (
         "would start as soon as job 1 had left: spot work gives way to it"
     )
 

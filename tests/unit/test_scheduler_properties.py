@@ -69,7 +69,7 @@ conditions = st.sampled_from(
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
-    found: list[NodeCapacity] = []
+    nodes: list[NodeCapacity] = []
     for i in range(draw(st.integers(1, 5))):
         gpus, kind = draw(st.integers(0, 4)), draw(st.sampled_from([T4, V100]))
         cpus, memory = draw(st.sampled_from([1, 4, 8, 16])), draw(st.integers(0, 8))
@@ -78,8 +78,8 @@ def clusters(draw: st.DrawFn) -> list[NodeCapacity]:
         if draw(st.booleans()):
             theirs = ((kind, draw(st.integers(0, gpus))),) if gpus else ()
             others = OthersUse(draw(st.integers(0, cpus)), draw(st.integers(0, memory)), theirs)
-        found.append(NodeCapacity(f"n{i}", cpus, memory, devices, draw(conditions), others))
-    return found
+        nodes.append(NodeCapacity(f"n{i}", cpus, memory, devices, draw(conditions), others))
+    return nodes
 
 
 policies = st.builds(
@@ -196,12 +196,12 @@ def test_plans_are_safe_deterministic_and_leave_the_snapshot_alone(world: World)
 @given(worlds())
 def test_a_preflight_is_what_a_plan_would_make_of_the_job(world: World) -> None:
     before = books(world.snapshot)
-    asked = gang(1000, 2, replicas=2)
-    answer = explaining.preflight(world.snapshot.copy(), asked, NOW)
+    wanted = gang(1000, 2, replicas=2)
+    answer = explaining.preflight(world.snapshot.copy(), wanted, NOW)
     assert books(world.snapshot) == before
-    world.wait(asked, since=NOW)
+    world.wait(wanted, since=NOW)
     admitted = {d.uid: d.nodes for d in world.plan().decisions if isinstance(d, Admit)}
-    places = tuple((str(replica), name) for replica, name in admitted.get(asked.uid, ()))
+    places = tuple((str(replica), name) for replica, name in admitted.get(wanted.uid, ()))
     assert answer.places == places
     assert answer.admitted == bool(places)
 
@@ -226,14 +226,14 @@ def test_what_still_holds_after_changes_breaks_no_limit(world: World, other: Wor
     for state in list(world.states.values())[::2]:
         world.end(state.gang.uid)
     world.wait(*(replace(s.gang, uid=JobUid(s.gang.uid + 100)) for s in other.states.values()))
-    overloaded = {name for name, found in world.snapshot.nodes.items() if min(found.free) < 0}
+    overloaded = {name for name, node in world.snapshot.nodes.items() if min(node.free) < 0}
     for decision in world.plan().decisions:
         world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
     for decision in made.decisions:
         if still_holds(world.snapshot, planned, decision):
             world.snapshot.put(state_after(world.snapshot.entries[decision.uid].state, decision))
     if world.policy.strict:
-        assert {n for n, found in world.snapshot.nodes.items() if min(found.free) < 0} <= overloaded
+        assert {n for n, node in world.snapshot.nodes.items() if min(node.free) < 0} <= overloaded
     for meter in world.snapshot.meters.values():
         assert meter.limit is None or meter.used <= meter.limit or len(meter.holders) == 1
 
@@ -256,7 +256,7 @@ def test_a_snapshot_kept_by_changes_is_one_built_anew(world: World) -> None:
 def test_what_others_use_now_refuses_nobody_for_good(world: World) -> None:
     """Others give back what they use: only a node's whole size says whether a job can ever run there."""
     refused = {d for d in world.plan().decisions if isinstance(d, StockOut)}
-    world.set_nodes([replace(one, others=NOBODY_ELSE) for one in world.nodes.values()])
+    world.set_nodes([replace(node, others=NOBODY_ELSE) for node in world.nodes.values()])
     # In another order perhaps: who else starts decides whose turn it is.
     assert {d for d in world.plan().decisions if isinstance(d, StockOut)} == refused
 

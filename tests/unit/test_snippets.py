@@ -70,11 +70,11 @@ def called(text: str, function: str) -> dict[str, Any]:
 def test_a_plain_job_is_the_sdks_own_class() -> None:
     job = {**custom(baseOutputDirectory={"outputUriPrefix": "gs://b/o"}), "labels": {"aB": "c"}}
     text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job)
-    given = called(text, "aiplatform.CustomJob")
-    assert given["display_name"] == "first try"
-    assert given["base_output_dir"] == "gs://b/o"
-    assert given["labels"] == {"aB": "c"}
-    (pool,) = given["worker_pool_specs"]
+    arguments = called(text, "aiplatform.CustomJob")
+    assert arguments["display_name"] == "first try"
+    assert arguments["base_output_dir"] == "gs://b/o"
+    assert arguments["labels"] == {"aB": "c"}
+    (pool,) = arguments["worker_pool_specs"]
     assert pool["replica_count"] == 1
     assert pool["python_package_spec"]["package_uris"] == ["gs://b/p.whl"]
     assert called(text, "job.submit") == {}
@@ -83,9 +83,9 @@ def test_a_plain_job_is_the_sdks_own_class() -> None:
 def test_what_the_sdks_class_has_no_words_for_goes_to_its_client() -> None:
     job = custom(scheduling={"timeout": "60s", "disableRetries": True})
     text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job)
-    given = called(text, "client.create_custom_job")
-    assert given["parent"] == "projects/p/locations/r"
-    assert given["custom_job"]["job_spec"]["scheduling"] == {
+    arguments = called(text, "client.create_custom_job")
+    assert arguments["parent"] == "projects/p/locations/r"
+    assert arguments["custom_job"]["job_spec"]["scheduling"] == {
         "timeout": {"seconds": 60},
         "disable_retries": True,
     }

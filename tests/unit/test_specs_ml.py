@@ -32,9 +32,9 @@ def spec_of(request: Request) -> JobSpec:
 def violations(request: Request) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as refusal:
         parse(request)
-    found = refusal.value.violations
-    assert all(v.description.strip() for v in found)
-    return {v.field: v.description for v in found}
+    faults = refusal.value.violations
+    assert all(v.description.strip() for v in faults)
+    return {v.field: v.description for v in faults}
 
 
 def custom(**training: Any) -> Request:
@@ -161,10 +161,10 @@ ONE_FAULT: dict[str, tuple[Request, str]] = {
 def test_refusal_names_the_field(case: str) -> None:
     """spec/submit#refusals: each rule by itself names the field that breaks it."""
     request, field = ONE_FAULT[case]
-    found = list(violations(request))
+    faults = list(violations(request))
     if case == "long arguments":
-        found.remove("scale_tier")  # such a job does not fit into an environment either
-    assert found == [field]
+        faults.remove("scale_tier")  # such a job does not fit into an environment either
+    assert faults == [field]
 
 
 def test_all_violations_are_reported_at_once() -> None:
@@ -183,8 +183,8 @@ def test_all_violations_are_reported_at_once() -> None:
         serviceAccount="me",
         hyperparameters={},
     )
-    found = set(violations(request))
-    assert found >= {
+    faults = set(violations(request))
+    assert faults >= {
         "job_id",
         "labels.a b",
         "master_type",
@@ -203,13 +203,13 @@ def test_all_violations_are_reported_at_once() -> None:
 
 def test_public_words_of_the_runtime() -> None:
     """facts/limits#error-texts: the text that was seen, with what would be right after it."""
-    found = violations(ml_job(runtimeVersion="1.3", pythonVersion=None))
-    assert found["runtime_version"].startswith(
+    faults = violations(ml_job(runtimeVersion="1.3", pythonVersion=None))
+    assert faults["runtime_version"].startswith(
         "The specified runtime version '1.3' with the Python version '' is not supported or is "
         "deprecated.  Please specify a different runtime version."
     )
-    found = violations(ml_job(pythonVersion="3.5"))
-    assert "Runtime version 2.6 goes with Python 3.7." in found["python_version"]
+    faults = violations(ml_job(pythonVersion="3.5"))
+    assert "Runtime version 2.6 goes with Python 3.7." in faults["python_version"]
 
 
 @pytest.mark.parametrize(
@@ -303,10 +303,10 @@ def test_an_image_runs_packages(uri: str, family: str) -> None:
 
 @pytest.mark.parametrize("field", ["args", "containerArgs"])
 def test_a_published_image_installs_packages_and_runs_a_module_by_its_arguments(field: str) -> None:
-    given = ["--module_name=trainer.task", "--epochs", "3", "--package_uris"]
-    given += ["gs://bucket/a.tar.gz,gs://bucket/b.tar.gz", "--module_names=x"]
-    config = {"containerArgs": given} if field == "containerArgs" else {}
-    request = image(OLD_TORCH, config=config, **({"args": given} if field == "args" else {}))
+    arguments = ["--module_name=trainer.task", "--epochs", "3", "--package_uris"]
+    arguments += ["gs://bucket/a.tar.gz,gs://bucket/b.tar.gz", "--module_names=x"]
+    config = {"containerArgs": arguments} if field == "containerArgs" else {}
+    request = image(OLD_TORCH, config=config, **({"args": arguments} if field == "args" else {}))
     program = spec_of(request).pool(0).program
     assert (program.module, program.runtime.family) == ("trainer.task", "pytorch")
     assert program.package_uris == ("gs://bucket/a.tar.gz", "gs://bucket/b.tar.gz")

@@ -38,9 +38,9 @@ def parse(request: Request, max_trials: int = 0) -> ParsedMlJob:
 
 
 def tuning_of(request: Request) -> TuningSpec:
-    found = parse(request).tuning
-    assert found is not None
-    return found
+    tuning = parse(request).tuning
+    assert tuning is not None
+    return tuning
 
 
 def violations(request: Request, max_trials: int = 0) -> list[str]:

@@ -162,10 +162,10 @@ def test_all_violations_are_reported_at_once() -> None:
         "modelId": "-",
         "inputDataConfig": {},
     }
-    given = tuning_inputs(
+    wrong = tuning_inputs(
         trialJobSpec={"workerPoolSpecs": [pool(replicaCount="2")]}, maxTrialCount=0
     )
-    assert set(violations(request, given)) == {
+    assert set(violations(request, wrong)) == {
         "display_name",
         "model_to_upload.display_name",
         "model_to_upload.artifact_uri",
@@ -180,12 +180,12 @@ def test_all_violations_are_reported_at_once() -> None:
 def test_model_of_a_pipeline() -> None:
     """facts/resources#pipelines: modelToUpload, modelId, parentModel; artifactUri wins over the output
     directory."""
-    given = model(versionAliases=["default", "best"], labels={"a": "b"})
-    draft = parse(given).spec.model
+    body = model(versionAliases=["default", "best"], labels={"a": "b"})
+    draft = parse(body).spec.model
     assert draft == ModelDraft(
         model_id="77",
         display_name="model",
-        public_json=json.dumps(given["modelToUpload"], separators=(",", ":")),
+        public_json=json.dumps(body["modelToUpload"], separators=(",", ":")),
         aliases=("default", "best"),
         labels=(("a", "b"),),
     )
@@ -227,7 +227,7 @@ def test_what_programs_are_told_of_the_input_data() -> None:
     """facts/datasets#splits: four variables for every program, before the user's own."""
     user = container(env=[{"name": "AIP_DATA_FORMAT", "value": "mine"}])
     split = {"trainingFraction": 0.7, "validationFraction": 0.2, "testFraction": 0.1}
-    found = custom_of(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
+    custom = custom_of(parse(data(fractionSplit=split), inputs(pool(), user), dataset=TABLE))
     where = "gs://bucket/data/dataset-123-tables-2025-10-09T08:53:20.000000Z"
     expected = (
         ("AIP_DATA_FORMAT", "csv"),
@@ -235,14 +235,14 @@ def test_what_programs_are_told_of_the_input_data() -> None:
         ("AIP_VALIDATION_DATA_URI", f"{where}/validation-*.csv"),
         ("AIP_TEST_DATA_URI", f"{where}/test-*.csv"),
     )
-    assert found.spec.pool(0).program.env == expected
-    assert found.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
-    plan = found.spec.data
+    assert custom.spec.pool(0).program.env == expected
+    assert custom.spec.pool(1).program.env == (*expected, ("AIP_DATA_FORMAT", "mine"))
+    plan = custom.spec.data
     assert plan is not None
     assert (plan.directory, plan.files) == (where, TABLE.files)
     assert plan.rule.method is SplitMethod.FRACTION
     assert plan.rule.fractions == pytest.approx((0.7, 0.2, 0.1))
-    assert json.loads(found.spec.job_json) == inputs(pool(), user)
+    assert json.loads(custom.spec.job_json) == inputs(pool(), user)
 
 
 def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:

@@ -42,8 +42,8 @@ def discrete(name: str = "d", *values: float, **more: Any) -> Request:
 
 
 def categorical(name: str = "c", *values: str, **more: Any) -> Request:
-    given = {"values": list(values or ("a", "b"))}
-    return {"parameterId": name, "categoricalValueSpec": given, **more}
+    spec = {"values": list(values or ("a", "b"))}
+    return {"parameterId": name, "categoricalValueSpec": spec, **more}
 
 
 def study(*parameters: Request, **spec: Any) -> Request:
@@ -65,9 +65,9 @@ def parse(request: Request) -> StudySpec:
 def violations(request: Request) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as refusal:
         parse(request)
-    found = refusal.value.violations
-    assert all(v.description.strip() for v in found)
-    return {v.field: v.description for v in found}
+    faults = refusal.value.violations
+    assert all(v.description.strip() for v in faults)
+    return {v.field: v.description for v in faults}
 
 
 def with_default(parameter: Request, default: Any) -> Request:

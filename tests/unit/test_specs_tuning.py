@@ -90,7 +90,7 @@ def test_all_violations_are_reported_at_once() -> None:
 
 def test_what_a_tuning_job_becomes() -> None:
     """spec/tuning, facts/resources#tuning-jobs."""
-    found = parse(
+    tuning = parse(
         tuning_job(
             studySpec={**STUDY, "measurementSelectionType": "BEST_MEASUREMENT"},
             trialJobSpec={
@@ -102,8 +102,8 @@ def test_what_a_tuning_job_becomes() -> None:
             encryptionSpec={"kmsKeyName": "k"},
         )
     )
-    spec = found.spec
-    assert (found.display_name, found.labels) == ("tuning", (("team", "a"),))
+    spec = tuning.spec
+    assert (tuning.display_name, tuning.labels) == ("tuning", (("team", "a"),))
     assert (spec.max_trials, spec.parallel_trials, spec.max_failed_trials) == (12, 4, 3)
     assert spec.study.metrics == (Metric("loss", Goal.MINIMIZE),)
     assert spec.study.selection is Selection.BEST

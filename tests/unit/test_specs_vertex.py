@@ -143,8 +143,8 @@ def test_warnings_of_pools() -> None:
 def test_a_misspelt_secret_is_told() -> None:
     """spec/operations#errors: it is no error, for a program may be meant to get just that."""
     env = [{"name": "A", "value": "x $(secert:db)"}, {"name": "B", "value": "$(OTHER)"}]
-    _workers, said = parse(custom_job(container(env=env), package(env=env))).spec.warnings
-    assert "variable A has $(secert:db)" in said and "$(secret:NAME)" in said
+    _workers, warnings = parse(custom_job(container(env=env), package(env=env))).spec.warnings
+    assert "variable A has $(secert:db)" in warnings and "$(secret:NAME)" in warnings
 
 
 def test_what_is_ignored_is_said() -> None:
@@ -156,7 +156,7 @@ def test_what_is_ignored_is_said() -> None:
         persistentResourceId="mine",
     )
     request["encryptionSpec"] = {"kmsKeyName": "k"}
-    said = " ".join(parse(request).spec.warnings)
+    warnings = " ".join(parse(request).spec.warnings)
     for field in (
         "enable_dashboard_access",
         "network",
@@ -164,7 +164,7 @@ def test_what_is_ignored_is_said() -> None:
         "encryption_spec",
         "persistent_resource_id",
     ):
-        assert field in said
+        assert field in warnings
 
 
 def test_trailing_and_blank_pools_are_skipped() -> None:

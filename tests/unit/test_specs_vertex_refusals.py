@@ -223,12 +223,12 @@ def test_all_violations_are_reported_at_once() -> None:
 
 def test_public_words() -> None:
     """facts/limits#error-texts: the texts that were seen begin the descriptions."""
-    found = violations(machine(machineType="n1-standard4"))
-    assert found[f"{FIRST}.machine_spec.machine_type"] == (
+    faults = violations(machine(machineType="n1-standard4"))
+    assert faults[f"{FIRST}.machine_spec.machine_type"] == (
         "Machine type n1-standard4 is not supported. Did you mean n1-standard-4?"
     )
-    found = violations(with_gpus("NVIDIA_L4", 1))
-    assert found[f"{FIRST}.machine_spec.accelerator_type"].startswith(
+    faults = violations(with_gpus("NVIDIA_L4", 1))
+    assert faults[f"{FIRST}.machine_spec.accelerator_type"].startswith(
         'Accelerator "NVIDIA_L4" is not supported for machine type "n1-standard-4"'
     )
 
@@ -242,11 +242,11 @@ def test_reducers_take_no_accelerators() -> None:
             "acceleratorCount": 1,
         }
     }
-    found = violations(custom_job(pool(), pool(), reducers))
-    assert f"{POOLS}[2].machine_spec.accelerator_type" in found
+    faults = violations(custom_job(pool(), pool(), reducers))
+    assert f"{POOLS}[2].machine_spec.accelerator_type" in faults
     reducers["machineSpec"] = {"machineType": "a2-highgpu-1g"}
-    found = violations(custom_job(pool(), pool(), reducers))
-    assert "do not use accelerators" in found[f"{POOLS}[2].machine_spec.machine_type"]
+    faults = violations(custom_job(pool(), pool(), reducers))
+    assert "do not use accelerators" in faults[f"{POOLS}[2].machine_spec.machine_type"]
 
 
 def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
@@ -272,21 +272,21 @@ def test_what_reducers_and_their_workers_are_told_is_checked() -> None:
         package(env=variables(worker)),
         container(env=variables({"TRAINSHED_REDUCTION": "on"})),
     )
-    found = violations(
+    faults = violations(
         custom_job(*workers, container(imageUri=REDUCER, env=variables(reducer)), pool())
     )
     package_env = f"{FIRST}.python_package_spec.env"
     reducer_env = f"{POOLS}[2].container_spec.env"
-    wrong = [field for field in found if ".env[" in field]
+    wrong = [field for field in faults if ".env[" in field]
     assert wrong == [
         *(f"{package_env}[{index}].value" for index in (0, 1, 3, 4, 5, 7)),
         f"{POOLS}[1].container_spec.env[0].value",
         *(f"{reducer_env}[{index}].value" for index in (0, 1, 2)),
     ]
-    assert found[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, off."
-    assert "no number of at least 4096" in found[wrong[1]]
-    assert found[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
-    assert f"{FIRST}.machine_spec.machine_type" not in found
+    assert faults[wrong[0]] == "TRAINSHED_REDUCTION='fast' is none of auto, pure, off."
+    assert "no number of at least 4096" in faults[wrong[1]]
+    assert faults[wrong[-1]].endswith("_KEY_FILE is set without TRAINSHED_REDUCTION_CERT_FILE.")
+    assert f"{FIRST}.machine_spec.machine_type" not in faults
 
 
 def test_flex_start_needs_one_configuration() -> None:

@@ -270,7 +270,7 @@ def test_a_page_of_a_long_log_reads_little_of_it(
     monkeypatch.setattr(segments, "decoded", counted)
     for n in (0, 777, 33_333, 59_999):
         parsed.clear()
-        expected = [("workerpool0-0", 1, each) for each in range(n, min(n + 10, count))]
+        expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
         (writer,) = onward(tmp_path, {PRIMARY: (1, n - 1)}).writers()
         lines, _ = writer.read(1000, told, RecentTexts(), news=0)

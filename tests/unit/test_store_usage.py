@@ -25,8 +25,8 @@ def start(at: int, incarnation: int = 1, *gpus: str) -> dict[str, Any]:
 def look(
     at: int, cpu: float, memory: int = 100, *gpus: list[float | None], last: bool = False
 ) -> Any:
-    found: dict[str, Any] = {"at": at * SECOND, "cpu": cpu, "memory": memory, "peak": memory + 1}
-    return found | {"processes": 2, "gpus": gpus} | ({"last": True} if last else {})
+    entry: dict[str, Any] = {"at": at * SECOND, "cpu": cpu, "memory": memory, "peak": memory + 1}
+    return entry | {"processes": 2, "gpus": gpus} | ({"last": True} if last else {})
 
 
 def read(root: Path) -> Any:

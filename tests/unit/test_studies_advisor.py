@@ -64,9 +64,9 @@ def test_it_answers_what_the_algorithm_says() -> None:
     asked."""
 
     async def story(advisor: ProcessAdvisor) -> None:
-        found = await advisor.suggest(spec(), SEEN, 3, 7)
-        assert found == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
-        assert await advisor.suggest(spec(), SEEN, 3, 7) == found
+        answer = await advisor.suggest(spec(), SEEN, 3, 7)
+        assert answer == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
+        assert await advisor.suggest(spec(), SEEN, 3, 7) == answer
         assert pid_of(advisor) != os.getpid()
         lags = Curve(2, (Measurement(((METRIC, 0.1),), 1),), is_over=False)
         others = [Curve(n, (Measurement(((METRIC, 0.9),), 1),), is_over=True) for n in range(3, 9)]
@@ -80,10 +80,10 @@ def test_it_answers_what_the_algorithm_says() -> None:
 
 def test_several_at_once_are_answered_one_after_the_other() -> None:
     async def story(advisor: ProcessAdvisor) -> None:
-        asked = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
-        found = await asyncio.gather(*asked)
+        asking = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+        answers = await asyncio.gather(*asking)
         random = algorithm_for(Algorithm.RANDOM_SEARCH)
-        assert found == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+        assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
 
     live(story)
 

@@ -108,9 +108,11 @@ class Hill:
 def test_the_search_finds_the_top_of_a_mixed_space() -> None:
     everywhere = TrustRegion(np.empty((0, 5)), 1.0)
     none = np.empty((0, SPACE.width))
-    found = Search(SPACE, Hill(), everywhere, Effort()).maximize(none, np.random.default_rng(0))
-    assert (np.diff(found.scores) <= 0).all()
-    assert np.allclose(found.codes[0], SPACE.snap(TOP[None, :])[0], atol=1e-3, equal_nan=True)
+    best_point = Search(SPACE, Hill(), everywhere, Effort()).maximize(
+        none, np.random.default_rng(0)
+    )
+    assert (np.diff(best_point.scores) <= 0).all()
+    assert np.allclose(best_point.codes[0], SPACE.snap(TOP[None, :])[0], atol=1e-3, equal_nan=True)
 
 
 def test_a_long_study_shows_its_best_newest_and_a_spread() -> None:

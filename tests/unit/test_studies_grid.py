@@ -16,14 +16,14 @@ COUNTABLE = StudySpec(LISTED, (LOSS,))
 
 def run_out(spec: StudySpec, trials: list[Seen]) -> list[Parameters]:
     """What is proposed until the grid is exhausted."""
-    found: list[Parameters] = []
+    points: list[Parameters] = []
     while True:
         proposals = GridSearch().suggest(spec, trials, 1, 0)
         if proposals.exhausted:
             assert proposals.parameters == ()
-            return found
-        found.append(proposals.parameters[0])
-        trials = [*trials, over(len(trials) + 1, found[-1], 0.0)]
+            return points
+        points.append(proposals.parameters[0])
+        trials = [*trials, over(len(trials) + 1, points[-1], 0.0)]
 
 
 def test_points_that_others_tried_are_left_out() -> None:
@@ -34,9 +34,9 @@ def test_points_that_others_tried_are_left_out() -> None:
         pending(2, everything[3]),
         over(3, (("kind", "z"),), 1.0),
     ]
-    found = run_out(COUNTABLE, trials)
-    assert len(found) == len(set(found)) == 16
-    assert set(found) | {everything[11], everything[3]} == set(everything)
+    points = run_out(COUNTABLE, trials)
+    assert len(points) == len(set(points)) == 16
+    assert set(points) | {everything[11], everything[3]} == set(everything)
 
 
 @settings(max_examples=30, deadline=None)
@@ -46,7 +46,11 @@ def test_places_are_points_and_points_have_one_place(tree: tuple[Parameter, ...]
     places = range(grid.size) if grid.size <= 300 else range(0, grid.size, grid.size // 300)
     points = [grid.point(place) for place in places]
     assert all(legal(spec, point) for point in points)
-    if all(each.low != each.high for each in tree if each.type is ParameterType.DOUBLE):
+    if all(
+        parameter.low != parameter.high
+        for parameter in tree
+        if parameter.type is ParameterType.DOUBLE
+    ):
         assert len(set(points)) == len(points)
 
 
@@ -54,9 +58,9 @@ def test_a_double_is_ten_even_steps_on_its_scale() -> None:
     spec = StudySpec(
         (Parameter("rate", ParameterType.DOUBLE, 1e-10, 1.0, scale=Scale.LOG),), (LOSS,)
     )
-    found = run_out(spec, [])
-    assert len(found) == STEPS
-    values = [float(point[0][1]) for point in found]
+    points = run_out(spec, [])
+    assert len(points) == STEPS
+    values = [float(point[0][1]) for point in points]
     assert values[0] == 1e-10
     assert values[-1] == 1.0
     assert all(math.isclose(after / before, 10.0) for before, after in pairwise(values))

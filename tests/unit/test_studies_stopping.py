@@ -55,8 +55,8 @@ def rising(end: float, pace: float = 10.0, steps: int = STEPS) -> list[float]:
 
 def negated(one: Curve) -> Curve:
     turned = tuple(
-        Measurement((("m", -(each.value("m") or 0.0)),), each.step, each.elapsed)
-        for each in one.measurements
+        Measurement((("m", -(point.value("m") or 0.0)),), point.step, point.elapsed)
+        for point in one.measurements
     )
     return Curve(one.number, turned, one.is_over)
 
@@ -75,7 +75,7 @@ def verdict(
     rule: Stopping, trial: Curve, others: Sequence[Curve], goal: Goal = Goal.MAXIMIZE
 ) -> StoppingVerdict:
     if goal is Goal.MINIMIZE:
-        trial, others = negated(trial), [negated(one) for one in others]
+        trial, others = negated(trial), [negated(other) for other in others]
     return decide(study(rule, goal), trial, others)
 
 
@@ -84,9 +84,9 @@ def verdict(
 def test_hopeless_trial_is_stopped_and_promising_one_is_not(rule: Stopping, goal: Goal) -> None:
     """spec/tuning#early-stopping: early stopping (median, decay curve); goals."""
     assert verdict(rule, HOPELESS, FINISHED, goal).should_stop
-    found = verdict(rule, PROMISING, FINISHED, goal)
-    assert not found.should_stop
-    assert "Too early" not in found.why
+    decision = verdict(rule, PROMISING, FINISHED, goal)
+    assert not decision.should_stop
+    assert "Too early" not in decision.why
 
 
 @pytest.mark.parametrize("goal", list(Goal))
@@ -107,16 +107,16 @@ def test_noise_changes_neither(rule: Stopping, goal: Goal) -> None:
     [
         (HOPELESS, FINISHED[:4]),
         (Curve(99, (), False), FINISHED),
-        (HOPELESS, [Curve(one.number, one.measurements, False) for one in FINISHED]),
+        (HOPELESS, [Curve(finished.number, finished.measurements, False) for finished in FINISHED]),
         (HOPELESS, []),
     ],
     ids=["few finished", "nothing measured", "all pending", "alone"],
 )
 def test_too_early(rule: Stopping, trial: Curve, others: Sequence[Curve]) -> None:
     """spec/tuning#early-stopping: early stopping."""
-    found = decide(study(rule), trial, others)
-    assert not found.should_stop
-    assert found.why.startswith("Too early")
+    decision = decide(study(rule), trial, others)
+    assert not decision.should_stop
+    assert decision.why.startswith("Too early")
 
 
 def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectives() -> None:
@@ -126,12 +126,12 @@ def test_nothing_is_stopped_without_a_rule_after_the_end_or_for_several_objectiv
         (Metric("m", Goal.MAXIMIZE), Metric("n", Goal.MAXIMIZE)),
         median_stopping=MedianStopping(),
     )
-    for found in (
+    for decision in (
         decide(study(None), HOPELESS, FINISHED),
         decide(study(MedianStopping()), over, FINISHED),
         decide(two, HOPELESS, FINISHED),
     ):
-        assert not found.should_stop
+        assert not decision.should_stop
 
 
 @given(
@@ -151,7 +151,7 @@ def test_best_so_far_is_never_stopped(
     trial = curve(99, [*own, best], over=False)
     finished = [curve(i, values) for i, values in enumerate(others, start=1)]
     if goal is Goal.MINIMIZE:
-        trial, finished = negated(trial), [negated(one) for one in finished]
+        trial, finished = negated(trial), [negated(other) for other in finished]
     assert not decide(study(rule, goal, selection), trial, finished).should_stop
 
 
@@ -160,8 +160,8 @@ def test_best_so_far_is_never_stopped(
 
 def test_median_counts_only_who_had_measured_by_then() -> None:
     late = [Curve(i, (Measurement((("m", 5.0),), 40),), True) for i in range(1, 9)]
-    found = decide(study(MedianStopping()), curve(9, [0.1] * 10, over=False), late)
-    assert found.why.startswith("Too early: 0 trials")
+    decision = decide(study(MedianStopping()), curve(9, [0.1] * 10, over=False), late)
+    assert decision.why.startswith("Too early: 0 trials")
 
 
 # Decay curve.

@@ -40,10 +40,10 @@ def a_trial(state: TrialState = TrialState.REQUESTED) -> Trial:
 
 def test_a_trial_goes_from_request_to_success() -> None:
     """spec/lifecycle#states: the states of a trial."""
-    given = changes.assigned(a_trial(), "worker", 20)
-    assert (given.state, given.client, given.started) == (TrialState.ACTIVE, "worker", 20)
-    measured = changes.measured(given, 30)
-    assert measured == given, "only the first sign of life is a start"
+    assigned = changes.assigned(a_trial(), "worker", 20)
+    assert (assigned.state, assigned.client, assigned.started) == (TrialState.ACTIVE, "worker", 20)
+    measured = changes.measured(assigned, 30)
+    assert measured == assigned, "only the first sign of life is a start"
     done = changes.completed(measured, LOSS, 40)
     assert (done.state, done.final, done.ended) == (TrialState.SUCCEEDED, LOSS, 40)
 
@@ -94,8 +94,8 @@ def refused(given: list[GivenParameter]) -> dict[str, str]:
 def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
     """spec/tuning#parameters: every parameter type and conditional parameters."""
     faults = Faults()
-    given = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
-    read = read_parameters(SPEC, given, faults, at="trial.parameters")
+    parameters = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
+    read = read_parameters(SPEC, parameters, faults, at="trial.parameters")
     faults.refuse()
     assert read == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
     assert [type(value) for _, value in read] == [float, str, int, float]
@@ -110,8 +110,8 @@ def test_only_active_parameters_are_asked_for() -> None:
 
 def test_every_wrong_parameter_is_named_at_once() -> None:
     """spec/submit#refusals."""
-    told = refused(params(rate=2.0, model="shallow", depth=1.0))
-    assert told == {
+    faults = refused(params(rate=2.0, model="shallow", depth=1.0))
+    assert faults == {
         "trial.parameters[0].value": "2.0 is no value of 'rate', which has numbers from 0.001 to 1.",
         "trial.parameters[1].value": "'shallow' is no value of 'model', which has the values linear, deep.",
         "trial.parameters[2].parameter_id": (
@@ -121,30 +121,30 @@ def test_every_wrong_parameter_is_named_at_once() -> None:
 
 
 def test_an_inactive_parameter_is_refused_however_deep_it_stands() -> None:
-    told = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
-    assert told == {
+    faults = refused(params(rate=0.5, model="linear", layers=2.0, width=16.0))
+    assert faults == {
         "trial.parameters[2].parameter_id": "'layers' is not active here: it asks for model = deep.",
         "trial.parameters[3].parameter_id": "'width' is not active here: it asks for layers = 2, 3.",
     }
 
 
 def test_nothing_is_said_of_the_children_of_a_wrong_parameter() -> None:
-    told = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
-    assert list(told) == ["trial.parameters[1].value"]
+    faults = refused(params(rate=0.5, model="shallow", layers=9.0, width=1.0))
+    assert list(faults) == ["trial.parameters[1].value"]
 
 
 @pytest.mark.parametrize("value", [2.5, 0.0, 6.0, math.nan, math.inf, "2", None])
 def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -> None:
-    told = refused(params(rate=0.5, model="deep", layers=value))
-    assert list(told) == ["trial.parameters[2].value"]
-    assert "whole numbers from 1 to 5" in told["trial.parameters[2].value"]
+    faults = refused(params(rate=0.5, model="deep", layers=value))
+    assert list(faults) == ["trial.parameters[2].value"]
+    assert "whole numbers from 1 to 5" in faults["trial.parameters[2].value"]
 
 
 def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
     twice = [*params(rate=0.5), GivenParameter("trial.parameters[1]", "rate", 0.6)]
-    told = refused(twice)
-    assert told["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
-    assert told["trial.parameters"].startswith("The parameter 'model' is missing")
+    faults = refused(twice)
+    assert faults["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
+    assert faults["trial.parameters"].startswith("The parameter 'model' is missing")
 
 
 # --- measurements

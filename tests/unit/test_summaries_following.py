@@ -168,9 +168,9 @@ def test_points_are_bounded_and_the_last_is_kept(
         if step % 7 == 0:
             follower.look()
     follower.look()
-    found = values(follower, "")
-    assert 10 <= len(found) <= 21
-    assert max(found) == 199
+    points = values(follower, "")
+    assert 10 <= len(points) <= 21
+    assert max(points) == 199
 
 
 def test_directories_are_told_before_they_are_read(
@@ -179,15 +179,15 @@ def test_directories_are_told_before_they_are_read(
     """So that what appears in between is not missed; of those above it is told what counts there."""
 
     def told() -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
+        directories: list[tuple[str, str]] = []
 
         def met(handle: int, awaited: str) -> None:
             path = str(Path(f"/proc/self/fd/{handle}").readlink())
-            found.append((path.removeprefix(str(place.parents[1])), awaited))
+            directories.append((path.removeprefix(str(place.parents[1])), awaited))
 
         for _ in directory.files(met):
             pass
-        return found
+        return directories
 
     above = [("", "jobs"), ("/jobs", "3")]
     assert told() == above[:1]

@@ -37,7 +37,9 @@ class Reader:
             if number == pieces:
                 break
             run = run_of(piece.progress.path)
-            self.points += [(run, one.tag, one.step, one.value) for one in piece.scalars]
+            self.points += [
+                (run, scalar.tag, scalar.step, scalar.value) for scalar in piece.scalars
+            ]
             self.known[piece.progress.path] = piece.progress
         return [point[1:] for point in self.points[before:]]
 
@@ -159,12 +161,12 @@ def test_names_that_are_no_text_and_files_beyond_the_limit_are_passed_over(
 def test_what_the_libraries_write(tmp_path: Path, reader: Reader, name: str) -> None:
     """Histograms, texts and graphs beside it are passed over."""
     (tmp_path / f"{name}.tfevents").write_bytes((GOLDEN / f"{name}.tfevents").read_bytes())
-    found: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = {}
     for tag, step, value in reader.read(since=0.0):
-        found.setdefault(tag, {})[step] = value
+        points.setdefault(tag, {})[step] = value
     expected = WRITERS[name].scalars
-    assert {tag: found[tag] for tag in expected} == expected
-    assert not {"weights", "said", "vector"} & found.keys()
+    assert {tag: points[tag] for tag in expected} == expected
+    assert not {"weights", "said", "vector"} & points.keys()
 
 
 def test_damage_ends_a_file_and_its_repair_goes_on(

@@ -20,11 +20,11 @@ def records(data: bytes, start: int = 0, longest: int = 1 << 20) -> list[tuple[b
 
 
 def scalars(data: bytes) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    points: dict[str, dict[int, float]] = {}
     for record, _ in records(data):
-        for one in read_scalars(record):
-            found.setdefault(one.tag, {})[one.step] = one.value
-    return found
+        for scalar in read_scalars(record):
+            points.setdefault(scalar.tag, {})[scalar.step] = scalar.value
+    return points
 
 
 def golden(name: str) -> bytes:
@@ -87,12 +87,12 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 @given(st.sampled_from(sorted(WRITERS)), st.data())
 def test_a_damaged_event_breaks_nothing(name: str, data: st.DataObject) -> None:
     """Past the checksums, as by a program that frames what is no event."""
-    found = records(golden(name))
-    record = bytearray(data.draw(st.sampled_from(found))[0])
+    whole = records(golden(name))
+    record = bytearray(data.draw(st.sampled_from(whole))[0])
     for _ in range(data.draw(st.integers(1, 5))):
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
-    for one in read_scalars(bytes(record[: data.draw(st.integers(0, len(record)))])):
-        assert isinstance(one.value, float)
+    for scalar in read_scalars(bytes(record[: data.draw(st.integers(0, len(record)))])):
+        assert isinstance(scalar.value, float)
 
 
 def test_long_records_are_stepped_over() -> None:
@@ -105,8 +105,8 @@ def test_long_records_are_stepped_over() -> None:
 
 
 def event(tag: bytes, value: bytes, step: int = 1) -> bytes:
-    told = event_writer.field(1, event_writer.field(1, tag) + value)
-    return b"\x10" + event_writer.varint(step) + event_writer.field(5, told)
+    message = event_writer.field(1, event_writer.field(1, tag) + value)
+    return b"\x10" + event_writer.varint(step) + event_writer.field(5, message)
 
 
 def tensor(dtype: int, values: bytes) -> bytes:
@@ -114,7 +114,7 @@ def tensor(dtype: int, values: bytes) -> bytes:
 
 
 def read(data: bytes) -> Mapping[str, float]:
-    return {one.tag: one.value for one in read_scalars(data)}
+    return {scalar.tag: scalar.value for scalar in read_scalars(data)}
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_a_trial_that_writes_other_summaries_is_told_their_tags(api: Api, field:
     subject = play(failed=6, api=api)
     subject.summaries[1] = SeenSummaries("gs://b/job/1", ("accuracy_1", "loss"))
     reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
-    told = "summaries under gs://b/job/1 have the tags 'accuracy_1', 'loss'"
-    assert f"{told}; {field} says '{METRIC}'" in reason
+    message = "summaries under gs://b/job/1 have the tags 'accuracy_1', 'loss'"
+    assert f"{message}; {field} says '{METRIC}'" in reason
 
 
 def test_a_trial_that_has_written_no_summaries_is_told_where_to() -> None:
@@ -276,7 +276,7 @@ def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
         subject = play(spec=study_spec(limits=Limits(stop_asap=asap)))
         subject.becomes(1, S.RUNNING).reports(1, 0.5).look()
         transition = Transition(subject.job, subject.now)
-        running = [subject.trials[each.number] for each in subject.job.running]
+        running = [subject.trials[trial.number] for trial in subject.job.running]
         machine.reach_limit(transition, "it is old", running)
         assert machine.wanted(transition.job) == 0
         assert bool(machine.to_cancel(transition.job)) is asap

@@ -33,10 +33,10 @@ def test_any_sequence_of_sights_ends(block: int) -> None:
         for _ in range(200):
             if subject.job.state.is_final:
                 break
-            for each in subject.job.running:
-                job = subject.jobs[each.number]
+            for trial in subject.job.running:
+                job = subject.jobs[trial.number]
                 if job is not None and not job.state.is_final and dice.random() < 0.5:
-                    subject.succeeds(each.number, dice.random())
+                    subject.succeeds(trial.number, dice.random())
             subject.obey().look()
             assert not subject.wrong(), f"seed {seed}"
         assert subject.job.state.is_final, f"seed {seed}"
@@ -88,27 +88,27 @@ def _delete_some(dice: random.Random, subject: Play) -> None:
 
 def _walk(first: TuningJob) -> int:
     """All states that can be reached, each checked; how many they are."""
-    found = {_key(start := Play(first).look()): start}
+    states = {_key(start := Play(first).look()): start}
     todo = [start]
     while todo:
         for after in _after(todo.pop()):
             assert not (wrong := after.wrong()), f"{wrong}: {after.kinds}"
             key = _key(after)
-            if key not in found:
-                found[key] = after
+            if key not in states:
+                states[key] = after
                 todo.append(after)
-    ends = {subject.job.state for subject in found.values() if subject.job.state.is_final}
+    ends = {subject.job.state for subject in states.values() if subject.job.state.is_final}
     assert ends == {S.SUCCEEDED, S.FAILED, S.CANCELLED}
-    stuck = [s for s in found.values() if not s.job.state.is_final and not s.job.running]
+    stuck = [s for s in states.values() if not s.job.state.is_final and not s.job.running]
     assert not stuck, "it is not over, and nothing of it runs"
-    return len(found)
+    return len(states)
 
 
 def _key(subject: Play) -> object:
     """Two plays with the same key go on alike: neither times decide anything, nor how a trial that is over
     came to it."""
     job = subject.job
-    running = [(each, subject.jobs[each.number]) for each in job.running]
+    running = [(trial, subject.jobs[trial.number]) for trial in job.running]
     return (
         job.state,
         job.next_trial,
@@ -116,13 +116,13 @@ def _key(subject: Play) -> object:
         (job.succeeded, job.infeasible, job.failed, job.best),
         tuple(
             (
-                each,
+                trial,
                 made and (made.state, bool(made.started)),
-                subject.trials[each.number].state,
-                len(subject.measured.get(each.number, ())),
-                len(subject.stored.get(each.number, ())),
+                subject.trials[trial.number].state,
+                len(subject.measured.get(trial.number, ())),
+                len(subject.stored.get(trial.number, ())),
             )
-            for each, made in running
+            for trial, made in running
         ),
     )
 
@@ -134,8 +134,8 @@ def _after(subject: Play) -> Iterator[Play]:
         return
     yield _copy(subject).look()
     yield _copy(subject).look(broken=True)
-    for each in subject.job.running:
-        number, job = each.number, subject.jobs[each.number]
+    for trial in subject.job.running:
+        number, job = trial.number, subject.jobs[trial.number]
         if job is None:
             continue
         if job.state.is_final:
@@ -143,7 +143,7 @@ def _after(subject: Play) -> Iterator[Play]:
             continue
         if not subject.measured.get(number):
             yield _copy(subject).reports(number, number / 10)
-        if job.started and not each.stopping:
+        if job.started and not trial.stopping:
             yield _copy(subject).look(stop=(number,))
         for state in (S.RUNNING, S.SUCCEEDED, S.FAILED, S.CANCELLED):
             if state is not job.state:

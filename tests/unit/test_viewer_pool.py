@@ -129,8 +129,8 @@ def test_what_is_to_be_shown_anew_is_started_anew() -> None:
 def test_many_who_ask_at_once_have_one() -> None:
     async def work() -> None:
         pool, starts = ViewerPool(1, idle=0), Starts()
-        found = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
-        assert len(set(map(id, found))) == len(starts.made) == 1
+        answers = await asyncio.gather(*(use(pool, "7", starts) for _ in range(5)))
+        assert len(set(map(id, answers))) == len(starts.made) == 1
         await pool.close()
 
     run(work)

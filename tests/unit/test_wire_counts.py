@@ -52,9 +52,9 @@ def test_a_message_has_the_same_bounds() -> None:
         json.check_received(many)
     deep: Any = pool.message_class("google.protobuf.Value")()
     for _ in range(300):
-        one = deep.list_value.values.add()
+        value = deep.list_value.values.add()
         for _ in range(200):
-            one.list_value.values.add()
+            value.list_value.values.add()
     with pytest.raises(WireError, match="more than 50000 values"):
         json.check_received(deep)
 

@@ -288,7 +288,7 @@ def test_a_resource_in_json_is_the_json_of_its_message() -> None:
             "encryptionSpec": {"kmsKeyName": "k"},
         },
     )
-    said = {
+    body = {
         "labels": {"b": "2", "a": "1"},
         "name": "projects/p/locations/l/customJobs/1",
         "state": "JOB_STATE_FAILED",
@@ -296,9 +296,9 @@ def test_a_resource_in_json_is_the_json_of_its_message() -> None:
         "error": {"code": 3, "message": "no"},
         "webAccessUris": {"workerpool0-0": "https://x"},
     }
-    outputs = wire.from_public(kind, said)
+    outputs = wire.from_public(kind, body)
     shown = wire.Resource(kept, outputs).public()
-    assert json.dumps(shown) == json.dumps(wire.to_public(wire.from_public(kind, {**kept, **said})))
-    given = wire.from_public(kind, kept)
-    for resource in (wire.Resource(kept, outputs), wire.Resource(kept, outputs, given)):
+    assert json.dumps(shown) == json.dumps(wire.to_public(wire.from_public(kind, {**kept, **body})))
+    message = wire.from_public(kind, kept)
+    for resource in (wire.Resource(kept, outputs), wire.Resource(kept, outputs, message)):
         assert json.dumps(wire.to_public(resource.message())) == json.dumps(shown)

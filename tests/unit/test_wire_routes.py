@@ -59,10 +59,10 @@ AI = "/google.cloud.aiplatform.v1."
 def test_request_lines_find_their_rpc(
     verb: str, path: str, rpc: str, variables: dict[str, str] | None
 ) -> None:
-    found = routes.match(verb, path)
-    assert found is not None
-    assert found[0].rpc.path == rpc
-    assert variables is None or found[1] == variables
+    match = routes.match(verb, path)
+    assert match is not None
+    assert match[0].rpc.path == rpc
+    assert variables is None or match[1] == variables
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_what_is_not_served_matches_nothing(verb: str, path: str) -> None:
 
 
 def test_vertex_wins_a_path_that_ml_has_as_well() -> None:
-    found = routes.match("GET", "/v1/projects/p/locations")
-    assert found is not None
-    assert found[0].api == "aiplatform_v1"
+    match = routes.match("GET", "/v1/projects/p/locations")
+    assert match is not None
+    assert match[0].api == "aiplatform_v1"
 
 
 def test_every_route_is_found_by_its_own_template() -> None:
@@ -94,17 +94,17 @@ def test_every_route_is_found_by_its_own_template() -> None:
     for route in table.routes:
         segments, custom = route.template.segments, route.template.custom
         path = "/" + "/".join("x" if part in ("*", "**") else part for part in segments)
-        found = table.match(route.verb, path + (f":{custom}" if custom else ""))
-        assert found is not None
-        assert found[0] is route
+        match = table.match(route.verb, path + (f":{custom}" if custom else ""))
+        assert match is not None
+        assert match[0] is route
         assert pool.message_class(route.rpc.request)
         assert pool.message_class(route.rpc.response)
 
 
 def bound(verb: str, path: str, query: list[tuple[str, str]], body: bytes = b"") -> Any:
-    found = routes.match(verb, path)
-    assert found is not None
-    return bind(found[0], found[1], query, body)
+    match = routes.match(verb, path)
+    assert match is not None
+    return bind(match[0], match[1], query, body)
 
 
 def test_bind_puts_path_query_and_body_together() -> None:

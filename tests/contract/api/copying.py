@@ -32,8 +32,8 @@ class Copies:
         yield self
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
-        found = sorted(uri for uri in self.content if uri.startswith(directory))
-        return tuple(_stored(uri, self.content[uri]) for uri in found)
+        uris = sorted(uri for uri in self.content if uri.startswith(directory))
+        return tuple(_stored(uri, self.content[uri]) for uri in uris)
 
     async def copy(self, source: StoredObject, target: str) -> None:
         self.waits.set()

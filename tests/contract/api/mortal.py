@@ -134,14 +134,14 @@ def serve(directory: Path, listener: socket.socket, life: int) -> None:
     house = House(directory, first_uid=_UIDS * life)
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        asked = dict(scope["headers"]).get(_DIE_AT.encode())
-        if asked is not None:
-            steps.begin(int(asked))
+        die_at = dict(scope["headers"]).get(_DIE_AT.encode())
+        if die_at is not None:
+            steps.begin(int(die_at))
 
         async def counted(message: Any) -> None:
             if message["type"] == "http.response.start":
-                told = (_STEPS.encode(), b"%d" % max(steps.count, 0))
-                message = {**message, "headers": [*message["headers"], told]}
+                header = (_STEPS.encode(), b"%d" % max(steps.count, 0))
+                message = {**message, "headers": [*message["headers"], header]}
             await send(message)
 
         await house.app(scope, receive, counted)

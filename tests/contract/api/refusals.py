@@ -7,7 +7,9 @@ def violations(answer: Answer) -> dict[str, str]:
     """What a refused request is told of each field that is wrong."""
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT"), answer.body
     (details,) = answer.error["details"]
-    return {each["field"]: each["description"] for each in details["fieldViolations"]}
+    return {
+        violation["field"]: violation["description"] for violation in details["fieldViolations"]
+    }
 
 
 def fields(answer: Answer) -> set[str]:

@@ -84,10 +84,10 @@ class ValueRoom:
         drains = {drain.node: drain.reason for drain in await self._reader.drained_nodes()}
         self.known = tuple(
             replace(
-                each,
-                condition=NodeCondition.DRAINED if each.name in drains else NodeCondition.READY,
-                cause=drains.get(each.name, ""),
+                node,
+                condition=NodeCondition.DRAINED if node.name in drains else NodeCondition.READY,
+                cause=drains.get(node.name, ""),
             )
-            for each in self.known
+            for node in self.known
         )
         self._limits = dict(await self._reader.quotas())

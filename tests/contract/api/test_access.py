@@ -122,12 +122,12 @@ async def test_each_change_is_told_with_who_made_it_and_what_it_was(house: Shell
     await house.call("POST", f"{OURS}/quotas:set", {**quota, "region": "us-central1"})
     secret = {"name": "key", "value": "c2VjcmV0", "project": "p1"}
     await house.call("POST", f"{OURS}/secrets", secret)
-    told = [
+    changes = [
         (row["who"], row["method"].rpartition(".")[2], row["resource"])
         for row in await audit(house)
     ]
     owner = "owner@trainshed.local"
-    assert told == [
+    assert changes == [
         (owner, "Create", ANA),
         (ANA, "CreateCustomJob", name),
         (ANA, "Shell", name),
@@ -170,8 +170,8 @@ async def test_a_change_and_its_record_are_one_write(house: Shelled) -> None:
     body = {"project_id": "vision"}
     assert (await house.call("POST", "/v3/projects", body)).status == 200
     assert (await house.call("POST", "/v3/projects", body)).status == 409
-    told = [row["resource"] for row in await audit(house)]
-    assert told == ["projects/vision"]
+    resources = [row["resource"] for row in await audit(house)]
+    assert resources == ["projects/vision"]
 
 
 async def test_who_speaks_for_an_account_is_told_beside_it(house: Shelled) -> None:

@@ -19,12 +19,12 @@ async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
         package(packageUris=["gs://bucket/a.tar.gz", "gs://theirs/a.tar.gz"]),
         baseOutputDirectory={"outputUriPrefix": "gs://theirs/out"},
     )
-    found = violations(await house.call("POST", f"{LOCATION}/customJobs", body))
-    assert sorted(found) == [
+    faults = violations(await house.call("POST", f"{LOCATION}/customJobs", body))
+    assert sorted(faults) == [
         "job_spec.base_output_directory.output_uri_prefix",
         "job_spec.worker_pool_specs[0].python_package_spec.package_uris[1]",
     ]
-    for text in found.values():
+    for text in faults.values():
         assert "does not exist for the project 'p1': it belongs to another one" in text
     theirs = LOCATION.replace("p1", "theirs")
     assert (await house.call("POST", f"{theirs}/customJobs", body)).status == 200
@@ -32,9 +32,9 @@ async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
 
 async def test_nor_is_it_for_jobs_of_the_older_api(house: House) -> None:
     body = ml_job(packageUris=["gs://theirs/a.tar.gz"], jobDir="gs://theirs/dir")
-    found = violations(await house.call("POST", "/v1/projects/p1/jobs", body))
-    assert sorted(found) == ["job_dir", "package_uris[0]"]
-    assert "belongs to another" in found["job_dir"]
+    faults = violations(await house.call("POST", "/v1/projects/p1/jobs", body))
+    assert sorted(faults) == ["job_dir", "package_uris[0]"]
+    assert "belongs to another" in faults["job_dir"]
     assert (await house.call("POST", "/v1/projects/theirs/jobs", body)).status == 200
 
 
@@ -48,8 +48,8 @@ async def test_a_directory_that_will_not_be_there_is_warned_of(
     runs."""
     answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(container(**where)))
     uid = answer.json["name"].rpartition("/")[2]
-    told = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
-    assert "there is no such directory" in told and "gs://afar alone" in told
+    timeline = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
+    assert "there is no such directory" in timeline and "gs://afar alone" in timeline
     other = custom_job(container(args=["--data=/gcs/bucket/train"]))
     uid = (
         (await house.call("POST", f"{LOCATION}/customJobs", other)).json["name"].rpartition("/")[2]

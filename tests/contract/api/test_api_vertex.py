@@ -46,16 +46,16 @@ async def finish(house: House, name: str, code: int = 0) -> None:
 
 async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
     skipped: dict[str, Any] = {}
-    asked = custom_job(
+    body = custom_job(
         pool(), skipped, package(args=["--x", "1"]), scheduling={"timeout": "7200s"}
     ) | {"labels": {"team": "a"}}
-    answer = await house.call("POST", JOBS, asked)
+    answer = await house.call("POST", JOBS, body)
     view = answer.json
     assert answer.status == 200
     assert view["name"] == "projects/p1/locations/us-central1/customJobs/1000"
     assert view["state"] == "JOB_STATE_QUEUED"
     assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
-    assert {key: view[key] for key in asked} == asked
+    assert {key: view[key] for key in body} == body
     assert "startTime" not in view
     assert (await house.call("GET", f"/v1/{view['name']}")).json == view
     assert house.woken == [1000]
@@ -90,10 +90,10 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     (details,) = answer.error["details"]
     fields = [violation["field"] for violation in details["fieldViolations"]]
-    told = {
+    shown = {
         violation["field"]: violation["description"] for violation in details["fieldViolations"]
     }
-    assert not told["display_name"].startswith("Field: "), "the field is named beside it"
+    assert not shown["display_name"].startswith("Field: "), "the field is named beside it"
     assert "\nField: display_name; " in answer.error["message"]
     assert sorted(fields) == [
         "custom_job.job_spec.scheduling.strategy",
@@ -108,12 +108,12 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
     """spec/submit#refusals."""
-    asked = custom_job(
+    body = custom_job(
         pool(replicaCount="2"),
         package(packageUris=["gs://missing/a.tar.gz"]),
         baseOutputDirectory={"outputUriPrefix": "gs://elsewhere/out"},
     )
-    answer = await house.call("POST", JOBS, asked | {"displayName": ""})
+    answer = await house.call("POST", JOBS, body | {"displayName": ""})
     assert answer.status == 400
     assert answer.error["status"] == "INVALID_ARGUMENT"
     (detail,) = answer.error["details"]
@@ -171,7 +171,7 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
     name = await created(house)
     await finish(house, name, code=7)
     uid = name.rpartition("/")[2]
-    told = {
+    shown = {
         f"/v1/{name}",
         f"/v1/{name.rpartition('/')[0]}",
         "/trainshed/v1/jobs?project=-",
@@ -181,13 +181,13 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
     for pages in ("http://127.0.0.1:8080", "https://training.example.org"):
         house.services = replace(house.services, settings=ApiSettings(pages=pages))
         house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-        for path in told:
+        for path in shown:
             text = json.dumps((await house.call("GET", path)).json)
             assert f"please check the logs: {pages}/jobs/{uid}" in text, path
             assert text.count("please check the logs: ") == text.count(f"{pages}/jobs/{uid}"), path
         filter_ = f'resource.labels.job_id="{uid}"'
-        asked = {"projectIds": [name.split("/")[1]], "filter": filter_}
-        entries = (await house.call("POST", "/v2/entries:list", asked)).json
+        query = {"projectIds": [name.split("/")[1]], "filter": filter_}
+        entries = (await house.call("POST", "/v2/entries:list", query)).json
         assert f"{pages}/jobs/{uid}" in json.dumps(entries)
 
 
@@ -322,8 +322,8 @@ async def test_a_token_of_another_filter_is_refused(house: House) -> None:
 
 
 async def test_locations(house: House) -> None:
-    found = (await house.call("GET", f"{LOCATION}")).json
-    assert (found["name"], found["locationId"]) == (LOCATION[4:], "us-central1")
+    answer = (await house.call("GET", f"{LOCATION}")).json
+    assert (answer["name"], answer["locationId"]) == (LOCATION[4:], "us-central1")
     first = (await house.call("GET", "/v1/projects/p1/locations?pageSize=5")).json
     rest = await house.call("GET", f"/v1/projects/p1/locations?pageToken={first['nextPageToken']}")
     names = [place["locationId"] for place in first["locations"] + rest.json["locations"]]

@@ -33,7 +33,7 @@ async def test_nodes(house: House, path: str, parameter: str) -> None:
         "metadata": {"t": "x" * (200_000 - 7)},
     }
     answer = await house.call("POST", f"{path}?{parameter}={LONGEST}a", beyond)
-    body = {f"{singular}.{each}" for each in ("display_name", "labels", "metadata")}
+    body = {f"{singular}.{name}" for name in ("display_name", "labels", "metadata")}
     assert fields(answer) == body | {f"{singular}_id"}
     for wrong in ("Upper", "under_score", "dot."):
         answer = await house.call("POST", f"{path}?{parameter}={wrong}", {"labels": {"A": "x"}})
@@ -102,7 +102,7 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
     answer = await house.call("POST", f"{run}/timeSeries", wrong)
     field = "tensorboard_time_series"
     assert fields(answer) == {
-        f"{field}.{each}" for each in ("display_name", "plugin_data", "value_type")
+        f"{field}.{name}" for name in ("display_name", "plugin_data", "value_type")
     }
 
 

@@ -55,8 +55,10 @@ async def tool(house: House, name: str, token: str = "", **arguments: Any) -> An
 
 
 async def test_an_agent_discovers_the_server_and_its_tools(house: House) -> None:
-    found = (await sent(house, "server/discover")).json["result"]
-    assert found["supportedVersions"] == [VERSION] and found["capabilities"] == {"tools": {}}
+    discovery = (await sent(house, "server/discover")).json["result"]
+    assert discovery["supportedVersions"] == [VERSION] and discovery["capabilities"] == {
+        "tools": {}
+    }
     listed = (await sent(house, "tools/list")).json["result"]["tools"]
     assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
     assert len(listed) <= 20

@@ -56,7 +56,9 @@ async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
     assert (await house.call("GET", f"/ui/{done['name']}")).json == done
     assert (await ok(house, "GET", f"{STORES}/default"))["description"] == "d"
     assert (await house.call("POST", f"{STORES}?metadataStoreId=default", {})).status == 409
-    assert [each["name"] for each in (await ok(house, "GET", STORES))["metadataStores"]] == [STORE]
+    assert [store["name"] for store in (await ok(house, "GET", STORES))["metadataStores"]] == [
+        STORE
+    ]
     assert (await ok(house, "DELETE", f"{STORES}/default"))["done"]
     assert (await house.call("GET", f"{STORES}/default")).status == 404
 
@@ -169,7 +171,10 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
 
     async def listed(path: str, text: str) -> list[str]:
         found = await ok(house, "GET", f"{path}?{urlencode({'filter': text})}")
-        return [each["name"].rpartition("/")[2] for each in found.get(path.rpartition("/")[2], [])]
+        return [
+            resource["name"].rpartition("/")[2]
+            for resource in found.get(path.rpartition("/")[2], [])
+        ]
 
     experiment = f"{STORE}/contexts/e"
     runs = '(schema_title="system.ExperimentRun" OR schema_title="system.PipelineRun")'
@@ -193,9 +198,9 @@ async def test_lists_have_pages(house: House) -> None:
     for number in range(5):
         await run_made(house, f"r{number}")
     page = await ok(house, "GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
-    assert [each["name"][-2:] for each in page["contexts"]] == ["r4", "r3", "r2"]
+    assert [context["name"][-2:] for context in page["contexts"]] == ["r4", "r3", "r2"]
     rest = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
-    assert [each["name"][-2:] for each in (await ok(house, "GET", rest))["contexts"]] == [
+    assert [context["name"][-2:] for context in (await ok(house, "GET", rest))["contexts"]] == [
         "r1",
         "r0",
     ]
@@ -214,9 +219,9 @@ async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
     await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
     await ok(house, "PATCH", f"{EXECUTIONS}/x", {"state": "COMPLETE"})
     graph = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
-    assert {each["name"] for each in graph["artifacts"]} == set(names.values())
-    assert [each["state"] for each in graph["executions"]] == ["COMPLETE"]
-    assert {each["type"] for each in graph["events"]} == {"INPUT", "OUTPUT"}
+    assert {resource["name"] for resource in graph["artifacts"]} == set(names.values())
+    assert [resource["state"] for resource in graph["executions"]] == ["COMPLETE"]
+    assert {resource["type"] for resource in graph["events"]} == {"INPUT", "OUTPUT"}
 
 
 async def test_another_project_finds_nothing(house: House) -> None:
@@ -242,7 +247,7 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
         for _ in range(2)
     ]
     shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
-    assert [each["custom_job_resource_name"] for each in shown["metadata"]["_custom_jobs"]] == names
+    assert [job["custom_job_resource_name"] for job in shown["metadata"]["_custom_jobs"]] == names
     assert shown["etag"] == made["etag"]
     patch = {"etag": made["etag"], "metadata": {"_params": {}, "_metrics": {"a": 1}}}
     changed = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch)

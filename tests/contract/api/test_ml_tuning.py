@@ -134,7 +134,7 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
     await tried(house)
     output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
     assert output["completedTrialCount"] == "3"
-    assert [each["trialId"] for each in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
+    assert [trial["trialId"] for trial in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
     assert output["trials"][0] == {
         "trialId": "2",
         "hyperparameters": {"rate": "0.2", "units": "64", "opt": "adam"},
@@ -143,7 +143,7 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
         "startTime": "2025-10-09T08:53:21Z",
         "endTime": "2025-10-09T08:53:22Z",
     }
-    assert [each["state"] for each in output["trials"]] == [
+    assert [trial["state"] for trial in output["trials"]] == [
         "SUCCEEDED",
         "SUCCEEDED",
         "SUCCEEDED",
@@ -151,7 +151,7 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
         "CANCELLED",
         "PREPARING",
     ]
-    assert [each["trialId"] for each in output["trials"] if each.get("isTrialStoppedEarly")] == [
+    assert [trial["trialId"] for trial in output["trials"] if trial.get("isTrialStoppedEarly")] == [
         "3"
     ]
     assert "finalMetric" not in output["trials"][3]
@@ -161,10 +161,10 @@ async def test_units_are_those_of_all_trials_that_are_over(house: House) -> None
     await created(house)
     job = await tried(house)
     alone = (await house.call("GET", f"{JOBS}/{job.name.of_trial(1).job_id}")).json
-    one = alone["trainingOutput"]["consumedMLUnits"]
+    units = alone["trainingOutput"]["consumedMLUnits"]
     output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
-    assert one > 0
-    assert output["consumedMLUnits"] == pytest.approx(5 * one, abs=0.01)
+    assert units > 0
+    assert output["consumedMLUnits"] == pytest.approx(5 * units, abs=0.01)
 
 
 async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:
@@ -184,8 +184,8 @@ async def test_labels_and_filters_of_a_tuning_job(house: House) -> None:
     assert changed.json["labels"] == {"a": "b"}
     assert changed.json["trainingOutput"]["isHyperparameterTuningJob"] is True
     for query, count in (("labels.a=b", 1), ("state:QUEUED", 1), ("jobId:x*", 0)):
-        found = (await house.call("GET", f"{JOBS}?filter={query}")).json
-        assert len(found.get("jobs", [])) == count
+        answer = (await house.call("GET", f"{JOBS}?filter={query}")).json
+        assert len(answer.get("jobs", [])) == count
 
 
 async def test_a_job_goes_on_from_an_earlier_one(house: House) -> None:

@@ -30,7 +30,7 @@ async def imported(house: House, model: str = "m1", **change: Any) -> dict[str, 
 async def listed(house: House, model: str, query: str = "") -> list[str]:
     answer = await house.call("GET", f"{MODELS}/{model}/evaluations{query}")
     assert answer.status == 200, answer.body
-    return [each["displayName"] for each in answer.json.get("modelEvaluations", [])]
+    return [evaluation["displayName"] for evaluation in answer.json.get("modelEvaluations", [])]
 
 
 async def test_an_evaluation_is_echoed(house: House) -> None:
@@ -81,5 +81,5 @@ async def test_what_is_not_there_is_not_found(house: House) -> None:
         await house.call("GET", f"{MODELS}/m1/evaluations/9"),
         await house.call("GET", f"/v1/{other}"),
     ]
-    assert {(each.status, each.error["status"]) for each in calls} == {(404, "NOT_FOUND")}
+    assert {(answer.status, answer.error["status"]) for answer in calls} == {(404, "NOT_FOUND")}
     assert fields(await house.call("GET", f"{MODELS}/m1/evaluations/x")) == {"name"}

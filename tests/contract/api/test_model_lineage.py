@@ -96,9 +96,9 @@ async def test_a_pipelines_model_names_its_job_and_its_data(house: House) -> Non
     )
     (version,) = await described(house)
     job = view["trainingTaskMetadata"]["backingCustomJob"]
-    found = version["origin"]
-    assert (found["pipeline"], found["job"]) == (view["name"], job)
-    assert found["dataset"] == dataset
+    origin = version["origin"]
+    assert (origin["pipeline"], origin["job"]) == (view["name"], job)
+    assert origin["dataset"] == dataset
 
 
 async def test_what_is_asked_wrongly_is_told(house: House) -> None:

@@ -28,8 +28,8 @@ async def shown(house: House, name: str) -> dict[str, Any]:
 
 
 async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
-    found = (await house.call("GET", f"{MODELS}/{model}:listVersions")).json["models"]
-    return {each["versionId"]: set(each.get("versionAliases", ())) for each in found}
+    versions = (await house.call("GET", f"{MODELS}/{model}:listVersions")).json["models"]
+    return {version["versionId"]: set(version.get("versionAliases", ())) for version in versions}
 
 
 async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(house: House) -> None:
@@ -65,7 +65,7 @@ async def test_a_version_of_a_model(house: House) -> None:
     assert (await shown(house, "m1"))["versionId"] == "1"
     assert (await shown(house, "m1@new"))["versionId"] == "2"
     listed = (await house.call("GET", f"{MODELS}/m1:listVersions")).json["models"]
-    assert [each["name"] for each in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
+    assert [version["name"] for version in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
     again = await house.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
 

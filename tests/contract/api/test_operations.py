@@ -146,7 +146,9 @@ async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
     async def found(parent: str, query: str = "") -> list[str]:
         answer = await house.call("GET", f"{parent}/operations?{query}")
         assert answer.status == 200, answer.body
-        return [each["name"].rpartition("/")[2] for each in answer.json.get("operations", [])]
+        return [
+            operation["name"].rpartition("/")[2] for operation in answer.json.get("operations", [])
+        ]
 
     study = f"/ui/{STUDY}"
     assert await found(study) == ["1", "3", "4"]

@@ -78,14 +78,14 @@ async def test_a_log_filter_that_takes_too_long_answers_a_short_page_and_goes_on
     monkeypatch.setattr(paging, "SECONDS", 0.0)
     await talkative(house, lines=3)
     house.write_log(1000, "workerpool0-1", (START + 900 * SECOND, "b"))
-    token, found, pages = "", list[str](), 0
+    token, lines, pages = "", list[str](), 0
     while True:
         answer = await listed(house, 'textPayload:"b*"', pageToken=token)
-        found += [entry["textPayload"] for entry in answer.json.get("entries", [])]
+        lines += [entry["textPayload"] for entry in answer.json.get("entries", [])]
         token, pages = answer.json.get("nextPageToken", ""), pages + 1
         if not token:
             break
-    assert found == ["b"]
+    assert lines == ["b"]
     assert pages > 1
 
 

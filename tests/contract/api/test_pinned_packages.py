@@ -70,9 +70,11 @@ async def test_what_cannot_be_pinned_is_warned_of(house: House) -> None:
     house.buckets.contents[ONE] = None
     work = await made(house, CUSTOM_JOBS, custom_job(package(packageUris=[ONE, TWO])))
     assert pins(work) == {(JobPackage(ONE), JobPackage(TWO, sha256(TWO)))}
-    told = (await house.call("GET", f"/trainshed/v1/jobs/{work.uid}/timeline")).body.decode()
-    assert f"The package {ONE} is not there yet, so the job is not pinned to its content" in told
-    assert f"The package {TWO}" not in told
+    timeline = (await house.call("GET", f"/trainshed/v1/jobs/{work.uid}/timeline")).body.decode()
+    assert (
+        f"The package {ONE} is not there yet, so the job is not pinned to its content" in timeline
+    )
+    assert f"The package {TWO}" not in timeline
 
 
 async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> None:
@@ -83,8 +85,8 @@ async def test_a_path_of_trainshed_run_says_what_lies_there(house: House) -> Non
     house.buckets.contents[uri] = "mine"
     assert pins(await made(house, CUSTOM_JOBS, job)) == {(JobPackage(uri, digest),)}
     house.buckets.contents[uri] = "theirs"
-    told = await refusal(house, job)
-    assert uri in told and digest_in(uri) in told and sha256("theirs") in told
+    message = await refusal(house, job)
+    assert uri in message and digest_in(uri) in message and sha256("theirs") in message
     # It is not there yet, and what comes there is checked all the same.
     house.buckets.contents[uri] = None
     work = await made(house, CUSTOM_JOBS, job)
@@ -107,8 +109,8 @@ async def test_a_copy_takes_the_packages_of_its_job(house: House) -> None:
     second = await made(house, CUSTOM_JOBS, copy)
     again = copy_of(Api.VERTEX, body, 0, str(second.uid))
     house.buckets.contents[ONE] = "theirs"
-    told = await refusal(house, copy)
-    assert ONE in told and sha256(ONE) in told and sha256("theirs") in told
+    message = await refusal(house, copy)
+    assert ONE in message and sha256(ONE) in message and sha256("theirs") in message
     assert ONE in await refusal(house, again)
     # The bucket has lost it, which the job will say when it installs; what it was is known.
     house.buckets.contents[ONE] = None

@@ -38,8 +38,8 @@ async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(ho
     name = await created(house)
     again = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
-    found = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "tune"})
-    assert found.json["name"] == name
+    answer = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "tune"})
+    assert answer.json["name"] == name
     missing = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "other"})
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
 

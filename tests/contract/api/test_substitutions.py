@@ -38,11 +38,13 @@ async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path:
     assert made.status == 200, made.body
     path = f"/trainshed/v1/jobs/{made.json['name'].rpartition('/')[2]}"
     timeline = (await house.call("GET", f"{path}/timeline")).json["entries"]
-    told = (await house.call("GET", path)).json["substitutions"]
-    assert len(told) == 1
-    assert "TensorFlow 2.8 on Python 3.7, which cannot be had here" in told[0]
-    assert "`pyenv install 3.7`" in told[0]
-    assert told[0] in explained["warnings"]
-    assert told[0] not in explained["notices"]
-    assert told[0] in [entry["message"] for entry in timeline if entry["kind"] == "warning"]
+    substitutions = (await house.call("GET", path)).json["substitutions"]
+    assert len(substitutions) == 1
+    assert "TensorFlow 2.8 on Python 3.7, which cannot be had here" in substitutions[0]
+    assert "`pyenv install 3.7`" in substitutions[0]
+    assert substitutions[0] in explained["warnings"]
+    assert substitutions[0] not in explained["notices"]
+    assert substitutions[0] in [
+        entry["message"] for entry in timeline if entry["kind"] == "warning"
+    ]
     house.close()

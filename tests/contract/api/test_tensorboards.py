@@ -48,8 +48,8 @@ def scalars(series: str, *points: tuple[int, float]) -> dict[str, Any]:
 async def values(house: House, series: str, **query: Any) -> list[tuple[int, float]]:
     data = (await ok(house, "GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
     return [
-        (int(each.get("step", 0)), each["scalar"].get("value", 0.0))
-        for each in data.get("values", [])
+        (int(point.get("step", 0)), point["scalar"].get("value", 0.0))
+        for point in data.get("values", [])
     ]
 
 
@@ -57,11 +57,11 @@ async def test_a_client_finds_or_makes_the_default_tensorboard(house: House) -> 
     assert await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
     first = await board_made(house, isDefault=True)
     await board_made(house)
-    (found,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
-    assert found["name"].endswith(first.rpartition("/")[2])
+    (board,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    assert board["name"].endswith(first.rpartition("/")[2])
     second = await board_made(house, isDefault=True)
-    (found,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
-    assert found["name"].endswith(second.rpartition("/")[2])
+    (board,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    assert board["name"].endswith(second.rpartition("/")[2])
 
 
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
@@ -86,8 +86,8 @@ async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     assert [each["name"].rpartition("/")[2] for each in page["tensorboardRuns"]] == ["r", "r0"]
     rest = await ok(house, "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}")
     assert [each["name"].rpartition("/")[2] for each in rest["tensorboardRuns"]] == ["r1", "r2"]
-    named = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
-    assert len((await ok(house, "GET", named))["tensorboardRuns"]) == 1
+    narrowed = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
+    assert len((await ok(house, "GET", narrowed))["tensorboardRuns"]) == 1
     await ok(house, "PATCH", f"{experiment}?updateMask=description", {"description": "d"})
     assert (await ok(house, "GET", experiment))["description"] == "d"
     done = await ok(house, "DELETE", board)
@@ -123,10 +123,10 @@ async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None
     assert await values(house, series, maxDataPoints=1) == [(2, 0.25)]
     board = run.partition("/experiments")[0]
     place = run.partition("/ui/")[2] or run.removeprefix("/v1/")
-    names = [("timeSeries", f"{place}/timeSeries/{each}") for each in (acc, loss)]
+    names = [("timeSeries", f"{place}/timeSeries/{entry}") for entry in (acc, loss)]
     both = (await ok(house, "GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
-    assert [each["tensorboardTimeSeriesId"] for each in both] == [acc, loss]
-    assert [len(each["values"]) for each in both] == [1, 3]
+    assert [entry["tensorboardTimeSeriesId"] for entry in both] == [acc, loss]
+    assert [len(entry["values"]) for entry in both] == [1, 3]
 
 
 async def test_a_write_is_all_or_nothing(house: House) -> None:
@@ -155,18 +155,18 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
     parent = f"{PLACE}/tensorboards/{board.rpartition('/')[2]}/experiments/e"
     requests = [{"parent": parent, "tensorboardRunId": f"r{number}"} for number in range(3)]
     made = await ok(house, "POST", f"{experiment}/runs:batchCreate", {"requests": requests})
-    names = [each["name"] for each in made["tensorboardRuns"]]
+    names = [entry["name"] for entry in made["tensorboardRuns"]]
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
     requests = [{"parent": name, "tensorboardTimeSeries": series} for name in names]
     made = await ok(house, "POST", f"{experiment}:batchCreate", {"requests": requests})
-    found = [each["name"] for each in made["tensorboardTimeSeries"]]
-    assert [name.partition("/timeSeries")[0] for name in found] == names
+    ids = [entry["name"] for entry in made["tensorboardTimeSeries"]]
+    assert [name.partition("/timeSeries")[0] for name in ids] == names
     writes = [
-        {"tensorboardRun": run, "timeSeriesData": [scalars(each.rpartition("/")[2], (1, 2.0))]}
-        for run, each in zip(names, found, strict=True)
+        {"tensorboardRun": run, "timeSeriesData": [scalars(entry.rpartition("/")[2], (1, 2.0))]}
+        for run, entry in zip(names, ids, strict=True)
     ]
     await ok(house, "POST", f"{experiment}:write", {"writeRunDataRequests": writes})
-    assert await values(house, f"{board}/{found[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
+    assert await values(house, f"{board}/{ids[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
     elsewhere = {"requests": [{"parent": f"{PLACE}/tensorboards/1/experiments/e"}]}
     answer = await house.call("POST", f"{experiment}/runs:batchCreate", elsewhere)
     assert fields(answer) == {"requests[0].parent"}
@@ -207,11 +207,11 @@ async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     settings = replace(house.services.settings, bucket="trainshed")
     force_setattr(house.services, "settings", settings)
     board = await board_made(house)
-    found = await ok(house, "GET", board)
-    assert found["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
+    answer = await ok(house, "GET", board)
+    assert answer["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
     assert house.buckets.projects == {"trainshed-p1": "p1"}
     (listed,) = (await ok(house, "GET", BOARDS))["tensorboards"]
-    assert listed["blobStoragePathPrefix"] == found["blobStoragePathPrefix"]
+    assert listed["blobStoragePathPrefix"] == answer["blobStoragePathPrefix"]
 
 
 async def test_what_is_not_served_of_tensorboards_says_what_to_do(house: House) -> None:

@@ -92,13 +92,13 @@ async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> N
 async def test_large_numbers_of_the_inputs_are_kept_as_they_were_sent(house: House) -> None:
     """A google.protobuf.Value holds doubles only, and this one would become another number in them."""
     seed = 2**53 + 1
-    given = inputs(package(args=["--seed", seed]))
-    view = await created(house, given)
+    definition_inputs = inputs(package(args=["--seed", seed]))
+    view = await created(house, definition_inputs)
     child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
     program = child["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
     assert program["args"] == ["--seed", str(seed)]
     work, _ = await house.store.reader.job(JobName.parse(view["name"]))
-    assert json.loads(work.public_json)["trainingTaskInputs"] == given
+    assert json.loads(work.public_json)["trainingTaskInputs"] == definition_inputs
 
 
 async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
@@ -155,24 +155,24 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
     """spec/submit#refusals: of the pipeline, of its inputs (unknown fields and wrong types included), and of
     what is not there."""
-    given = inputs(
+    wrong = inputs(
         pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"), surprise=1
     )
-    given["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
+    wrong["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
     answer = await house.call(
         "POST",
         PIPELINES,
         asked(
-            given,
+            wrong,
             displayName="",
             parentModel=f"{PLACE}/models/none",
             modelToUpload=MODEL,
             labels={"Team": "a"},
         ),
     )
-    found = violations(answer)
+    faults = violations(answer)
     task = "training_task_inputs"
-    assert set(found) == {
+    assert set(faults) == {
         "display_name",
         "labels.Team",
         "parent_model",
@@ -181,7 +181,7 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
         f"{task}.worker_pool_specs[0].machine_spec.machine_type",
         f"{task}.base_output_directory.output_uri_prefix",
     }
-    assert "Unknown name" in found[f"{task}.surprise"]
+    assert "Unknown name" in faults[f"{task}.surprise"]
     assert (await house.call("GET", PIPELINES)).json == {}
     assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}
 
@@ -225,7 +225,7 @@ async def test_lists_filter_by_state_and_task(house: House) -> None:
     async def found(filter_: str) -> list[str]:
         answer = await house.call("GET", f"{PIPELINES}?filter={filter_}")
         assert answer.status == 200, answer.body
-        return [each["name"] for each in answer.json.get("trainingPipelines", [])]
+        return [resource["name"] for resource in answer.json.get("trainingPipelines", [])]
 
     assert await found("") == [tuned, custom]
     assert await found(f'training_task_definition="{CUSTOM}"') == [custom]

@@ -46,14 +46,14 @@ async def begun(house: House, name: str, *uids: int) -> list[str]:
     proposals = [((("x", uid / 1000), ("n", 3)), JobUid(uid)) for uid in uids]
     made = begin(transition, proposals, exhausted=False)
     result = transition.result()
-    works = tuple(NewWork(each.job, (each.entry,)) for each in made)
+    works = tuple(NewWork(trial.job, (trial.entry,)) for trial in made)
     await house.become(
         name,
         {"trials": result.trials, "made": works},
         next_trial=result.job.next_trial,
         running=result.job.running,
     )
-    return [str(each.job.name) for each in made]
+    return [str(trial.job.name) for trial in made]
 
 
 async def runs(house: House, job: str) -> None:
@@ -82,7 +82,7 @@ async def measured(
         work, _ = await house.store.reader.job(JobName.parse(name))
         assert isinstance(work, TuningJob)
         changes |= {
-            "running": tuple(each for each in work.running if each.number != trial.number),
+            "running": tuple(running for running in work.running if running.number != trial.number),
             "succeeded": work.succeeded + 1,
             "best": trial.number,
             "best_value": points[-1].metrics[0][1],
@@ -108,8 +108,8 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
     name = await created(house)
     jobs = await begun(house, name, 71, 72, 73)
     assert (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).status == 200
-    asked = pipeline(trainingTaskInputs=inputs())
-    assert (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).status == 200
+    body = pipeline(trainingTaskInputs=inputs())
+    assert (await house.call("POST", f"{LOCATION}/trainingPipelines", body)).status == 200
     top = await listed(house, "project=p1")
     assert [(job["kind"], job["parent"]) for job in top] == [
         ("pipeline", ""),
@@ -126,8 +126,8 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
     assert [job["trial"] for job in page["jobs"] + rest["jobs"]] == [3, 2, 1]
     assert rest["nextPageToken"] == ""
     for other in ("search=trial", "displayName=other", "state=running"):
-        asked = await house.call("GET", f"{path}&{other}&pageToken={page['nextPageToken']}")
-        assert (asked.status, "page" in asked.error["message"].lower()) == (400, True)
+        body = await house.call("GET", f"{path}&{other}&pageToken={page['nextPageToken']}")
+        assert (body.status, "page" in body.error["message"].lower()) == (400, True)
     # Both states are those of jobs: a pipeline that waits for its job is PREPARING.
     assert top[0]["state"] == "PREPARING"
     assert [job["kind"] for job in await listed(house, "project=p1&state=preparing")] == [
@@ -230,10 +230,10 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     assert (view["failure"]["cause"], view["failure"]["reason"]) == ("trials", "no metric")
     assert (view["trials"][0]["state"], view["trials"][0]["reason"]) == ("INFEASIBLE", "no metric")
     # Its story is there as that of any job, and an end cannot be cancelled.
-    told = (await house.call("GET", f"{OURS}/1000/timeline")).json
-    assert (told["entries"][0]["kind"], told["attempts"]) == ("created", [])
+    timeline = (await house.call("GET", f"{OURS}/1000/timeline")).json
+    assert (timeline["entries"][0]["kind"], timeline["attempts"]) == ("created", [])
     rest = (await house.call("GET", f"{OURS}/1000/timeline?skip=1")).json
-    assert (rest["skipped"], rest["entries"]) == (1, told["entries"][1:])
+    assert (rest["skipped"], rest["entries"]) == (1, timeline["entries"][1:])
     assert (await house.call("GET", f"{OURS}/1000/timeline?skip=99")).json["entries"] == []
     assert (await house.call("POST", f"{OURS}/1000:cancel")).status == 400
 
@@ -285,8 +285,8 @@ async def test_logs_of_a_tuning_job_are_those_of_its_trials_by_time(house: House
     await begun(house, name, 71, 72)
     house.write_log(71, "workerpool0-0", *((START + 2 * n, f"a{n}") for n in range(300)))
     house.write_log(72, "workerpool0-0", *((START + 2 * n + 1, f"b{n}") for n in range(300)))
-    found = await messages(house, f"{OURS}/1000/logs")
-    assert found == [
+    lines = await messages(house, f"{OURS}/1000/logs")
+    assert lines == [
         (trial, f"{letter}{n}") for n in range(300) for trial, letter in ((1, "a"), (2, "b"))
     ]
     last = [(1, "a299"), (2, "b299")]
@@ -351,11 +351,11 @@ async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None
     """spec/operations: the SDK shows the pipeline's id, and what is typed with it means the replicas of its
     job."""
     tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
-    for asked in (pipeline(trainingTaskInputs=inputs()), tunes):
-        answer = await house.call("POST", f"{LOCATION}/trainingPipelines", asked)
+    for body in (pipeline(trainingTaskInputs=inputs()), tunes):
+        answer = await house.call("POST", f"{LOCATION}/trainingPipelines", body)
         assert answer.status == 200, answer.body
-    found = await house.call("GET", f"{OURS}/1000/drills")
-    assert found.json["name"].endswith("customJobs/1001")
+    drills = await house.call("GET", f"{OURS}/1000/drills")
+    assert drills.json["name"].endswith("customJobs/1001")
     refused = await house.call("GET", f"{OURS}/1002/drills")
     assert "is a tuning job" in refused.error["message"]
 
@@ -364,8 +364,8 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
     """spec/submit#preflight."""
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
     for api, job in jobs:
-        asked = {"api": api, "project": "p1", "location": "us-central1", "job": job}
-        answer = await house.call("POST", f"{OURS}:explain", asked)
+        body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
+        answer = await house.call("POST", f"{OURS}:explain", body)
         assert answer.status == 200, answer.body
         assert answer.json["machines"][0]["replicas"] == 1
         assert answer.json["notices"][0].startswith("It is a tuning job;")
@@ -378,8 +378,8 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
 
 
 async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
-    asked = pipeline(trainingTaskInputs=inputs())
-    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", asked)).json["name"]
+    body = pipeline(trainingTaskInputs=inputs())
+    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", body)).json["name"]
     path = f"{OURS}/{quote(made, safe='')}"
     async with house.stream(f"{path}/watch") as lines:
         view = await lines.next()
@@ -395,10 +395,10 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
         await runs(house, job)
         while view["pipeline"]["jobState"] != "RUNNING":
             view = await lines.next()
-        assert [each["state"] for each in view["child"]["replicas"]] == ["RUNNING"]
+        assert [replica["state"] for replica in view["child"]["replicas"]] == ["RUNNING"]
         house.write_log(int(view["child"]["uid"]), "workerpool0-0", (START, "hello"))
-        async with house.stream(f"{path}/logs") as found:
-            assert [line["message"] async for line in found] == ["hello"]
+        async with house.stream(f"{path}/logs") as stream:
+            assert [line["message"] async for line in stream] == ["hello"]
 
         await house.become(made, state=PipelineState.SUCCEEDED, ended=START, model="m@1")
         while view["state"] != "SUCCEEDED":
@@ -408,8 +408,8 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
 
 
 async def test_a_pipeline_of_a_tuning_job_shows_the_trials(house: House) -> None:
-    asked = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
-    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", asked)
+    body = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
+    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", body)
     assert answer.status == 200, answer.body
     path = f"{OURS}/{quote(answer.json['name'], safe='')}"
     tuning = (await house.call("GET", path)).json["pipeline"]["job"]

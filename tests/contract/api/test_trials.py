@@ -98,8 +98,8 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     monkeypatch.setattr(studies, "PATIENCE", 0.01)
     adviser.asleep = True
     path = await study(house)
-    asked = {"suggestionCount": 2, "clientId": "a"}
-    operation = (await house.call("POST", f"{path}/trials:suggest", asked)).json
+    body = {"suggestionCount": 2, "clientId": "a"}
+    operation = (await house.call("POST", f"{path}/trials:suggest", body)).json
     assert "done" not in operation and "response" not in operation
     await adviser.work_off(StudyUid(int(path.rpartition("/")[2])))
     polled = (await house.call("GET", f"/ui/{operation['name']}")).json
@@ -132,14 +132,14 @@ async def test_a_wrong_number_of_suggestions_is_refused(house: House, adviser: A
 
 async def test_contexts_are_refused_unless_they_say_nothing(house: House, adviser: Adviser) -> None:
     path = await study(house)
-    asked: dict[str, Any] = {"suggestionCount": 1, "clientId": "a"}
+    body: dict[str, Any] = {"suggestionCount": 1, "clientId": "a"}
     blank: dict[str, Any] = {}
     context = {"parameters": [{"parameterId": "rate", "value": 0.5}]}
-    answer = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [context]})
+    answer = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [context]})
     assert answer.error["status"] == "UNIMPLEMENTED"
-    one = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [blank]})
+    one = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [blank]})
     assert one.json["done"] is True
-    two = await house.call("POST", f"{path}/trials:suggest", asked | {"contexts": [blank, blank]})
+    two = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [blank, blank]})
     assert list(violations(two)) == ["contexts"]
 
 
@@ -222,8 +222,8 @@ async def test_a_trial_without_a_measurement_and_one_found_infeasible(
     done = (await house.call("POST", f"/v1/{first['name']}:complete", {})).json
     assert done["state"] == "INFEASIBLE"
     assert "without a measurement" in done["infeasibleReason"]
-    asked = FINAL | {"trialInfeasible": True, "infeasibleReason": "diverged"}
-    done = (await house.call("POST", f"/v1/{second['name']}:complete", asked)).json
+    body = FINAL | {"trialInfeasible": True, "infeasibleReason": "diverged"}
+    done = (await house.call("POST", f"/v1/{second['name']}:complete", body)).json
     assert (done["state"], done["infeasibleReason"]) == ("INFEASIBLE", "diverged")
     assert "finalMeasurement" not in done
 
@@ -268,8 +268,8 @@ async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -
     made = (await house.call("POST", f"{path}/trials", OWN | sad)).json
     assert (made["state"], made["infeasibleReason"]) == ("INFEASIBLE", "no memory")
     curve = [{"stepCount": "3", "metrics": [{"metricId": "loss", "value": 0.75}]}]
-    asked = OWN | {"state": "SUCCEEDED", "measurements": curve}
-    made = (await house.call("POST", f"{path}/trials", asked)).json
+    body = OWN | {"state": "SUCCEEDED", "measurements": curve}
+    made = (await house.call("POST", f"{path}/trials", body)).json
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 

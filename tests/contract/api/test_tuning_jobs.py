@@ -59,14 +59,14 @@ async def tried(house: House, name: str) -> None:
 
 
 async def test_create_answers_the_resource_and_get_answers_the_same(house: House) -> None:
-    asked = tuning_job(labels={"team": "a"}, maxFailedTrialCount=2)
-    answer = await house.call("POST", JOBS, asked)
+    body = tuning_job(labels={"team": "a"}, maxFailedTrialCount=2)
+    answer = await house.call("POST", JOBS, body)
     view = answer.json
     assert answer.status == 200, answer.body
     assert view["name"] == "projects/p1/locations/us-central1/hyperparameterTuningJobs/1000"
     assert view["state"] == "JOB_STATE_QUEUED"
     assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
-    assert {key: view[key] for key in asked} == asked
+    assert {key: view[key] for key in body} == body
     assert "trials" not in view
     assert (await house.call("GET", f"/v1/{view['name']}")).json == view
     assert house.woken == [1000]
@@ -119,15 +119,15 @@ async def test_lists_filter_and_page(house: House) -> None:
     rest = (await house.call("GET", f"{JOBS}?pageSize=2&pageToken={page['nextPageToken']}")).json
     assert [job["name"] for job in rest["hyperparameterTuningJobs"]] == names[:1]
     assert "nextPageToken" not in rest
-    found = (await house.call("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')).json
-    assert [job["name"] for job in found["hyperparameterTuningJobs"]] == names[:1]
+    answer = (await house.call("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')).json
+    assert [job["name"] for job in answer["hyperparameterTuningJobs"]] == names[:1]
     customs = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
     assert [job["name"] for job in customs] == [other.json["name"]]
 
 
 async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
     """spec/submit#refusals."""
-    asked = tuning_job(
+    body = tuning_job(
         displayName="",
         parallelTrialCount=13,
         trialJobSpec={
@@ -135,7 +135,7 @@ async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: Hou
             "baseOutputDirectory": {"outputUriPrefix": "gs://nowhere/out"},
         },
     )
-    assert set(fields(await house.call("POST", JOBS, asked))) == {
+    assert set(fields(await house.call("POST", JOBS, body))) == {
         "display_name",
         "parallel_trial_count",
         "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",

@@ -18,7 +18,9 @@ async def faults(house: House, path: str, body: dict[str, Any]) -> dict[str, str
     answer = await house.call("POST", path, body)
     assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
     (details,) = answer.error["details"]
-    return {each["field"]: each["description"] for each in details["fieldViolations"]}
+    return {
+        violation["field"]: violation["description"] for violation in details["fieldViolations"]
+    }
 
 
 def gpu_pool(accelerator: object) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def gpu_pool(accelerator: object) -> dict[str, Any]:
 
 async def test_a_scale_tier_that_is_none(house: House) -> None:
     """The example of the public guide with one word wrong; nobody asked for BASIC, which an unset tier is."""
-    asked = ml_job(
+    body = ml_job(
         scaleTier="HUGE",
         masterType="complex_model_m",
         workerType="complex_model_m",
@@ -36,9 +38,9 @@ async def test_a_scale_tier_that_is_none(house: House) -> None:
         parameterServerType="large_model",
         parameterServerCount="3",
     )
-    told = await faults(house, ML_JOBS, asked)
-    assert list(told) == ["job.training_input.scale_tier"]
-    assert told["job.training_input.scale_tier"].endswith(f'"HUGE"; the values are {TIERS}.')
+    shown = await faults(house, ML_JOBS, body)
+    assert list(shown) == ["job.training_input.scale_tier"]
+    assert shown["job.training_input.scale_tier"].endswith(f'"HUGE"; the values are {TIERS}.')
 
 
 @pytest.mark.parametrize(
@@ -58,23 +60,23 @@ async def test_the_value_that_was_meant_comes_first(house: House, given: str, me
 @pytest.mark.parametrize("given", [17, "17", 17.0, "NVIDIA_TESLA_T5", True, None])
 async def test_accelerators_by_number_and_name(house: House, given: object) -> None:
     spec = {"type": given, "count": "1"}
-    asked = ml_job(
+    body = ml_job(
         scaleTier="CUSTOM", masterType="n1-standard-8", masterConfig={"acceleratorConfig": spec}
     )
-    told = await faults(house, ML_JOBS, asked)
+    shown = await faults(house, ML_JOBS, body)
     if given is None:
-        assert list(told) == ["master_config.accelerator_config.type"], "null is not set"
+        assert list(shown) == ["master_config.accelerator_config.type"], "null is not set"
         return
-    assert list(told) == ["job.training_input.master_config.accelerator_config.type"]
-    assert "NVIDIA_TESLA_K80, NVIDIA_TESLA_P100" in next(iter(told.values()))
+    assert list(shown) == ["job.training_input.master_config.accelerator_config.type"]
+    assert "NVIDIA_TESLA_K80, NVIDIA_TESLA_P100" in next(iter(shown.values()))
 
 
 async def test_what_is_wrong_whatever_the_value_is_told_beside_it(house: House) -> None:
-    asked = custom_job(gpu_pool("NVIDIA_TESLA_T5"), scheduling={"strategy": "CHEAP"}, network="x")
-    told = await faults(house, VERTEX_JOBS, asked)
-    assert list(told) == [
+    body = custom_job(gpu_pool("NVIDIA_TESLA_T5"), scheduling={"strategy": "CHEAP"}, network="x")
+    shown = await faults(house, VERTEX_JOBS, body)
+    assert list(shown) == [
         "custom_job.job_spec.worker_pool_specs[0].machine_spec.accelerator_type",
         "custom_job.job_spec.scheduling.strategy",
         "job_spec.network",
     ]
-    assert "STANDARD, SPOT, FLEX_START." in told["custom_job.job_spec.scheduling.strategy"]
+    assert "STANDARD, SPOT, FLEX_START." in shown["custom_job.job_spec.scheduling.strategy"]

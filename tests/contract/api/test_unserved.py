@@ -38,14 +38,14 @@ async def grpc_house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
 
 
 def is_served(verb: str, path: str) -> bool:
-    found = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
-    if found is None:
+    match = routes.match(verb, path.replace("/v1beta1/", "/v1/", 1))
+    if match is None:
         return (verb, path) in OF_GCLOUD
-    return f"{found[0].service}.{found[0].method}" in handlers()
+    return f"{match[0].service}.{match[0].method}" in handlers()
 
 
 async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house: House) -> None:
-    asked = 0
+    count = 0
     for name, verb, template in KNOWN:
         path = template.replace("*", "x")
         if not verb or is_served(verb, path):
@@ -53,8 +53,8 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         answer = await house.call(verb, path, {})
         assert (answer.status, answer.error["status"]) == (400, "UNIMPLEMENTED"), (verb, path)
         assert " is not served here." in answer.error["message"], (name, verb, path)
-        asked += 1
-    assert asked > 700
+        count += 1
+    assert count > 700
 
 
 @pytest.mark.parametrize(

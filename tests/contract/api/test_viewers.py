@@ -34,7 +34,7 @@ class Stand:
         self.written: set[str] = set()
 
     async def has_files(self, directories: Sequence[LogDirectory]) -> bool:
-        return any(each.uri in self.written for each in directories)
+        return any(directory.uri in self.written for directory in directories)
 
     async def open(
         self, name: str, directories: Sequence[LogDirectory], say: Callable[[str], None]
@@ -89,13 +89,13 @@ async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(
     house: House, stand: Stand
 ) -> None:
     job = await made(house)
-    told = await link(house, job)
-    assert told["directories"] == ["gs://bucket/job/logs"]
-    assert not told["hasFiles"]
+    answer = await link(house, job)
+    assert answer["directories"] == ["gs://bucket/job/logs"]
+    assert not answer["hasFiles"]
     described = f"/trainshed/v1/jobs/{job}"
     assert "tensorboardUri" not in (await house.call("GET", described)).json
     stand.written.add("gs://bucket/job/logs")
-    assert (await house.call("GET", described)).json["tensorboardUri"] == told["uri"]
+    assert (await house.call("GET", described)).json["tensorboardUri"] == answer["uri"]
     # Programs are shown no link, and get none.
     token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
     assert "tensorboardUri" not in (await house.call("GET", described, token=token)).json
@@ -105,9 +105,9 @@ async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(
 
 async def test_everything_wrong_with_a_request_is_told(house: House) -> None:
     job = await made(house)
-    told = await link(house, job, "nobody", "nor-this", status=400)
+    message = await link(house, job, "nobody", "nor-this", status=400)
     for part in ("others[0]", "nobody", "others[1]", "nor-this"):
-        assert part in str(told)
+        assert part in str(message)
     assert "others" in str(await link(house, job, 7, status=400))
     many = await link(house, job, *[job] * MOST_JOBS, status=400)
     assert f"At most {MOST_JOBS}" in str(many)
@@ -117,9 +117,9 @@ async def test_a_job_without_a_directory_is_told_what_to_do(house: House) -> Non
     body = custom_job()
     body["jobSpec"].pop("baseOutputDirectory", None)
     answer = await house.call("POST", JOBS, body)
-    told = await link(house, answer.json["name"].rpartition("/")[2], status=400)
-    assert told["error"]["status"] == "FAILED_PRECONDITION"
-    assert "base output directory" in told["error"]["message"]
+    message = await link(house, answer.json["name"].rpartition("/")[2], status=400)
+    assert message["error"]["status"] == "FAILED_PRECONDITION"
+    assert "base output directory" in message["error"]["message"]
 
 
 async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
@@ -181,7 +181,9 @@ def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
 
 async def labels(*works: Job) -> list[str]:
     store: Any = Stored(*works)
-    return [each.label for each in await directories_of(store, [work.uid for work in works])]
+    return [
+        directory.label for directory in await directories_of(store, [work.uid for work in works])
+    ]
 
 
 async def test_directories_are_told_apart_by_names_that_lead_nowhere() -> None:
@@ -200,9 +202,12 @@ async def test_of_many_trials_the_newest_are_shown() -> None:
         for number in range(1, MOST_DIRECTORIES + 2)
     ]
     store: Any = Stored(above, below=tried)
-    found = await directories_of(store, [above.uid])
-    assert len(found) == MOST_DIRECTORIES
-    assert (found[0].label, found[-1].label) == ("trial-2", f"trial-{MOST_DIRECTORIES + 1}")
+    directories = await directories_of(store, [above.uid])
+    assert len(directories) == MOST_DIRECTORIES
+    assert (directories[0].label, directories[-1].label) == (
+        "trial-2",
+        f"trial-{MOST_DIRECTORIES + 1}",
+    )
 
 
 async def test_of_a_deleted_job_there_is_nothing() -> None:

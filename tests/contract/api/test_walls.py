@@ -46,15 +46,15 @@ async def furnish(house: House) -> dict[str, str]:
             there["operations"] = answer.json["name"].rpartition("/")[2]
         return name
 
-    named = {"displayName": SECRET, "labels": {"animal": SECRET}}
-    await make("customJobs", f"{SPEECH}/customJobs", custom_job() | named)
+    fields = {"displayName": SECRET, "labels": {"animal": SECRET}}
+    await make("customJobs", f"{SPEECH}/customJobs", custom_job() | fields)
     await make(
-        "hyperparameterTuningJobs", f"{SPEECH}/hyperparameterTuningJobs", tuning_job() | named
+        "hyperparameterTuningJobs", f"{SPEECH}/hyperparameterTuningJobs", tuning_job() | fields
     )
     made = pipeline(trainingTaskInputs=inputs())
-    await make("trainingPipelines", f"{SPEECH}/trainingPipelines", made | named)
+    await make("trainingPipelines", f"{SPEECH}/trainingPipelines", made | fields)
     await make("jobs", "/v1/projects/speech/jobs", ml_job() | {"jobId": "night"}, "night")
-    model = {"model": named, "modelId": "ear"}
+    model = {"model": fields, "modelId": "ear"}
     await make("models", f"{SPEECH}/models:upload", model, "ear")
     evaluation = {"modelEvaluation": {"displayName": SECRET}}
     await make("evaluations", f"{SPEECH}/models/ear/evaluations:import", evaluation)
@@ -165,9 +165,9 @@ async def test_the_services_own_methods_tell_nothing_either(house: House) -> Non
                 for target in (wanted, empty):
                     body: Any = {"project": project} if verb in ("POST", "PATCH", "PUT") else None
                     parents = "&parent=" + name if path == "jobs" and project == "vision" else ""
-                    asked = path.replace(variable, target) if variable else path
+                    url = path.replace(variable, target) if variable else path
                     query = f"?project={project}{parents}" if body is None else ""
-                    answer = await house.call(verb, f"{PREFIX}{asked}{query}", body, token=ana)
+                    answer = await house.call(verb, f"{PREFIX}{url}{query}", body, token=ana)
                     text = answer.body.decode()
                     for part in (target, quote(target), target.replace("%2F", "/")):
                         text = text.replace(part, MISSING)

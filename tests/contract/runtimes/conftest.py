@@ -139,7 +139,7 @@ class Replica:
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
     cache = tmp_path_factory.mktemp("runtimes") / "cache"
     objects = Objects()
-    said: list[str] = []
+    lines: list[str] = []
     data = tmp_path_factory.mktemp("data")
     (data / "secret").write_text("a secret of the service")
     level, refused = probe(tmp_path_factory.mktemp("probe"))
@@ -156,12 +156,14 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
         waiting = (runtimes.prepare(choice, (), ear.append) for ear in ears)
         return await asyncio.gather(*waiting)
 
-    ears: list[list[str]] = [said, [], []]
+    ears: list[list[str]] = [lines, [], []]
     base, *others = asyncio.run(build())
     assert all("is built in" in ear[-1] for ear in ears)
     assert all(other == base for other in others)
     wait_until_finished()
-    yield Workshop(cache, objects, runtimes, choice, base, said, tuple(said), data, terms, refused)
+    yield Workshop(
+        cache, objects, runtimes, choice, base, lines, tuple(lines), data, terms, refused
+    )
     runtimes.close()
     remove_cache(cache)
 

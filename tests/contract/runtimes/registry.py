@@ -114,8 +114,8 @@ class Registry:
     def answer(self, request: "_Answer") -> None:
         """Answer one request."""
         path = request.path
-        given = request.headers.get("Authorization", "").removeprefix("Basic ")
-        if self.login and given != base64.b64encode(self.login.encode()).decode():
+        credentials = request.headers.get("Authorization", "").removeprefix("Basic ")
+        if self.login and credentials != base64.b64encode(self.login.encode()).decode():
             request.reply(401, *_error("UNAUTHORIZED", "authentication required"))
         elif path in ("/v2", "/v2/"):
             request.reply(200, "application/json", b"{}")

@@ -29,10 +29,10 @@ def with_programs(
     with tarfile.open(tar, "w") as archive:
         for name in ("tmp", "etc", "root", "home", "home/ada", "usr", "usr/bin", "bin"):
             _directory(archive, name, 1000 if name == "home/ada" else 0)
-        found = [path for name in PROGRAMS if (path := shutil.which(name, path="/usr/bin:/bin"))]
-        for path in found:
+        programs = [path for name in PROGRAMS if (path := shutil.which(name, path="/usr/bin:/bin"))]
+        for path in programs:
             archive.add(Path(path).resolve(), f"bin/{Path(path).name}")
-        _add_libraries(archive, found)
+        _add_libraries(archive, programs)
         _text(archive, "etc/passwd", _PASSWD)
         _text(archive, "etc/group", _GROUP)
         for name, text in (files or {}).items():
@@ -67,8 +67,8 @@ def _add_python(archive: tarfile.TarFile) -> None:
 def _add_libraries(archive: tarfile.TarFile, programs: Iterable[str]) -> None:
     needed: set[str] = set()
     for program in programs:
-        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-        needed.update(_LIBRARY.findall(said.stdout))
+        printed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+        needed.update(_LIBRARY.findall(printed.stdout))
     there = set(archive.getnames())
     for path in sorted(needed):
         if path.lstrip("/") not in there:

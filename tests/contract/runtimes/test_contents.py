@@ -44,11 +44,11 @@ def test_the_modules_of_the_table_are_imported(family: str, version: str, tmp_pa
     runtimes.close()
     if not isinstance(choice, RuntimeChoice):
         pytest.skip(f"{family} {version} is NOT tested: {choice.reason}")
-    (sheet,) = (each for each in FAMILIES if each.family == family)
+    (sheet,) = (entry for entry in FAMILIES if entry.family == family)
     release, python = sheet.release(version), parse_minor(choice.python_version)
     assert release is not None
     assert python is not None
-    left_out = {each.name for each in sheet.lacks(release, python)}
+    left_out = {entry.name for entry in sheet.lacks(release, python)}
     names = [
         module.name
         for module in MODULES

@@ -95,9 +95,9 @@ def _content(prepared: PreparedRuntime) -> dict[str, str]:
 def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
     """spec/reduction#exactness: Python 3.8 and newer, and NumPy of its day; the package lies on the path,
     read-only, whatever the Python."""
-    (sheet,) = (each for each in FAMILIES if each.family == "reduction-server")
-    found = Interpreters(CACHE / "interpreters.json").found()
-    oldest = format_minor(min(each for each in found if sheet.releases[0].runs_on(each)))
+    (sheet,) = (entry for entry in FAMILIES if entry.family == "reduction-server")
+    interpreters = Interpreters(CACHE / "interpreters.json").found()
+    oldest = format_minor(min(entry for entry in interpreters if sheet.releases[0].runs_on(entry)))
     runtimes = LocalRuntimes(CACHE, Objects(), now=time.monotonic_ns)
     try:
         prepared = asyncio.run(runtimes.prepare(RuntimeChoice("reduction-server", "", oldest), ()))
@@ -105,10 +105,10 @@ def test_reducers_run_on_the_oldest_interpreter_that_is_here() -> None:
         assert runtimes.reduction() == packages
     finally:
         runtimes.close()
-    told = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
+    environ = {"PYTHONPATH": packages, reduction.LISTEN: "127.0.0.1:0", reduction.TOKEN: "secret"}
     with subprocess.Popen(
         [f"{prepared.template}/bin/python3", *reduction.PROGRAM[1:]],
-        env=told,
+        env=environ,
         stdout=subprocess.PIPE,
         text=True,
     ) as reducer:
@@ -142,8 +142,8 @@ def test_a_family_trains(family: str, version: str, python: str, tmp_path: Path)
         pytest.skip(
             f"{family} {version} is NOT tested: there is no Python {python} on this machine"
         )
-    said: list[str] = []
-    prepared = prepare(CACHE, choice, said)
+    lines: list[str] = []
+    prepared = prepare(CACHE, choice, lines)
     replica = copy_template(prepared, tmp_path)
     # A second preparation has nothing to do.
     started = time.perf_counter()

@@ -127,8 +127,8 @@ def reference(shop: Shop) -> Iterator[str]:
 def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, reference: str) -> None:
     """spec/program#arguments: its entry point, command, variables, directory and user are the program's."""
     identity = shop.make(reference, *CHANGES)
-    said: list[str] = []
-    image = prepare(shop.images(), reference, said.append)
+    lines: list[str] = []
+    image = prepare(shop.images(), reference, lines.append)
     assert image.digest == identity
     assert image.entrypoint == ("/bin/sh", "-c")
     assert image.command == ("id",)
@@ -141,8 +141,8 @@ def test_an_image_is_unpacked_with_all_that_it_says_of_itself(shop: Shop, refere
     # As root files belong to whom the image says, else to the service's own user.
     expected = 1000 if os.geteuid() == 0 else os.geteuid()
     assert (root / "home/ada").stat().st_uid == expected
-    assert any(line.startswith(f"Unpacking {reference}, ") for line in said)
-    assert said[-1].startswith("The image is unpacked: ")
+    assert any(line.startswith(f"Unpacking {reference}, ") for line in lines)
+    assert lines[-1].startswith("The image is unpacked: ")
     # What becomes root in an image must not be within reach of other users of the machine.
     assert shop.shelf.stat().st_mode & 0o077 == 0
 
@@ -159,14 +159,14 @@ def test_it_is_unpacked_once_and_then_ready_at_once(shop: Shop, reference: str) 
     else:
         # Docker's store is closed to this user: it is asked, and then nothing is unpacked again.
         assert shop.name == "docker"
-    said: list[str] = []
-    assert prepare(images, reference, said.append) == first
-    assert said == []
+    lines: list[str] = []
+    assert prepare(images, reference, lines.append) == first
+    assert lines == []
     assert shop.tool("ps", "--all", "--quiet").stdout == ""
     without = shop.images(PATH="/nonexistent")
     assert without.refusal(reference) == ""
-    assert prepare(without, reference, said.append) == first
-    assert "is used as it was unpacked before" in said[-1]
+    assert prepare(without, reference, lines.append) == first
+    assert "is used as it was unpacked before" in lines[-1]
     assert without.ready(reference) == first
     shop.tool("rmi", "--force", reference)
     assert prepare(images, reference) == first
@@ -185,19 +185,19 @@ def test_a_name_that_is_given_to_another_image_means_that_one(shop: Shop, refere
 
 def test_an_image_of_a_registry_is_pulled_and_that_is_told(shop: Shop, tmp_path: Path) -> None:
     """spec/runtimes#builds: what is not here is fetched, once, and its progress is visible."""
-    registry, said = Registry(), list[str]()
+    registry, lines = Registry(), list[str]()
     try:
         registry.put("team/trainer:1", [shop.tar.read_bytes()], Cmd=["id"])
         reference = f"{registry.host}/team/trainer:1"
         shop.may_use(registry, tmp_path / "registries.conf")
         images = shop.images()
-        pulled = prepare(images, reference, said.append)
+        pulled = prepare(images, reference, lines.append)
         shop.tool("rmi", "--force", reference)
     finally:
         registry.close()
     assert pulled.command == ("id",)
-    assert said[0] == f"Pulling {reference} with {shop.name}."
-    assert [line for line in said if line.startswith(f"{reference} is pulled: ")]
+    assert lines[0] == f"Pulling {reference} with {shop.name}."
+    assert [line for line in lines if line.startswith(f"{reference} is pulled: ")]
     assert list((shop.shelf / ".pulls").iterdir()) == []
 
 

@@ -32,12 +32,12 @@ def logins(directory: Path, host: str, text: str) -> Path:
 
 def test_what_an_image_starts_is_read_by_tag_and_by_digest(registry: Registry) -> None:
     registries = Registries(insecure=(registry.host,))
-    found = registries.read(f"{registry.host}/team/trainer:v1")
-    assert (found.entrypoint, found.command) == (("/train",), ("--epochs", "3"))
-    assert found.environ == (("A", "1"), ("B", "x=y"))
-    assert (found.workdir, found.user) == ("/srv", "1000")
+    config = registries.read(f"{registry.host}/team/trainer:v1")
+    assert (config.entrypoint, config.command) == (("/train",), ("--epochs", "3"))
+    assert config.environ == (("A", "1"), ("B", "x=y"))
+    assert (config.workdir, config.user) == ("/srv", "1000")
     pinned = f"{registry.host}/team/trainer@{registry.digest('team/trainer:v1')}"
-    assert registries.read(pinned) == found
+    assert registries.read(pinned) == config
 
 
 def test_a_log_in_is_used_where_it_is_for(registry: Registry, tmp_path: Path) -> None:
@@ -60,18 +60,18 @@ def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Regi
 
 @pytest.mark.anyio
 async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Registry) -> None:
-    now, told = [0], list[str]()
+    now, lines = [0], list[str]()
     images = ClusterImages(Registries(insecure=(registry.host,)), now=lambda: now[0])
     name = f"{registry.host}/team/trainer:v1"
     assert images.ready(name) is None and not images.refusal(name)
-    image = await images.prepare(name, told.append)
+    image = await images.prepare(name, lines.append)
     assert image.root == "" and image.entrypoint == ("/train",) and not image.unread
     assert images.ready(name) == image
-    asked = registry.manifests()
-    await images.prepare(name, told.append)
-    assert registry.manifests() == asked and not told
+    manifests = registry.manifests()
+    await images.prepare(name, lines.append)
+    assert registry.manifests() == manifests and not lines
     now[0] = 61 * 10**9
     registry.close()
-    away = await images.prepare(name, told.append)
+    away = await images.prepare(name, lines.append)
     assert away == Image("", "", unread=away.unread) and "does not answer" in away.unread
-    assert told == [f"What the image {name} starts by itself is not known here: {away.unread}."]
+    assert lines == [f"What the image {name} starts by itself is not known here: {away.unread}."]

@@ -178,10 +178,10 @@ def _run(confinement: Confinement, *command: str) -> Done:
         assert run.process.stdout is not None
         late = threading.Timer(60, run.end)
         late.start()
-        said = run.process.stdout.read().decode()
+        output = run.process.stdout.read().decode()
         code = run.process.wait()
         late.cancel()
-        return Done(code, said, run.verdict())
+        return Done(code, output, run.verdict())
 
 
 def _python(confinement: Confinement, code: str, *arguments: str) -> Done:
@@ -435,8 +435,8 @@ def test_it_dies_with_the_service(place: Path, level: str) -> None:
         env={"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     os.close(writer)
-    with os.fdopen(reader, "rb") as said:
-        assert said.readline() == b"b'begun\\n'\n"
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.readline() == b"b'begun\\n'\n"
         assert service.wait() == -9
     _wait_until_gone(confinement)
 
@@ -452,14 +452,14 @@ def _wait_until_gone(confinement: Confinement) -> None:
 
 
 def _left(room: str) -> list[str]:
-    found: list[str] = []
+    left: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str((process / "cwd").readlink()).startswith(room):
-                found.append(process.name)
+                left.append(process.name)
         except OSError:
             continue
-    return found
+    return left
 
 
 def _bases() -> dict[str, str]:

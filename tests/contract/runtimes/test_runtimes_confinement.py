@@ -49,10 +49,10 @@ setup(name="prying", version="0.1", packages=["prying"], package_data={{"prying"
 @pytest.fixture(scope="module")
 def level(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The strongest level of this machine; nothing can be kept apart without namespaces."""
-    found, refused = probe(tmp_path_factory.mktemp("probe"))
-    if found in ("", "session"):
+    levels, refused = probe(tmp_path_factory.mktemp("probe"))
+    if levels in ("", "session"):
         pytest.skip(f"no namespaces here: {refused}")
-    return found
+    return levels
 
 
 def _facts(workshop: Workshop) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def _facts(workshop: Workshop) -> dict[str, Any]:
         "prying", _PRYING.format(places=places), {}
     )
     layer = Path(workshop.prepare("gs://b/prying.tar.gz").template).parent
-    (told,) = layer.glob("lib/python3*/site-packages/prying/facts.json")
-    return json.loads(told.read_text())
+    (facts,) = layer.glob("lib/python3*/site-packages/prying/facts.json")
+    return json.loads(facts.read_text())
 
 
 def test_a_setup_script_sees_and_changes_nothing_of_the_service(
@@ -115,18 +115,18 @@ def test_terms_that_cannot_be_kept_refuse_the_job_and_say_why(workshop: Workshop
     terms = replace(workshop.terms, pids_base="/nonexistent")
     settings = RuntimeSettings(terms=lambda: terms)
     runtimes = LocalRuntimes(workshop.cache, workshop.objects, settings, now=time.monotonic_ns)
-    said: list[str] = []
+    lines: list[str] = []
     with pytest.raises(PackageFailed) as refused:
         asyncio.run(
-            runtimes.prepare(workshop.choice, (JobPackage("gs://b/termless.tar.gz"),), said.append)
+            runtimes.prepare(workshop.choice, (JobPackage("gs://b/termless.tar.gz"),), lines.append)
         )
     runtimes.close()
     level = workshop.terms.level
     message = str(refused.value)
     assert f"cannot be run at isolation level {level}, at which programs run here" in message
     assert "/nonexistent" in message and "trainshed doctor" in message and "--isolation" in message
-    assert any(f"at isolation level {level}" in line for line in said)
-    assert not any("package index" in line for line in said)
+    assert any(f"at isolation level {level}" in line for line in lines)
+    assert not any("package index" in line for line in lines)
 
 
 @pytest.mark.soak

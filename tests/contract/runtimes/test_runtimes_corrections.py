@@ -55,7 +55,7 @@ def _chosen(index: Path, scratch: Path, what: Sequence[str]) -> set[str]:
     site.mkdir(parents=True)
     installer.install(Path(sys.executable), site, ["--dry-run", *what], lines.append)
     installed = lines[-1].replace("+", "").split(",")
-    return {"==".join(each.split()) for each in installed}
+    return {"==".join(line.split()) for line in installed}
 
 
 def test_an_mlflow_that_imports_comes_with_the_sdks_autologging(

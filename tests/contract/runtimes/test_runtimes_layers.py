@@ -154,9 +154,9 @@ def test_a_package_is_what_its_setup_script_says_and_not_what_its_file_is_called
     the file as they like."""
     setup = "import setuptools\nsetuptools.setup(packages=setuptools.find_packages())\n"
     named = "from setuptools import setup\nsetup(name='real', version='1.0', packages=['real'])\n"
-    said = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
+    metadata = "Metadata-Version: 1.0\nName: CIFAR10 image classification\nVersion: 0.0.0\n"
     packages = {
-        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": setup, "PKG-INFO": said}
+        "gs://bucket/hand/trainer_cifar10.tar.gz": {"setup.py": setup, "PKG-INFO": metadata}
         | {"trainer/__init__.py": "", "trainer/task.py": "print('classified')\n"},
         "gs://bucket/hand/other-0.1.tar.gz": {"setup.py": named, "real/__init__.py": "VALUE = 7\n"},
     }

@@ -230,14 +230,14 @@ async def test_an_unknown_word_makes_one_bad_job(data: Path, statement: str, sai
     store = open_database(data)
     assert [live.job.uid for live in await store.ledger.load_live()] == [2]
     assert said in (await store.reader.set_aside())[0].cause
-    for found in (
+    for read in (
         store.reader.job_by_uid(JobUid(1)),
         store.reader.job(make_job(1).name),
         store.reader.find(make_job(1).name.job_id),
         store.intake.request_cancel(make_job(1).name, cancel()),
     ):
         with pytest.raises(FailedPrecondition, match=r"job 1 .*set aside"):
-            await found
+            await read
     with pytest.raises(NotFound):
         await store.reader.job_by_uid(JobUid(3))
     store.close()
@@ -248,7 +248,7 @@ async def test_an_intent_of_an_unknown_kind_is_set_aside_alone(data: Path) -> No
         connection.execute("UPDATE intents SET kind = 'banana', intent = x'7b7d' WHERE job_uid = 1")
     store = open_database(data)
     live = await store.ledger.load_live()
-    assert [len(each.intents) for each in live] == [0, 1]
+    assert [len(work.intents) for work in live] == [0, 1]
     assert "'banana' is no kind of intent" in (await store.reader.set_aside())[0].cause
     store.close()
 

@@ -262,7 +262,7 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
         type(None),
     ]
     assert set(results[:38]) == {None}
-    assert [each.job.uid for each in await store.ledger.load_live()] == list(range(1, 41))
+    assert [work.job.uid for work in await store.ledger.load_live()] == list(range(1, 41))
     await created(store, make_job(41, "other"))
 
 
@@ -275,7 +275,7 @@ async def test_of_many_steps_from_one_generation_exactly_one_wins(store: Store) 
     won = [number for number, result in enumerate(results) if result == 2]
     assert len(won) == 1
     assert sum(isinstance(result, StaleCommit) for result in results) == 15
-    kinds = [told.kind for told in await store.reader.timeline(JobUid(1))]
+    kinds = [entry.kind for entry in await store.reader.timeline(JobUid(1))]
     assert kinds == ["created", f"try{won[0]}"]
 
 

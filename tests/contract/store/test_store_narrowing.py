@@ -96,13 +96,13 @@ async def filled(store: Store) -> Sequence[Work]:
 async def listed(store: Store, query: JobQuery, wanted: JobFilter) -> list[int]:
     """All that pass, in pages."""
     assert wanted.where is not None
-    found: list[int] = []
+    uids: list[int] = []
     after = 0
     while True:
         page = await store.reader.matching(replace(query, after=after, limit=4), wanted.where)
-        found += [work.uid for work, _ in page.jobs if wanted.passes(work)]
+        uids += [work.uid for work, _ in page.jobs if wanted.passes(work)]
         if page.went_to is None:
-            return found
+            return uids
         assert not after or page.went_to < after
         after = page.went_to
 

@@ -38,8 +38,8 @@ async def test_what_a_commit_tells_is_stored_with_it_and_outlives_the_service(
     await store.intake.create_job(make_job(1), ())
     await end(store, told("ops"), told("team"))
     waiting = await reopen().notifications.waiting(10)
-    assert [each.notification for each in waiting] == [told("ops"), told("team")]
-    assert [(each.due, each.tries) for each in waiting] == [(T0, 0), (T0, 0)]
+    assert [notice.notification for notice in waiting] == [told("ops"), told("team")]
+    assert [(notice.due, notice.tries) for notice in waiting] == [(T0, 0), (T0, 0)]
 
 
 async def test_a_commit_that_is_refused_tells_nobody(store: Store) -> None:
@@ -54,12 +54,12 @@ async def test_what_is_due_first_comes_first(store: Store) -> None:
     await store.intake.create_job(make_job(1), ())
     await end(store, told("a"), told("b", at=T0 - SECOND), told("c"))
     b, a, c = await store.notifications.waiting(10)
-    assert [each.notification.target for each in (a, b, c)] == ["a", "b", "c"]
+    assert [notice.notification.target for notice in (a, b, c)] == ["a", "b", "c"]
     await store.notifications.put_off(b.id, T0 + SECOND)
     await store.notifications.remove(c.id)
     await store.notifications.remove(c.id)
     left = await store.notifications.waiting(10)
-    assert [(each.id, each.due, each.tries) for each in left] == [
+    assert [(notice.id, notice.due, notice.tries) for notice in left] == [
         (a.id, T0, 0),
         (b.id, T0 + SECOND, 1),
     ]

@@ -30,8 +30,8 @@ async def test_those_that_run_are_told_by_kind_and_oldest_first(store: Store) ->
     late, early = exporting(1, T0 + 1), exporting(2)
     await store.studies.create_study(make_study(1))
     await store.studies.begin_operation(suggesting(3, 1))
-    for each in (late, early):
-        await store.operations.begin(each)
+    for operation in (late, early):
+        await store.operations.begin(operation)
     assert await store.operations.running(OperationKind.EXPORT) == (early, late)
     assert await store.reader.operation(late.name) == late
     assert (late.subject, suggesting(3, 1).subject) == (1, 1)

@@ -48,7 +48,7 @@ async def test_secrets_outlive_the_service(reopen: Reopen, request: pytest.Fixtu
 
 
 async def contents(store: Store, *refs: SecretRef) -> list[bytes]:
-    return [each.content for each in (await store.secrets.find("p", refs)).values()]
+    return [version.content for version in (await store.secrets.find("p", refs)).values()]
 
 
 async def test_all_are_sealed_anew_but_what_is_left(store: Store) -> None:

@@ -124,11 +124,11 @@ async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery)
     store.close()
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
         through = walk(connection, query)
-        asked = f"EXPLAIN QUERY PLAN {through.sql} LIMIT :limit"
-        plan = [row[3] for row in connection.execute(asked, through.parameters)]
+        plan_query = f"EXPLAIN QUERY PLAN {through.sql} LIMIT :limit"
+        plan = [row[3] for row in connection.execute(plan_query, through.parameters)]
     # Where there is nothing, one row of nothing is looked at.
-    plan = [each for each in plan if each != "SCAN CONSTANT ROW"]
-    assert not [each for each in plan if "SCAN" in each or "TEMP B-TREE" in each]
+    plan = [line for line in plan if line != "SCAN CONSTANT ROW"]
+    assert not [line for line in plan if "SCAN" in line or "TEMP B-TREE" in line]
 
 
 def test_a_data_directory_serves_one_service_only(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[i
 
 async def found(store: Store, uid: int) -> int:
     """The rank of the step that the store holds of a job, all of whose parts agree with it; 0: none."""
-    told = len(await store.reader.timeline(JobUid(uid)))
+    entries = len(await store.reader.timeline(JobUid(uid)))
     live = await store.ledger.load(JobUid(uid))
     try:
         deleted = await store.reader.operation(operation(uid).name)
@@ -269,10 +269,10 @@ async def found(store: Store, uid: int) -> int:
     try:
         job, _ = await store.reader.job_by_uid(JobUid(uid))
     except NotFound:
-        assert (told, live) == (0, None)
+        assert (entries, live) == (0, None)
         return 4 if deleted else 0
     rank = {JobState.QUEUED: 1, JobState.RUNNING: 2, JobState.SUCCEEDED: 3}[job_of(job).state]
-    assert (told, deleted, live is None) == (2 * rank, None, rank == 3)
+    assert (entries, deleted, live is None) == (2 * rank, None, rank == 3)
     assert (await store.reader.job(job.name))[0] == job
     return rank
 
@@ -339,11 +339,11 @@ asyncio.run(main())
 @pytest.mark.anyio
 async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
-    said = said_until_killed(200, _CLIENTS, str(tmp_path))
+    lines = said_until_killed(200, _CLIENTS, str(tmp_path))
     store = open_database(tmp_path)
     trials = await store.studies.history([StudyUid(1)])
     handed_out: list[int] = []
-    for line in said:
+    for line in lines:
         number, *numbers = map(int, line.split())
         operation = await store.reader.operation(suggesting(number, 1).name)
         assert operation.trials == tuple(numbers)

@@ -85,7 +85,7 @@ async def test_an_operation_over_a_trial_that_changed_stores_nothing(store: Stor
     with pytest.raises(StaleCommit):
         await store.studies.finish_operation(
             done(running),
-            assigned=[StoredTrial(replace(each, client="c"), 1) for each in (first, second)],
+            assigned=[StoredTrial(replace(trial, client="c"), 1) for trial in (first, second)],
             suggested=[make_trial(1)],
         )
     assert await store.studies.running_operations(ONE) == (running,)
@@ -100,8 +100,8 @@ async def test_running_operations_are_told_oldest_first(store: Store) -> None:
         suggesting(2, 1, created=T0 + 1),
         suggesting(3, 2, created=T0),
     )
-    for each in (late, early, other):
-        await store.studies.begin_operation(each)
+    for operation in (late, early, other):
+        await store.studies.begin_operation(operation)
     assert await store.studies.running_operations() == (other, early, late)
     assert await store.studies.running_operations(ONE) == (early, late)
     with pytest.raises(Unavailable):

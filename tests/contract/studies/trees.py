@@ -134,8 +134,8 @@ def play(
 
 def best(trials: Sequence[Seen], metric: str = "loss") -> float:
     """The least value measured."""
-    found = [trial.final.value(metric) for trial in trials if trial.final is not None]
-    return min(value for value in found if value is not None)
+    values = [trial.final.value(metric) for trial in trials if trial.final is not None]
+    return min(value for value in values if value is not None)
 
 
 @st.composite
@@ -162,7 +162,7 @@ def parameters(
                     st.floats(lowest, 1e6),
                     min_size=1,
                     max_size=6,
-                    unique_by=lambda each: round(each, 5),
+                    unique_by=lambda number: round(number, 5),
                 )
             )
             return Parameter(

@@ -48,10 +48,10 @@ def attack(yard: Yard) -> Attack:
         finally:
             if at_home is not None:
                 at_home.unlink()
-    told = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
+    results = {word: rest for word, _, rest in (x.partition(" ") for x in yard.service.lines(job))}
     if at_home is None:
         del verdicts["home"]
-    answers = by_grpc(yard.service.extra["grpc"], told["TOKEN"])
+    answers = by_grpc(yard.service.extra["grpc"], results["TOKEN"])
     shim = list(yard.ancestors(min(marked(name))))[-1]
     handle = os.pidfd_open(shim)
     yard.service.put("attacking", "heard", b"")
@@ -64,8 +64,8 @@ def attack(yard: Yard) -> Attack:
     return Attack(
         job,
         verdicts,
-        json.loads(told["WHY"]),
-        json.loads(told["CONTROLS"]),
+        json.loads(results["WHY"]),
+        json.loads(results["CONTROLS"]),
         answers,
         memory,
         view["error"],
@@ -127,9 +127,9 @@ def eaten(yard: Yard, job: str) -> Meal:
     """The end of an `eater`'s job."""
     view = yard.service.finish(job, 60)
     lines = yard.service.lines(job)
-    said = [line.split()[1:] for line in lines if line.startswith("HAS ")]
-    over = [int(at) for size, at in said if int(size) << 20 > MEMORY]
-    after = (int(said[-1][1]) - over[0]) / 1e9 if over else 0.0
+    files = [line.split()[1:] for line in lines if line.startswith("HAS ")]
+    over = [int(at) for size, at in files if int(size) << 20 > MEMORY]
+    after = (int(files[-1][1]) - over[0]) / 1e9 if over else 0.0
     return Meal(
-        view["state"], view.get("error") or {}, int(said[-1][0]) << 20, after, "SURVIVED" in lines
+        view["state"], view.get("error") or {}, int(files[-1][0]) << 20, after, "SURVIVED" in lines
     )

@@ -59,12 +59,12 @@ class WarmYard(Yard):
     ) -> dict[str, Any]:
         """With the preloaders: their processes, and their sockets."""
         preloaders, sockets = self.preloaders(), self.sockets()
-        told = super().target(victim, other, endpoint, abstract, at_home)
+        target = super().target(victim, other, endpoint, abstract, at_home)
         assert len(preloaders) >= 2, "there is nothing to be attacked"
         assert any("preloader" in path for path in sockets), sockets
-        told["preloaders"] = self.numbers(preloaders)
-        told["sockets"] = sockets
-        return told
+        target["preloaders"] = self.numbers(preloaders)
+        target["sockets"] = sockets
+        return target
 
     def preloaders(self) -> list[int]:
         return [

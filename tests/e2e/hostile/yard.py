@@ -168,9 +168,9 @@ class Yard:
         them at."""
         data = self.service.data
         kinds = "slots/*/*/*/files/*/secret", "logs/*/*/*/*.jsonl", "autopsies/*/*/*"
-        found = [list(data.glob(kind)) for kind in kinds]
-        assert all(found), "there is nothing to be attacked"
-        return [str(path) for some in found for path in some]
+        files = [list(data.glob(kind)) for kind in kinds]
+        assert all(files), "there is nothing to be attacked"
+        return [str(path) for some in files for path in some]
 
     def numbers(self, pids: list[int]) -> list[int]:
         """Processes, as the attacker's machine numbers them."""

@@ -40,7 +40,7 @@ def install(lab: KubernetesLab) -> None:
     config = chart.VALUES["config"]
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
-    documents = [_adapted(lab, one) for one in chart.rendered(config=config + _SETTINGS)]
+    documents = [_adapted(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
     lab.kubectl(
         "apply", "-n", NAMESPACE, "-f", "-", given=_listed([_NAMESPACE, _volume(), *documents])
     )
@@ -62,7 +62,10 @@ def await_ready(lab: KubernetesLab, *, other_than: str = "") -> dict[str, Any]:
     for _ in until("the service in the cluster", 120):
         [pod] = pods(lab) or [{}]
         conditions = pod.get("status", {}).get("conditions", ())
-        ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        )
         if ready and pod["metadata"]["uid"] != other_than:
             return pod
     raise AssertionError
@@ -128,7 +131,7 @@ def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:
 def _pythons() -> list[str]:
     """Prefixes of this machine's Pythons, on which environments of tests are built, but for the system's."""
     known = json.loads((CACHE / "interpreters.json").read_text()).values()
-    return sorted({one["prefix"] for one in known} - {"/usr", "/usr/local"})
+    return sorted({python["prefix"] for python in known} - {"/usr", "/usr/local"})
 
 
 def _volume() -> dict[str, Any]:
@@ -150,5 +153,5 @@ def _listed(documents: list[dict[str, Any]]) -> str:
 
 def told(lab: KubernetesLab) -> str:
     """The log of the service's Pod, and what the cluster has to say of it."""
-    asked = (["logs", POD], ["get", "events", "--sort-by=.lastTimestamp"])
-    return "\n".join(lab.kubectl(*words, "-n", NAMESPACE, check=False) for words in asked)
+    commands = (["logs", POD], ["get", "events", "--sort-by=.lastTimestamp"])
+    return "\n".join(lab.kubectl(*words, "-n", NAMESPACE, check=False) for words in commands)

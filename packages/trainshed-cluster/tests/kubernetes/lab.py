@@ -137,7 +137,7 @@ class KubernetesLab(Machines):
         """Have all nodes hold an image of these files, which says that of itself (`Entrypoint`, `Env`, …)."""
         words = {"Entrypoint": "ENTRYPOINT", "Cmd": "CMD"}
         changes = [f"{words[key]} {json.dumps(said[key])}" for key in words if key in said]
-        changes += [f"ENV {one}" for one in said.get("Env", ())]
+        changes += [f"ENV {variable}" for variable in said.get("Env", ())]
         changes += [f"WORKDIR {said['WorkingDir']}"] if "WorkingDir" in said else []
         options = [word for change in changes for word in ("--change", change)]
         for name in self.nodes:
@@ -147,14 +147,14 @@ class KubernetesLab(Machines):
 
     def asked(self, of: str) -> list[str]:
         """What was asked of the API so far, "create pods" or "get pods/attach", by programs of that name."""
-        found: list[str] = []
+        answers: list[str] = []
         for line in (self.directory / "audit.log").read_text().splitlines():
             entry = json.loads(line)
             if entry["stage"] == "ResponseComplete" and of in entry.get("userAgent", ""):
                 what: dict[str, str] = entry.get("objectRef", {})
                 parts = filter(None, (what.get("resource"), what.get("subresource")))
-                found.append(f"{entry['verb']} {'/'.join(parts)}")
-        return found
+                answers.append(f"{entry['verb']} {'/'.join(parts)}")
+        return answers
 
     def _has_accounts(self) -> bool:
         return "default" in self.kubectl("get", "serviceaccounts", check=False)
@@ -187,8 +187,8 @@ class KubernetesLab(Machines):
 
     def logs(self) -> str:
         """The ends of all its logs."""
-        found = sorted((self.directory / "log").iterdir())
-        return "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in found)
+        logs = sorted((self.directory / "log").iterdir())
+        return "\n".join(f"{log.name}:\n{log.read_text()[-2000:]}" for log in logs)
 
     # --- its parts ---
 
@@ -299,8 +299,8 @@ class KubernetesLab(Machines):
         self, where: str, command: str, arguments: Sequence[str], wrapped: Sequence[str] = ()
     ) -> None:
         part = command if where == HUB else f"{command}.{where}"
-        found = binaries() / command
-        argv = [*wrapped, str(found) if found.exists() else command, *arguments]
+        tool = binaries() / command
+        argv = [*wrapped, str(tool) if tool.exists() else command, *arguments]
         if command == "etcd":
             argv = list(arguments)
         if where != HUB:

@@ -175,8 +175,8 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
 ) -> None:
     """Those of the chart, given to a user who may do nothing else."""
     rights = chart.rendered(user="trainshed")
-    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
-    cluster.kubectl("apply", "-f", "-", given=given)
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    cluster.kubectl("apply", "-f", "-", given=manifest)
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1))
@@ -186,24 +186,24 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     try:
         staged(body)(None, engine_lab(cluster, tmp_path, **own))
     finally:
-        cluster.kubectl("delete", "--wait=false", "-f", "-", given=given)
+        cluster.kubectl("delete", "--wait=false", "-f", "-", given=manifest)
     assert not our_pods(cluster)
 
 
 def test_the_doctor_says_which_rights_are_missing(cluster: KubernetesLab) -> None:
     """Of a user without any; of who has all, nothing."""
     table = lab_settings(cluster)
-    found = {one.about: one for one in examine_kubernetes(table)}
-    assert {one.verdict for one in found.values()} == {Verdict.GOOD}, found
-    assert found["Kubernetes nodes"].text == "2 of 2 take jobs."
+    findings = {finding.about: finding for finding in examine_kubernetes(table)}
+    assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}, findings
+    assert findings["Kubernetes nodes"].text == "2 of 2 take jobs."
     nobody = {
         **table,
         "kubeconfig": str(cluster.service_kubeconfig),
         "namespaces": {"*": "elsewhere"},
     }
-    told = [one for one in examine_kubernetes(nobody) if one.verdict is Verdict.BAD]
-    assert any("may not watch nodes of the cluster" in one.text for one in told)
-    assert any("may not create pods of namespace elsewhere" in one.text for one in told)
+    bad = [finding for finding in examine_kubernetes(nobody) if finding.verdict is Verdict.BAD]
+    assert any("may not watch nodes of the cluster" in finding.text for finding in bad)
+    assert any("may not create pods of namespace elsewhere" in finding.text for finding in bad)
     assert not our_pods(cluster)
 
 

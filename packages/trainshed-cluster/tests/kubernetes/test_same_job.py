@@ -34,7 +34,7 @@ _ITS_OWN = ("delayed:", "replica_placed:")
 
 def shown(found: Seen) -> dict[str, Any]:
     """What both have in common: peers are told by name here, by address there."""
-    specs = [re.sub(r'"[^" ]+:(PORT|\d+)"', '"PLACE"', json.dumps(one)) for one in found.specs]
+    specs = [re.sub(r'"[^" ]+:(PORT|\d+)"', '"PLACE"', json.dumps(spec)) for spec in found.specs]
     return {
         "resource": found.resource,
         "result": found.result,

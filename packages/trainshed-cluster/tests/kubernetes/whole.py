@@ -57,7 +57,7 @@ def await_condition(service: Service, node: str, condition: str) -> None:
     """Of a node, as the service tells it."""
     for _ in until(f"{node}: {condition}", 60):
         views = service.call("GET", "/trainshed/v1/nodes")["nodes"]
-        if next(one for one in views if one["name"] == node)["condition"] == condition:
+        if next(view for view in views if view["name"] == node)["condition"] == condition:
             return
 
 

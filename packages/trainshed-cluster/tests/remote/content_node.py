@@ -115,8 +115,8 @@ class Node:
 
     def names(self) -> set[str]:
         """What lies in its cache, without what the cache keeps for itself."""
-        found = self.run("find", str(self.root), "-mindepth", "1", "-printf", "%P\n").split("\n")
-        return {name for name in found if name and not name.startswith(".node")}
+        names = self.run("find", str(self.root), "-mindepth", "1", "-printf", "%P\n").split("\n")
+        return {name for name in names if name and not name.startswith(".node")}
 
     async def agent(self, manifest: Manifest, limit: int = 0) -> "Agent":
         """One that has begun to fetch."""

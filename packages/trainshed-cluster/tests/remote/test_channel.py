@@ -253,9 +253,9 @@ async def test_a_cut_cable_is_noticed_on_both_sides_and_ends_tunnels(place: Plac
     for end in (channel, *place.channels):
         cut(end)
     async with asyncio.timeout(3):
-        with pytest.raises(ChannelClosed) as told:
+        with pytest.raises(ChannelClosed) as caught:
             await channel.receive()
-        assert isinstance(told.value.__cause__, TimeoutError)
+        assert isinstance(caught.value.__cause__, TimeoutError)
         await place.channels[0].closed()
         assert isinstance(place.channels[0].cause, TimeoutError)
         with pytest.raises(ConnectionError):

@@ -32,12 +32,12 @@ def _start(
 ) -> "subprocess.Popen[bytes]":
     """`module`: of the standard library, with a `main` that reads standard input."""
     bootstrap = Bootstrap(code, PYTHON, str(node), module)
-    argv, given = bootstrap.argv, bootstrap.parcel(document)
+    argv, standard_input = bootstrap.argv, bootstrap.parcel(document)
     pipe = subprocess.PIPE
     process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env={})
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(given[: len(given) - cut])
+        process.stdin.write(standard_input[: len(standard_input) - cut])
         process.stdin.flush()
     return process
 
@@ -107,24 +107,24 @@ def test_what_was_killed_or_is_hollow_is_unpacked_anew(code: AgentCode, tmp_path
 
 def test_another_python_is_told_what_does_not_fit(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"))
-    argv, given = bootstrap.argv, bootstrap.parcel(b"")
+    argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
     ours = importlib.machinery.EXTENSION_SUFFIXES[0].encode()
     theirs = ours.replace(b"cpython-3", b"cpython-9")
     done = subprocess.run(
-        argv, input=given.replace(ours, theirs, 1), capture_output=True, check=False
+        argv, input=standard_input.replace(ours, theirs, 1), capture_output=True, check=False
     )
     assert done.returncode == UNFIT
-    told = done.stderr.decode()
-    assert told.startswith(f"trainshed agent on {os.uname().nodename}: {PYTHON} is Python ")
-    assert f"({ours.decode()}), and the service runs Python" in told
-    assert "set `python` of its engine" in told
+    stderr = done.stderr.decode()
+    assert stderr.startswith(f"trainshed agent on {os.uname().nodename}: {PYTHON} is Python ")
+    assert f"({ours.decode()}), and the service runs Python" in stderr
+    assert "set `python` of its engine" in stderr
     assert not (tmp_path / "node").exists()
 
 
 def test_other_code_than_was_sent_is_not_run(code: AgentCode, tmp_path: Path) -> None:
     bootstrap = Bootstrap(code, PYTHON, str(tmp_path / "node"), "quopri")
-    argv, given = bootstrap.argv, bootstrap.parcel(b"")
-    changed = given[:-200_000] + bytes(200_000)
+    argv, standard_input = bootstrap.argv, bootstrap.parcel(b"")
+    changed = standard_input[:-200_000] + bytes(200_000)
     done = subprocess.run(argv, input=changed, capture_output=True, check=False)
     assert done.returncode == UNFIT
     assert b"other code came than was sent" in done.stderr

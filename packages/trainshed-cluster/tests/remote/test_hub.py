@@ -102,10 +102,10 @@ async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Pa
     pem.write_text(mine.key + mine.certificate)
     agent.load_cert_chain(pem)
     impostors.append(agent)
-    told: list[bytes] = []
+    heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        told.append(await reader.read())
+        heard.append(await reader.read())
 
     for context in impostors:
         server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
@@ -116,7 +116,7 @@ async def test_a_hub_that_is_not_ours_is_told_nothing(place: Place, tmp_path: Pa
         with pytest.raises(ssl.SSLCertVerificationError):
             await place.dialer(credential).dial()
         server.close()
-    assert not any(told)
+    assert not any(heard)
 
 
 async def test_a_certificate_ends_and_with_it_what_was_begun_by_it(place: Place) -> None:

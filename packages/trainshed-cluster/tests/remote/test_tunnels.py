@@ -237,9 +237,9 @@ async def buckets(place: Place, *lines: bytes) -> list[bytes]:
     heard: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = await reader.read()
-        if said:
-            heard.append(said)
+        answer = await reader.read()
+        if answer:
+            heard.append(answer)
         writer.write(b"answered")
         writer.close()
 
@@ -267,9 +267,9 @@ async def test_programs_introduce_themselves_as_their_endpoint_does(place: Place
 
 async def test_nobody_introduces_himself_as_anothers_program(place: Place) -> None:
     place.introductions[NAME] = introductions(IDENTITY)
-    said = json.loads(IDENTITY)
+    identity = json.loads(IDENTITY)
     foreign = [
-        json.dumps({**said, **other})
+        json.dumps({**identity, **other})
         for other in (
             {"job_uid": "8"},
             {"attempt": 1},

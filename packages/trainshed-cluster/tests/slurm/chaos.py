@@ -143,9 +143,9 @@ class Mischief:
 
     def _kill_process(self, node: str, name: str) -> None:
         """One of a name, if there is any."""
-        if found := self._lab.processes(node, name):
+        if pids := self._lab.processes(node, name):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(found), signal.SIGKILL)
+                os.kill(self._chance.choice(pids), signal.SIGKILL)
         self._for_a_while(2)
 
     def _stop_munge(self, node: str) -> None:
@@ -243,8 +243,8 @@ def _nodes_of(
     timeline: Iterable[Mapping[str, Any]], replica: str, lives: Sequence[LifeSeen]
 ) -> list[str]:
     """Where each life was lived; "" = that was not told of all of them."""
-    told = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]
-    nodes = [details["node"] for details in told if details["replica"] == replica]
+    starts = [entry["details"] for entry in timeline if entry["kind"] == "replica_started"]
+    nodes = [details["node"] for details in starts if details["replica"] == replica]
     return nodes if len(nodes) == len(lives) else [""] * len(lives)
 
 
@@ -256,9 +256,9 @@ def _natural(story: Story) -> Course:
 def _order(diary: ReplicaSeen, replica: str, files: logs.Files) -> Iterator[str]:
     parts, wrong = logs.parts(files.lines.get(replica, ()))
     yield from wrong
-    told = [part.token for part in parts]
-    if told != [life.token for life in diary.lives if life.token in told]:
-        yield f"lives in the log {told}, and as they were {[life.token for life in diary.lives]}"
+    tokens = [part.token for part in parts]
+    if tokens != [life.token for life in diary.lives if life.token in tokens]:
+        yield f"lives in the log {tokens}, and as they were {[life.token for life in diary.lives]}"
 
 
 def _lines(

@@ -95,11 +95,11 @@ def engine_of(directory: Path, settings: dict[str, Any]) -> Engine:
 
 def new_lab(directory: Path) -> Lab:
     """For a process that was started with `TOLD` in its environment."""
-    told = json.loads(os.environ[TOLD])
-    switch = _FarSwitch(told["switch"])
+    facts = json.loads(os.environ[TOLD])
+    switch = _FarSwitch(facts["switch"])
     # Each test is another service, which leaves what it keeps for a next attempt to its next start.
     switch.clear()
-    return SlurmEngineLab(switch, directory, told["settings"], told["kills"])
+    return SlurmEngineLab(switch, directory, facts["settings"], facts["kills"])
 
 
 class _FarSwitch:

@@ -50,8 +50,8 @@ def why_not() -> str:
 def other_slurm() -> Path | None:
     """Directory with the programs and libraries of another release's Slurm, as `release.sh` makes it; None:
     this machine's own."""
-    found = os.environ.get("TRAINSHED_TEST_SLURM", "")
-    return Path(found) if found else None
+    version = os.environ.get("TRAINSHED_TEST_SLURM", "")
+    return Path(version) if version else None
 
 
 def enforces() -> bool:
@@ -129,10 +129,10 @@ class SlurmLab(Machines):
     def states(self) -> dict[str, str]:
         """Of the nodes, as sinfo has it; none if the controller does not answer."""
         try:
-            found = self.run(HUB, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"])
+            printed = self.run(HUB, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %T"])
         except subprocess.CalledProcessError:
             return {}
-        return dict(line.split() for line in found.splitlines())
+        return dict(line.split() for line in printed.splitlines())
 
     def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 30) -> None:
         """Until each node's state is one of those."""
@@ -364,6 +364,6 @@ def _search_path() -> str:
 
 
 def _path(command: str) -> str:
-    found = shutil.which(command, path=_search_path())
-    assert found, command
-    return found
+    path = shutil.which(command, path=_search_path())
+    assert path, command
+    return path

@@ -188,12 +188,12 @@ class Machines:
 
     def outer(self, name: str, pid: int) -> int:
         """A process of a machine, as the real machine numbers it. Raises ProcessLookupError."""
-        for found in self.processes(name):
+        for process in self.processes(name):
             with contextlib.suppress(OSError):
-                status = Path(f"/proc/{found}/status").read_text()
+                status = Path(f"/proc/{process}/status").read_text()
                 (numbers,) = re.findall(r"^NSpid:\t(.*)$", status, re.MULTILINE)
                 if numbers.split()[-1] == str(pid):
-                    return found
+                    return process
         raise ProcessLookupError(f"{name} has no process {pid}")
 
     def on_disk(self, name: str, path: str) -> Path:
@@ -225,9 +225,9 @@ class Machines:
         """Nothing passes any more between a node and `other`: "controller" (the hub's first address),
         "service" (its second one, and the real machine's) or another node."""
         if other in self.nodes:
-            for one, peer in ((name, other), (other, name)):
+            for machine, peer in ((name, other), (other, name)):
                 away = f"lladdr {_NOBODYS} dev eth0 nud permanent"
-                self._ip(one, f"neigh replace {self.address(peer)} {away}")
+                self._ip(machine, f"neigh replace {self.address(peer)} {away}")
             return
         for peer in self._peers(other):
             self._ip(name, f"neigh replace {peer} lladdr {_NOBODYS} dev eth0 nud permanent")
@@ -382,13 +382,13 @@ def _of_namespace(init: int) -> list[int]:
         space = Path(f"/proc/{init}/ns/pid").readlink()
     except OSError:
         return []
-    found: list[int] = []
+    pids: list[int] = []
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal() and int(entry.name) != init:
             with contextlib.suppress(OSError):
                 if Path(f"{entry.path}/ns/pid").readlink() == space:
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def _command(pid: int) -> str:
@@ -464,6 +464,6 @@ def sweep_control_groups() -> None:
     """Of labs whose process was killed."""
     for controller in _controllers()[:1]:
         for directory in (_CGROUPS / controller).glob("trainshed-lab-*"):
-            found = re.match(r"trainshed-lab-(\d+)-\d+-", directory.name)
-            if found and not Path("/proc", found[1]).exists():
-                _remove_control_groups(found[0] + "*")
+            match = re.match(r"trainshed-lab-(\d+)-\d+-", directory.name)
+            if match and not Path("/proc", match[1]).exists():
+                _remove_control_groups(match[0] + "*")

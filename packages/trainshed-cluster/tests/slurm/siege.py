@@ -83,10 +83,10 @@ class SlurmYard(Yard):
     def target(
         self, victim: list[int], other: str, endpoint: str, abstract: str, at_home: Path | None
     ) -> dict[str, Any]:
-        told = super().target(victim, other, endpoint, abstract, at_home)
+        target = super().target(victim, other, endpoint, abstract, at_home)
         self.allocation = _allocation_of(victim[0])
         # Nodes do not reach the service's loopback.
-        return told | {"storage_port": told["rest"]}
+        return target | {"storage_port": target["rest"]}
 
     def others_files(self) -> list[str]:
         victim = USERS[self.identity.users[1]] if self.identity.users else self.identity.uid
@@ -230,14 +230,14 @@ def besieged(
                 )
             )
             yard.open()
-            found = attack(yard)
-            process = yard.heard(found.job, "PROCESS")
+            results = attack(yard)
+            process = yard.heard(results.job, "PROCESS")
             listed = service.call("GET", "/trainshed/v1/jobs?project=" + OTHER)["jobs"]
             [other] = [job["jobId"] for job in listed if job["state"] == "RUNNING"]
             target = json.dumps(yard.on_slurm())
             job = yard.submit(OWN, "on_slurm", TARGET=target)
             service.finish(job, 120)
-            told = {word: rest for word, _, rest in (x.partition(" ") for x in service.lines(job))}
+            lines = {word: rest for word, _, rest in (x.partition(" ") for x in service.lines(job))}
             service.call("POST", f"{parent_of(OTHER)}/{other}:cancel", {})
             service.finish(other, 60)
         # All agents have ended by now.
@@ -251,10 +251,10 @@ def besieged(
         yield Siege(
             identity,
             kind,
-            found,
+            results,
             process,
-            json.loads(told["VERDICTS"]),
-            json.loads(told["WHY"]),
+            json.loads(lines["VERDICTS"]),
+            json.loads(lines["WHY"]),
             tuple(left),
         )
     finally:

@@ -86,5 +86,5 @@ def spied(
     finally:
         for node in others:
             service.call("POST", f"/trainshed/v1/nodes/{node}:undrain", {})
-    [told] = [line for line in service.lines(attacker) if line.startswith("got ")]
-    return json.loads(told.removeprefix("got "))
+    [got] = [line for line in service.lines(attacker) if line.startswith("got ")]
+    return json.loads(got.removeprefix("got "))

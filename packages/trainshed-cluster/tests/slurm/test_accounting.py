@@ -45,9 +45,9 @@ def submitted(service: Service, project: str) -> str:
 def awaited_reason(service: Service, job_id: str) -> str:
     """What it is told to wait for, once that is Slurm's doing."""
     for view in service.watch(job_id, 60):
-        for told in view["waits"]:
-            if "Slurm" in told:
-                return told
+        for wait in view["waits"]:
+            if "Slurm" in wait:
+                return wait
     raise AssertionError(timeline(service, job_id))
 
 

@@ -85,13 +85,20 @@ def test_jobs_outlive_whatever_befalls_their_cluster(tmp_path: Path, keep: float
                 if story.public:
                     state_at_end(victim.address(), story.target, deadline)
             deeds.close()
-            told = [judge(story, victim.address(), data, diary, mischief.done) for story in stories]
-            wrong += [f"{one.name} ({one.kind}): {text}" for one in told for text in one.wrong]
+            reports = [
+                judge(story, victim.address(), data, diary, mischief.done) for story in stories
+            ]
+            wrong += [
+                f"{report.name} ({report.kind}): {text}"
+                for report in reports
+                for text in report.wrong
+            ]
             kinds = Counter(fault.kind for fault in mischief.done)
             print(f"{sum(kinds.values())} faults: {dict(kinds)}")
-            print(f"{Counter((one.kind, one.state) for one in told)}")
+            print(f"{Counter((report.kind, report.state) for report in reports)}")
             lives, lines, cut = (
-                sum(getattr(one, field) for one in told) for field in ("lives", "lines", "cut")
+                sum(getattr(report, field) for report in reports)
+                for field in ("lives", "lines", "cut")
             )
             print(f"{lives} lives, of which {cut} may have been cut, {lines} lines")
             wrong += [f"not given back: {line}" for line in _held(lab)]
@@ -113,9 +120,9 @@ def _held(lab: SlurmLab) -> list[str]:
     held: list[str] = []
     with contextlib.suppress(TimeoutError):
         for _ in until("the end of all allocations", 60):
-            told = lab.slurm("squeue", "-h", "-o", "%T %i %j %r %N").splitlines()
-            held = [line for line in told if not line.startswith("COMPLETING")]
+            rows = lab.slurm("squeue", "-h", "-o", "%T %i %j %r %N").splitlines()
+            held = [line for line in rows if not line.startswith("COMPLETING")]
             if not held:
-                print("still ending:", told)
+                print("still ending:", rows)
                 break
     return held

@@ -65,8 +65,8 @@ def a_name(part: int = 0) -> HoldName:
 
 
 def need(node: str, **more: object) -> NodeNeed:
-    given: dict[str, object] = {"replicas": 1, "vcpus": 2.0, "memory_bytes": 200 * MIB, **more}
-    return NodeNeed(node=node, **given)  # pyright: ignore[reportArgumentType] - by name, for short
+    fields: dict[str, object] = {"replicas": 1, "vcpus": 2.0, "memory_bytes": 200 * MIB, **more}
+    return NodeNeed(node=node, **fields)  # pyright: ignore[reportArgumentType] - by name, for short
 
 
 def jobs(lab: SlurmLab) -> dict[str, str]:
@@ -122,8 +122,8 @@ def lives(pid: int) -> bool:
 def sruns_of(hold: Hold) -> list[int]:
     """Processes of srun that are still there for a hold, the one that started the others first."""
     command = ["ps", "-C", "srun", "-o", "pid=,args="]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return sorted(int(line.split()[0]) for line in found.splitlines() if str(hold.name) in line)
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return sorted(int(line.split()[0]) for line in printed.splitlines() if str(hold.name) in line)
 
 
 async def test_nodes_are_told_with_what_others_leave_of_them(
@@ -325,17 +325,17 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     )
     agents(slurm_lab, "node1", hold)
     slurm_lab.slurm("scancel", hold.cluster_id)
-    asked = 0
+    calls = 0
     async for _ in every_moment():
         try:
             end = await cluster.ended(hold.name)
         except ClusterUnavailable as failure:
             assert "is still ending" in str(failure)
-            asked += 1
+            calls += 1
             continue
         assert end is not None and end.loss is Loss.ALLOCATION_REVOKED
         break
-    assert asked
+    assert calls
 
 
 async def test_an_agent_outlives_the_service_that_lets_go(slurm_lab: SlurmLab) -> None:
@@ -476,8 +476,8 @@ async def test_munge_that_is_down_is_only_a_pause(
     hold = await held_with_agent(cluster)
     slurm_lab.stop_munged("hub")
     try:
-        asked = cluster.acquire(a_name(), [need("node2")]), cluster.give_back(hold.name)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        calls = cluster.acquire(a_name(), [need("node2")]), cluster.give_back(hold.name)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [ClusterUnavailable] * 2
     finally:
         slurm_lab.start_munged("hub")

@@ -52,8 +52,8 @@ def test_where_the_queue_is_slurms_it_chooses_nodes_for_a_gang(
         await stage.engine.launch(plans)
         for slot in slots:
             assert (await stage.exited(uid, slot.replica)).exit.exit_code == 0
-        [told] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
-        assert dict(told) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
+        [nodes] = [event.nodes for event in stage.events if isinstance(event, NodesChosen)]
+        assert dict(nodes) == {PRIMARY: "node2", SECOND_REPLICA: "node2"}
 
     staged(body)(None, OutsideLab(slurm_lab, tmp_path, queue="slurm"))
     slurm_lab.clear()

@@ -46,13 +46,13 @@ def conforms(lab: SlurmLab, identity: str, *options: str) -> None:
     os.chown(place, uid, uid)
     settings = {"address": lab.outside, **more}
     with served(lab) as switch:
-        told = {"switch": switch.fileno(), "settings": settings, "kills": 6 if SOAKS else 1}
+        facts = {"switch": switch.fileno(), "settings": settings, "kills": 6 if SOAKS else 1}
         words = ["pytest", str(Path(__file__).with_name("elsewhere.py"))]
         words += ["-p", "no:cacheprovider", f"--basetemp={place}/t", *options]
         argv, environment = on_login_node(lab, words, uid)
         done = subprocess.run(
             argv,
-            env=environment | {TOLD: json.dumps(told)},
+            env=environment | {TOLD: json.dumps(facts)},
             pass_fds=(switch.fileno(),),
             capture_output=True,
             text=True,

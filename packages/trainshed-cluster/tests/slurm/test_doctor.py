@@ -48,7 +48,9 @@ def test_a_controller_that_does_not_answer_is_told(slurm_lab: SlurmLab) -> None:
 
 def about(name: str, **table: Any) -> Finding:
     return next(
-        found for found in examine_slurm({"commands": "/none", **table}) if found.about == name
+        finding
+        for finding in examine_slurm({"commands": "/none", **table})
+        if finding.about == name
     )
 
 
@@ -61,8 +63,8 @@ def about(name: str, **table: Any) -> Finding:
     ],
 )
 def test_where_nodes_call_is_no_loopback(address: str, verdict: str, told: str) -> None:
-    found = about("address for nodes", address=address)
-    assert found.verdict == verdict and told in found.text
+    finding = about("address for nodes", address=address)
+    assert finding.verdict == verdict and told in finding.text
 
 
 def test_a_port_that_somebody_has_is_told() -> None:

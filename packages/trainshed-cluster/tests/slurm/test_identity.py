@@ -43,8 +43,8 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
 
 def submitted(service: Service, project: str, script: str, **variables: str) -> str:
     jobs, body = f"/v1/projects/{project}/locations/us-central1/customJobs", container_job(script)
-    given = [{"name": name, "value": value} for name, value in variables.items()]
-    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"] = given
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["env"] = env
     return service.call("POST", jobs, body)["name"].rpartition("/")[2]
 
 
@@ -58,11 +58,13 @@ def test_a_projects_job_runs_as_its_user(service: Service) -> None:
 
 
 def test_a_project_that_nobody_can_run_is_told_so(service: Service) -> None:
-    told = {
+    reasons = {
         "lost": "jobs of project lost run as lab-eve ([engines.slurm.users]), and the service's machine",
         "other": "no user is named whom jobs of project other run as",
     }
-    for job_id, reason in [(submitted(service, p, "pass"), told) for p, told in told.items()]:
+    for job_id, reason in [
+        (submitted(service, p, "pass"), reasons) for p, reasons in reasons.items()
+    ]:
         assert service.finish(job_id)["state"] == "FAILED"
         assert reason in "\n".join(entry["message"] for entry in timeline(service, job_id))
 
@@ -75,8 +77,8 @@ def test_a_user_who_may_not_use_the_partition_is_told_so(
     try:
         job_id = submitted(service, "vision", "pass")
         assert service.finish(job_id)["state"] == "FAILED"
-        told = "\n".join(entry["message"] for entry in timeline(service, job_id))
-        assert "permitted to use this partition" in told
+        messages = "\n".join(entry["message"] for entry in timeline(service, job_id))
+        assert "permitted to use this partition" in messages
     finally:
         slurm_lab.slurm("scontrol", "update", "partition=main", "allowgroups=ALL")
 
@@ -98,11 +100,11 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
     finally:
         slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=ALL")
     findings = {one["about"]: one for one in json.loads(done.stdout)}
-    told = findings["users of projects"]
-    assert told["verdict"] == "bad"
-    assert "run as lab-eve" in told["text"]
-    assert "jobs of user lab-ada in hi: " in told["text"] and "not permitted" in told["text"]
-    assert "user lab-bob" not in told["text"]
+    finding = findings["users of projects"]
+    assert finding["verdict"] == "bad"
+    assert "run as lab-eve" in finding["text"]
+    assert "jobs of user lab-ada in hi: " in finding["text"] and "not permitted" in finding["text"]
+    assert "user lab-bob" not in finding["text"]
 
 
 _SPY = """
@@ -182,18 +184,18 @@ def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: S
         *(f"{cache}/{name}" for name in ("environments", "uv")),
     ]
     for machine, places, least in ((node, on_node, 3), (HUB, [str(place)], 0)):
-        given = USERS["lab-ada"], places, word, str(ROOT)
-        code, told = as_bob(slurm_lab, machine, spying, given)
-        assert code == 0, told
-        seen, got = json.loads(told)
+        facts = USERS["lab-ada"], places, word, str(ROOT)
+        code, printed = as_bob(slurm_lab, machine, spying, facts)
+        assert code == 0, printed
+        seen, got = json.loads(printed)
         # The spy sees that agent, shim and program are there.
         assert seen >= least and not got, (machine, seen, got)
     # --- what he asks of Slurm
     name, number = slurm_lab.slurm("squeue", "-h", "-u", "lab-ada", "-o", "%j %i").split()
     assert f"-{job_id}-" in name
     assert as_bob(slurm_lab, HUB, ["scancel", number])[0] != 0
-    code, told = as_bob(slurm_lab, HUB, ["srun", f"--jobid={number}", "--overlap", "id"])
-    assert code != 0, told
+    code, printed = as_bob(slurm_lab, HUB, ["srun", f"--jobid={number}", "--overlap", "id"])
+    assert code != 0, printed
     # --- a job that he calls like hers is none of the service's: what she has stays what it is
     forged = ["salloc", "--no-shell", f"--job-name={name}", f"--nodelist={node}", "--mem=100"]
     assert as_bob(slurm_lab, HUB, forged)[0] == 0

@@ -29,10 +29,10 @@ def service(slurm_lab: SlurmLab) -> Iterator[Service]:
 def test_a_gang_meets_loses_a_worker_and_goes_on_in_place(
     slurm_lab: SlurmLab, service: Service
 ) -> None:
-    told = "import os, time\nprint('uid', os.getuid(), flush=True)\n"
+    script = "import os, time\nprint('uid', os.getuid(), flush=True)\n"
     waits = "while not os.path.exists('second'):\n    open('second', 'w').close()\n    time.sleep(600)\n"
     gang = submit(service, container_job(GANG, pools=(1, 2)))
-    restarted = submit(service, container_job(told + waits))
+    restarted = submit(service, container_job(script + waits))
     assert service.finish(gang)["state"] == "SUCCEEDED", timeline(service, gang)
     lines = service.lines(gang)
     assert len(lines) == 3 and {line.rpartition(" port ")[0] for line in lines} == {

@@ -153,13 +153,13 @@ def main() -> int:
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--plan", help=argparse.SUPPRESS)
-    given = vars(parser.parse_args())
-    number, told = given.pop("rank"), given.pop("plan")
+    options = vars(parser.parse_args())
+    number, plan_end = options.pop("rank"), options.pop("plan")
     if number is not None:
-        *plan, addresses, board = json.loads(told)
+        *plan, addresses, board = json.loads(plan_end)
         rank(Plan(*plan), number, addresses, Path(board))
         return 0
-    outcome = run(Plan(**given))
+    outcome = run(Plan(**options))
     print(outcome)
     return 1 if outcome.wrong else 0
 

@@ -51,7 +51,7 @@ def environment(site: Path, **more: str) -> dict[str, str]:
 
 def with_reducers(addresses: tuple[Address, ...], **more: str) -> dict[str, str]:
     return {
-        variables.REDUCERS: ",".join("{}:{}".format(*each) for each in addresses),
+        variables.REDUCERS: ",".join("{}:{}".format(*address) for address in addresses),
         variables.TOKEN: TOKEN.decode(),
         variables.START_SECONDS: "60",
         **more,
@@ -112,15 +112,17 @@ class _Rank:
         nursery: Nursery | None = None,
     ) -> None:
         self._when = when
-        output, told = os.pipe()
+        output, plan_end = os.pipe()
         errors, complained = os.pipe()
         self._process: subprocess.Popen[bytes] | Forked
         if nursery is None:
-            self._process = subprocess.Popen(command, env=environ, stdout=told, stderr=complained)
+            self._process = subprocess.Popen(
+                command, env=environ, stdout=plan_end, stderr=complained
+            )
         else:
             words = [str(FORKED), *command[1:]]
-            self._process = nursery.fork(words, environ, stdout=told, stderr=complained)
-        os.close(told)
+            self._process = nursery.fork(words, environ, stdout=plan_end, stderr=complained)
+        os.close(plan_end)
         os.close(complained)
         self._limit = threading.Timer(SECONDS, self._process.kill)
         self._limit.start()

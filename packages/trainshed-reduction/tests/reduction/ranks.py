@@ -79,11 +79,11 @@ class Exchange:
 
     def _sum(self, index: int) -> bytes:
         every = [self._brought[rank][index] for rank in range(self.world)]
-        assert len({each._replace(data=memoryview(b"")) for each in every}) == 1
+        assert len({part._replace(data=memoryview(b"")) for part in every}) == 1
         if every[0].owner >= 0:
             return bytes(every[every[0].owner].data)
         dtype = every[0].dtype
-        arrays = [np.frombuffer(each.data, NUMPY[dtype]) for each in every]
+        arrays = [np.frombuffer(part.data, NUMPY[dtype]) for part in every]
         return ordered_sum(arrays, dtype, every[0].reduction).tobytes()
 
 

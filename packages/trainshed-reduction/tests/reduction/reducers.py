@@ -41,17 +41,17 @@ class Reducer:
 
     def start(self) -> None:
         """Returns at once; workers knock until it is there."""
-        told = {
+        environ = {
             variables.LISTEN: "{}:{}".format(*self.address),
             variables.TOKEN: TOKEN.decode(),
             variables.THREADS: str(self._threads),
         }
         if self._tls is not None:
-            told[variables.CERT_FILE] = str(self._tls.certificate)
-            told[variables.KEY_FILE] = str(self._tls.key)
+            environ[variables.CERT_FILE] = str(self._tls.certificate)
+            environ[variables.KEY_FILE] = str(self._tls.key)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trainshed_reduction.reducer"],
-            env=environment(**told),
+            env=environment(**environ),
             stdout=subprocess.DEVNULL,
         )
 

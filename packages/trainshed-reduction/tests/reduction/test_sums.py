@@ -91,8 +91,8 @@ def test_a_worker_sends_little_more_than_its_tensor(addresses: tuple[Address, ..
         operation = issue(communicator, array, DType.FLOAT32)
         assert operation is not None
         assert operation.wait(ranks.PATIENCE)
-        told = communicator.metrics()
-        return told["sent_bytes"], told["sent_again_bytes"]
+        metrics = communicator.metrics()
+        return metrics["sent_bytes"], metrics["sent_again_bytes"]
 
     assert Ranks(settings(addresses), 2, group="bytes").run(act) == [(4 << 20, 0)] * 2
 
@@ -200,5 +200,5 @@ def test_a_rank_that_gives_up_tells_the_others(addresses: tuple[Address, ...]) -
         return str(caught.value)
 
     left = threading.Event()
-    told = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
-    assert "rank 1 cannot go on: it left the group before operation 1 was done" in told
+    result = Ranks(settings(addresses), 3, group="gives up").run(act)[0]
+    assert "rank 1 cannot go on: it left the group before operation 1 was done" in result

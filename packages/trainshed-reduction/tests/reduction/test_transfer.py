@@ -50,8 +50,8 @@ def make(kind_of: Make) -> Iterator[Make]:
         return made[-1]
 
     yield one
-    for each in made:
-        each.close()
+    for reducer in made:
+        reducer.close()
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def reducers() -> Iterator[Callable[..., ScriptedReducer]]:
         return made[-1]
 
     yield one
-    for each in made:
-        each.close()
+    for reducer in made:
+        reducer.close()
 
 
 Reducers = Callable[..., ScriptedReducer]
@@ -187,8 +187,8 @@ def test_a_connection_that_breaks_within_a_result_leaves_the_tensor_alone(
     transfer, reducer = make(2, PLENTY), reducers()
     attach(transfer, 1, reducer)
     data = [bytearray(b"mine" * 250) for _ in range(3)]
-    for index, each in enumerate(data):
-        transfer.push(1, chunk(0, index, each))
+    for index, piece in enumerate(data):
+        transfer.push(1, chunk(0, index, piece))
     run_until(transfer, [reducer], lambda _: len(reducer.arrived) == 3)
     reducer.own.send(result(0, 0, b"sums" * 250) + result(0, 1, b"sums" * 250)[:-1])
     reducer.own.close()
@@ -276,7 +276,7 @@ def test_results_of_what_was_not_sent_end_the_connection(make: Make, reducers: R
     nothing.own.send(result(0, 0, bytes(400)))
     half.own.send(result(0, 2, bytes(400_000))[:400])
     events = run_until(transfer, [], lambda events: len(events) == 2)
-    causes = {each.lane: each.cause for each in events if isinstance(each, Lost)}
+    causes = {event.lane: event.cause for event in events if isinstance(event, Lost)}
     assert causes[0] == wire.STRANGE
     assert causes[1]
     assert mine == b"mine" * 100_000
@@ -296,10 +296,10 @@ def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: R
     for index in range(3):
         push(index)
     gc.collect()
-    assert all(each() is not None for each in held)
+    assert all(reference() is not None for reference in held)
     settle(transfer, [reducer])
-    for index, each in enumerate(reducer.arrived):
-        assert each.payload == np.full(8_000, index, np.float32).tobytes()
+    for index, reference in enumerate(reducer.arrived):
+        assert reference.payload == np.full(8_000, index, np.float32).tobytes()
     for index in range(2):
         reducer.own.setblocking(True)
         sender = threading.Thread(
@@ -308,7 +308,7 @@ def test_memory_is_held_while_it_is_needed_and_no_longer(make: Make, reducers: R
         sender.start()
         run_until(transfer, [], len)
         sender.join()
-    assert [each() is None for each in held] == [True, True, False]
+    assert [reference() is None for reference in held] == [True, True, False]
     transfer.detach(0)
     assert held[2]() is None
 
@@ -345,10 +345,10 @@ def test_many_lanes_in_a_storm(make: Make, reducers: Reducers) -> None:
                     continue
                 del answers[lane][:count]
     for lane in range(len(lanes)):
-        assert [each for each in events if isinstance(each, Result) and each.lane == lane] == [
+        assert [event for event in events if isinstance(event, Result) and event.lane == lane] == [
             Result(lane, position) for position in range(6)
         ]
-    assert all(each == b"sums" * (len(each) // 4) for frames in data for each in frames)
+    assert all(event == b"sums" * (len(event) // 4) for frames in data for event in frames)
     assert transfer.unsent() == 0
 
 

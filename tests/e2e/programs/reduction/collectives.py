@@ -76,13 +76,13 @@ def check_async():
 
 def check_futures():
     first, second = inputs(seed=1), inputs(seed=2)
-    one, two = first[RANK].clone(), second[RANK].clone()
+    own, two = first[RANK].clone(), second[RANK].clone()
 
     def then(future):  # As PowerSGD: a callback that waits for another sum.
-        assert future.value()[0] is one or torch.equal(future.value()[0], one)
+        assert future.value()[0] is own or torch.equal(future.value()[0], own)
         return dist.all_reduce(two, async_op=True).get_future().wait()[0]
 
-    work = dist.all_reduce(one, async_op=True)
+    work = dist.all_reduce(own, async_op=True)
     same(work.get_future().then(then).wait(), in_order(second))
     same(work.result()[0], in_order(first))
 

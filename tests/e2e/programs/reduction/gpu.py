@@ -96,7 +96,7 @@ def check_ddp():
     flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     every = [torch.empty_like(flat) for _ in range(WORLD)]
     dist.all_gather(every, flat)
-    assert all(torch.equal(each, flat) for each in every)
+    assert all(torch.equal(gradient, flat) for gradient in every)
 
 
 if not torch.cuda.is_available():

@@ -78,7 +78,7 @@ def unpinned(*shape, pin_memory=False, **more):
 
 def submit(made):
     tensors = [torch.full((COUNT,), float(number)) for number in range(SUMS)]
-    works = [made.submit(each, Reduction.SUM, at) for at, each in enumerate(tensors)]
+    works = [made.submit(tensor, Reduction.SUM, at) for at, tensor in enumerate(tensors)]
     return list(zip(tensors, works, strict=True))
 
 

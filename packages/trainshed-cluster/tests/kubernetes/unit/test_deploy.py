@@ -19,7 +19,7 @@ DOCUMENTS = chart.rendered()
 
 
 def of_kind(kind: str, documents: list[dict[str, Any]] = DOCUMENTS) -> list[dict[str, Any]]:
-    return [one for one in documents if one["kind"] == kind]
+    return [document for document in documents if document["kind"] == kind]
 
 
 [MAP] = of_kind("ConfigMap")
@@ -38,16 +38,16 @@ def test_a_change_of_the_settings_begins_the_service_anew() -> None:
 
 def test_a_user_outside_gets_the_rights_and_nothing_else() -> None:
     documents = chart.rendered(user="ana@corp.example")
-    assert {one["kind"] for one in documents} == {one["kind"] for one in DOCUMENTS} - {
-        *("Service", "StatefulSet", "ConfigMap")
-    }
-    subjects = [one["subjects"] for one in documents if "subjects" in one]
+    assert {document["kind"] for document in documents} == {
+        document["kind"] for document in DOCUMENTS
+    } - {*("Service", "StatefulSet", "ConfigMap")}
+    subjects = [document["subjects"] for document in documents if "subjects" in document]
     assert [subject["name"] for [subject] in subjects] == ["ana@corp.example"] * 2
 
 
 def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = parse(CONFIG["engines"]["kubernetes"])
-    assert not not_restricted(given)
+    settings = parse(CONFIG["engines"]["kubernetes"])
+    assert not not_restricted(settings)
     for name, value in VARIABLES.items():
         if name.startswith("TRAINSHED_"):
             monkeypatch.setenv(name, value.replace("$(NAMESPACE)", "training"))
@@ -59,20 +59,25 @@ def test_the_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_services_lead_to_where_the_service_listens() -> None:
     ports = {
-        port["name"]: port["port"] for one in of_kind("Service") for port in one["spec"]["ports"]
+        port["name"]: port["port"]
+        for document in of_kind("Service")
+        for port in document["spec"]["ports"]
     }
-    assert ports == {one["name"]: one["containerPort"] for one in SERVICE["ports"]}
+    assert ports == {document["name"]: document["containerPort"] for document in SERVICE["ports"]}
     assert ports == {
         "api": int(VARIABLES["TRAINSHED_PORT"]),
         "grpc": int(VARIABLES["TRAINSHED_GRPC_TLS_PORT"]),
         "agents": CONFIG["engines"]["kubernetes"]["port"],
     }
-    for one in of_kind("Service"):
+    for document in of_kind("Service"):
         assert (
-            one["spec"]["selector"].items() <= SET["spec"]["template"]["metadata"]["labels"].items()
+            document["spec"]["selector"].items()
+            <= SET["spec"]["template"]["metadata"]["labels"].items()
         )
     agents = next(
-        one for one in of_kind("Service") if one["metadata"]["name"] == "trainshed-agents"
+        document
+        for document in of_kind("Service")
+        if document["metadata"]["name"] == "trainshed-agents"
     )
     assert agents["metadata"]["name"] == CONFIG["engines"]["kubernetes"]["address"]
     assert agents["spec"]["publishNotReadyAddresses"], "agents need not wait until it is ready"
@@ -80,7 +85,7 @@ def test_services_lead_to_where_the_service_listens() -> None:
 
 def test_what_must_not_be_lost_is_in_the_volume() -> None:
     [claim] = SET["spec"]["volumeClaimTemplates"]
-    mounts = {one["name"]: one["mountPath"] for one in SERVICE["volumeMounts"]}
+    mounts = {mount["name"]: mount["mountPath"] for mount in SERVICE["volumeMounts"]}
     place = mounts[claim["metadata"]["name"]]
     for name in ("TRAINSHED_DATA", "TRAINSHED_CACHE", "HOME"):
         assert Path(VARIABLES[name]).is_relative_to(place), name
@@ -95,7 +100,7 @@ def test_it_meets_pod_securitys_level_restricted() -> None:
     assert not SERVICE["securityContext"]["allowPrivilegeEscalation"]
     assert SERVICE["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not POD.keys() & {"hostNetwork", "hostPID", "hostIPC"}
-    assert all(one.keys() & {"configMap", "emptyDir"} for one in POD["volumes"])
+    assert all(volume.keys() & {"configMap", "emptyDir"} for volume in POD["volumes"])
 
 
 def test_no_right_goes_beyond_nodes_and_pods() -> None:

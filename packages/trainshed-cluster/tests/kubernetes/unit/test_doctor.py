@@ -50,12 +50,12 @@ class Cluster:
         if path == "/version":
             return httpx2.Response(200, json={"gitVersion": self.version})
         if path.endswith("selfsubjectaccessreviews"):
-            asked = json.loads(request.content)["spec"]["resourceAttributes"]
-            part = f"/{asked['subresource']}" if "subresource" in asked else ""
-            where = asked.get("namespace", "*")
-            what = f"{asked['verb']} {asked['resource']}{part} {where}"
+            attributes = json.loads(request.content)["spec"]["resourceAttributes"]
+            part = f"/{attributes['subresource']}" if "subresource" in attributes else ""
+            where = attributes.get("namespace", "*")
+            what = f"{attributes['verb']} {attributes['resource']}{part} {where}"
             groups = {"workloads": "kueue.x-k8s.io"}
-            assert asked.get("group", "") == groups.get(asked["resource"], "")
+            assert attributes.get("group", "") == groups.get(attributes["resource"], "")
             return httpx2.Response(201, json={"status": {"allowed": what not in self.forbidden}})
         if path.endswith("/pods"):
             assert request.url.params["dryRun"] == "All", "nothing is made"
@@ -72,25 +72,25 @@ class Cluster:
 async def examined(cluster: Cluster, directory: Path, **settings: Any) -> dict[str, Finding]:
     own = parse({**TABLE, "kubeconfig": str(kubeconfig.written(directory)), **settings})
     client = ApiClient(own, httpx2.MockTransport(cluster.answer))
-    found = [finding async for finding in Examination(own, client).findings()]
+    findings = [finding async for finding in Examination(own, client).findings()]
     await client.close()
-    return {finding.about: finding for finding in found}
+    return {finding.about: finding for finding in findings}
 
 
 async def test_a_cluster_that_has_everything(tmp_path: Path) -> None:
     cluster = Cluster([node("a", **{"nvidia.com/gpu": "4"}), node("b", "dedicated")])
-    found = await examined(cluster, tmp_path)
-    assert {finding.verdict for finding in found.values()} == {Verdict.GOOD}
-    assert found["Kubernetes API"].text == f"Kubernetes {TESTED} at http://api.invalid."
-    assert found["Kubernetes nodes"].text == "1 of 2 take jobs."
-    assert found["NVIDIA_TESLA_T4"].text == "nvidia.com/gpu on 1 nodes."
+    findings = await examined(cluster, tmp_path)
+    assert {finding.verdict for finding in findings.values()} == {Verdict.GOOD}
+    assert findings["Kubernetes API"].text == f"Kubernetes {TESTED} at http://api.invalid."
+    assert findings["Kubernetes nodes"].text == "1 of 2 take jobs."
+    assert findings["NVIDIA_TESLA_T4"].text == "nvidia.com/gpu on 1 nodes."
     [pod] = cluster.made
     assert pod["spec"]["containers"][0]["image"] == TABLE["image"]
 
 
 async def test_another_version_is_said_not_to_be_tested(tmp_path: Path) -> None:
-    found = await examined(Cluster(version="v1.33.1"), tmp_path)
-    assert found["Kubernetes API"].cause == f"It is tested on {TESTED} alone."
+    findings = await examined(Cluster(version="v1.33.1"), tmp_path)
+    assert findings["Kubernetes API"].cause == f"It is tested on {TESTED} alone."
 
 
 @pytest.mark.parametrize(
@@ -105,25 +105,25 @@ async def test_another_version_is_said_not_to_be_tested(tmp_path: Path) -> None:
 async def test_a_right_that_is_missing_is_named(
     right: str, verdict: Verdict, told: str, tmp_path: Path
 ) -> None:
-    found = await examined(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
-    assert found["Kubernetes rights"].verdict is verdict
-    assert told in found["Kubernetes rights"].text
-    assert "deploy/chart" in found["Kubernetes rights"].remedy
+    findings = await examined(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
+    assert findings["Kubernetes rights"].verdict is verdict
+    assert told in findings["Kubernetes rights"].text
+    assert "deploy/chart" in findings["Kubernetes rights"].remedy
 
 
 async def test_what_keeps_pods_away_is_told_in_kubernetes_words(tmp_path: Path) -> None:
     message = 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     refusal = {"code": 403, "reason": "Forbidden", "message": message}
-    found = await examined(Cluster(refuses_pods=refusal), tmp_path, namespaces={"*": "jobs"})
-    assert found["Pods in jobs"].verdict is Verdict.BAD
-    assert "violates PodSecurity" in found["Pods in jobs"].text
+    findings = await examined(Cluster(refuses_pods=refusal), tmp_path, namespaces={"*": "jobs"})
+    assert findings["Pods in jobs"].verdict is Verdict.BAD
+    assert "violates PodSecurity" in findings["Pods in jobs"].text
 
 
 async def test_nodes_that_take_nothing_and_devices_that_are_nowhere(tmp_path: Path) -> None:
-    found = await examined(Cluster([node("a", "dedicated")]), tmp_path)
-    assert found["Kubernetes nodes"].verdict is Verdict.BAD
-    found = await examined(Cluster(), tmp_path)
-    assert found["NVIDIA_TESLA_T4"].verdict is Verdict.LESS
+    findings = await examined(Cluster([node("a", "dedicated")]), tmp_path)
+    assert findings["Kubernetes nodes"].verdict is Verdict.BAD
+    findings = await examined(Cluster(), tmp_path)
+    assert findings["NVIDIA_TESLA_T4"].verdict is Verdict.LESS
 
 
 def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_settings_and_an_address_that_nobody_reaches(tmp_path: Path) -> None:
 
 async def test_pods_that_kueue_would_not_take_in_and_its_rights(tmp_path: Path) -> None:
     own = {"queue": "kueue", "local_queue": "users"}
-    found = await examined(Cluster(), tmp_path, **own)
-    assert found["Pods in default"].verdict is Verdict.BAD
-    assert "it would start as it likes" in found["Pods in default"].text
+    findings = await examined(Cluster(), tmp_path, **own)
+    assert findings["Pods in default"].verdict is Verdict.BAD
+    assert "it would start as it likes" in findings["Pods in default"].text
     lacking = Cluster(has_kueue=True, forbidden={"watch workloads default"})
-    found = await examined(lacking, tmp_path, **own)
-    assert found["Pods in default"].verdict is Verdict.GOOD
-    assert "may not watch workloads of namespace default" in found["Kubernetes rights"].text
+    findings = await examined(lacking, tmp_path, **own)
+    assert findings["Pods in default"].verdict is Verdict.GOOD
+    assert "may not watch workloads of namespace default" in findings["Kubernetes rights"].text

@@ -146,7 +146,7 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
 ) -> None:
     api = Api()
     async with started(api, tmp_path, monkeypatch) as here:
-        asked = [
+        holds = [
             asyncio.create_task(here.acquire(name, [need], avoid=("bad",)))
             for name, need in zip(HOLDS, NEEDS, strict=True)
         ]
@@ -161,9 +161,13 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
             [terms] = pod["spec"]["affinity"]["nodeAffinity"].values()
             [field] = terms["nodeSelectorTerms"][0]["matchFields"]
             assert field == {"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}
-        said = ("False", "Pending", "couldn't assign flavors: insufficient unused quota for cpu")
+        condition = (
+            "False",
+            "Pending",
+            "couldn't assign flavors: insufficient unused quota for cpu",
+        )
         await api.put("ADDED", "workloads", workload("theirs"))
-        await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=said))
+        await api.put("ADDED", "workloads", workload(GROUP, 1, QuotaReserved=condition))
         delay = None
         async for report in here.watch():
             if len(report.delays) == 2:
@@ -171,11 +175,11 @@ async def test_an_attempt_is_one_workload_and_waits_as_kueue_says(
                 break
         assert delay is not None
         assert delay.message == (
-            f"Kueue has not admitted the job to queue users yet: {said[2]} (Pending)"
+            f"Kueue has not admitted the job to queue users yet: {condition[2]} (Pending)"
         )
         assert (delay.word, delay.position) == ("Pending", 2)
         await api.admit()
-        held = await asyncio.gather(*asked)
+        held = await asyncio.gather(*holds)
         assert [hold.nodes for hold in held] == [("node0",), ("node1",)]
         # Kueue keeps quota for Pods in the place of those that end: with the last one it is told.
         await here.give_back(HOLDS[0])
@@ -191,17 +195,17 @@ async def test_what_waits_is_left_waiting_for_the_next_service(
 ) -> None:
     api = Api()
     async with started(api, tmp_path, monkeypatch) as here:
-        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
         async with api.changed:
             await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
         here.detach()
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        acquiring.cancel()
+        await asyncio.gather(acquiring, return_exceptions=True)
     assert not api.deleted
     async with started(api, tmp_path, monkeypatch) as here:
-        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
         await api.admit()
-        assert (await asked).nodes == ("node0",)
+        assert (await acquiring).nodes == ("node0",)
     assert len(api.kinds["pods"]) == 1
 
 
@@ -210,12 +214,12 @@ async def test_pods_that_kueue_does_not_take_in_are_refused(
 ) -> None:
     api = Api(manages=False)
     async with started(api, tmp_path, monkeypatch) as here:
-        asked = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
+        acquiring = asyncio.create_task(here.acquire(HOLDS[0], NEEDS[:1], avoid=()))
         async with api.changed:
             await api.changed.wait_for(lambda: bool(api.kinds["pods"]))
         await api.admit()
         with pytest.raises(ClusterRefused, match="Kueue did not take Pod default/job-0-1-0 in"):
-            await asked
+            await acquiring
     assert "job-0-1-0" in api.deleted
 
 
@@ -234,14 +238,14 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
     api = Api()
     moved = HoldName("abc", JobUid(7), 1, 2)
     async with started(api, tmp_path, monkeypatch) as here:
-        asked = [
+        holds = [
             asyncio.create_task(here.acquire(name, [need], avoid=()))
             for name, need in zip(HOLDS, NEEDS, strict=True)
         ]
         async with api.changed:
             await api.changed.wait_for(lambda: len(api.kinds["pods"]) == 2)
         await api.admit()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*holds)
         following = asyncio.create_task(here.acquire(moved, NEEDS[1:], avoid=()))
         delay = None
         async for report in here.watch():
@@ -263,7 +267,7 @@ async def test_a_replica_that_moves_follows_once_its_pod_has_ended(
 
 
 def told(own: dict[str, Any], *others: dict[str, Any]) -> Delay | None:
-    return kueue.delay(parsed(own), [parsed(one) for one in (own, *others)])
+    return kueue.delay(parsed(own), [parsed(workload) for workload in (own, *others)])
 
 
 NO_QUOTA = ("False", "Pending", "no quota")

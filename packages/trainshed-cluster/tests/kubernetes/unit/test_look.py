@@ -71,33 +71,33 @@ def report(
 
 def test_what_others_hold_of_a_node_is_theirs() -> None:
     theirs, over = pod(mine=False, **RUNNING), pod(mine=False, phase="Succeeded")
-    [found] = report(
+    [node_report] = report(
         [node(labels={"gpu": "t4"})], [theirs, over, pod(**RUNNING)], {"accelerators": T4}
     ).nodes
-    assert found.node.vcpus == pytest.approx(7.91)
-    assert found.node.memory_bytes == 30 << 30
-    assert found.node.accelerators == (("NVIDIA_TESLA_T4", 4),)
-    assert found.node.others.vcpus == 1.5
-    assert found.node.others.memory_bytes == 2 << 30
-    assert found.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
+    assert node_report.node.vcpus == pytest.approx(7.91)
+    assert node_report.node.memory_bytes == 30 << 30
+    assert node_report.node.accelerators == (("NVIDIA_TESLA_T4", 4),)
+    assert node_report.node.others.vcpus == 1.5
+    assert node_report.node.others.memory_bytes == 2 << 30
+    assert node_report.node.others.accelerators == (("NVIDIA_TESLA_T4", 1),)
 
 
 def test_a_node_has_the_devices_that_its_labels_say() -> None:
-    [found] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
-    assert found.node.accelerators == ()
+    [node_report] = report([node(labels={"gpu": "other"})], [], {"accelerators": T4}).nodes
+    assert node_report.node.accelerators == ()
 
 
 def test_processors_count_as_often_as_the_operator_says() -> None:
-    [found] = report([node()], [pod(mine=False, **RUNNING)], {"overcommit": 2.0}).nodes
-    assert (found.node.vcpus, found.node.others.vcpus) == (pytest.approx(15.82), 3.0)
+    [node_report] = report([node()], [pod(mine=False, **RUNNING)], {"overcommit": 2.0}).nodes
+    assert (node_report.node.vcpus, node_report.node.others.vcpus) == (pytest.approx(15.82), 3.0)
 
 
 def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -> None:
     some = {"resources": {"requests": {"cpu": "1"}}}
     large = {"resources": {"requests": {"cpu": "3"}}}
     spec = {"containers": [some, some], "initContainers": [large], "overhead": {"cpu": "250m"}}
-    found = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
-    assert requests(found) == {"cpu": 3.25}
+    parsed = msgspec.convert({"metadata": {"name": "p"}, "spec": spec}, Pod)
+    assert requests(parsed) == {"cpu": 3.25}
 
 
 def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
@@ -117,8 +117,8 @@ def test_a_taint_keeps_machines_away_that_do_not_tolerate_it() -> None:
             }
         ]
     }
-    [found] = report([tainted], [], table).nodes
-    accepts = found.node.accepts
+    [node_report] = report([tainted], [], table).nodes
+    accepts = node_report.node.accepts
     assert accepts.takes(MachineWanted("a2-highgpu-1g"))
     assert not accepts.takes(MachineWanted("n1-standard-4"))
     assert report([tainted], []).nodes == ()
@@ -150,8 +150,12 @@ def test_how_a_node_stands(fields: dict[str, Any], state: NodeState, is_awaited:
 
 
 def test_a_node_that_the_api_lists_no_more_is_waited_for_while_something_may_live_there() -> None:
-    [found] = report([], [], ghosts={HOLD: "node-a"}).nodes
-    assert (found.node.name, found.state, found.is_awaited) == ("node-a", NodeState.GONE, True)
+    [node_report] = report([], [], ghosts={HOLD: "node-a"}).nodes
+    assert (node_report.node.name, node_report.state, node_report.is_awaited) == (
+        "node-a",
+        NodeState.GONE,
+        True,
+    )
     assert report([], []).nodes == ()
 
 
@@ -171,15 +175,15 @@ def test_why_a_pod_waits_is_told_to_who_waits_for_it() -> None:
         "message": why,
     }
     pending = pod(at="", phase="Pending", conditions=[condition])
-    told = report([node()], [pending], wanted={HOLD}).delays[HOLD]
-    assert told.word == "Unschedulable" and "2 Insufficient cpu (Unschedulable)" in told.message
+    delay = report([node()], [pending], wanted={HOLD}).delays[HOLD]
+    assert delay.word == "Unschedulable" and "2 Insufficient cpu (Unschedulable)" in delay.message
     assert not report([node()], [pending]).delays
 
 
 def test_an_image_that_does_not_come_is_told_by_its_word() -> None:
     waiting = container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling i:1"})
-    told = reasons.delay(pod(phase="Pending", **waiting))
-    assert told is not None and told.word == "ImagePullBackOff" and "node-a" in told.message
+    delay = reasons.delay(pod(phase="Pending", **waiting))
+    assert delay is not None and delay.word == "ImagePullBackOff" and "node-a" in delay.message
     assert not reasons.refusal(pod(phase="Pending", **waiting))
     usual = container(waiting={"reason": "ContainerCreating"})
     assert reasons.delay(pod(phase="Pending", **usual)) is None
@@ -272,12 +276,12 @@ def test_what_a_pod_of_a_jobs_own_image_waits_for_is_told_by_the_image_that_does
         "initContainerStatuses": [waits("ImagePullBackOff", "base:1")],
         "containerStatuses": own,
     }
-    told = reasons.delay(pod(phase="Pending", **base))
-    assert told is not None and "its image base:1 does not come" in told.message
+    delay = reasons.delay(pod(phase="Pending", **base))
+    assert delay is not None and "its image base:1 does not come" in delay.message
     done = {"name": "c", "image": "base:1", "state": {"terminated": {"exitCode": 0}}}
     later = [waits("ErrImageNeverPull", "job:1")]
-    found = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
-    assert not found.is_over and "image job:1 cannot be used" in reasons.refusal(found)
+    waiting_pod = pod(phase="Pending", initContainerStatuses=[done], containerStatuses=later)
+    assert not waiting_pod.is_over and "image job:1 cannot be used" in reasons.refusal(waiting_pod)
 
 
 def test_a_python_that_could_not_be_brought_ends_the_pod_with_its_words() -> None:

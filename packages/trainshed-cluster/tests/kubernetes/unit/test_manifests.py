@@ -165,8 +165,8 @@ def test_what_is_not_restricted_is_told() -> None:
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }
-    told = not_restricted(parse(GPUS))
-    assert len(told) == 2 and "run_as = 0" in told[0] and "cache" in told[1]
+    faults = not_restricted(parse(GPUS))
+    assert len(faults) == 2 and "run_as = 0" in faults[0] and "cache" in faults[1]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
         "/opt/trainshed/lib",
         "/opt/trainshed/bin/python3",
     ]
-    assert replica["command"][4:] == [manifests.escaped(each) for each in entry()[1:]]
+    assert replica["command"][4:] == [manifests.escaped(argument) for argument in entry()[1:]]
     assert "workingDir" not in replica, "it begins where the image says"
     [mount] = [one for one in replica["volumeMounts"] if one["mountPath"] == "/opt/trainshed"]
     assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]

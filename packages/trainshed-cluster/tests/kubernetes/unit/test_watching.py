@@ -81,10 +81,10 @@ def client_of(tmp_path: Path) -> Callable[[Callable[..., Any]], ApiClient]:
 
 async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tuple[str, bool]]]:
     """What is known, by name, when the script is over, and what was told on the way."""
-    told: list[tuple[str, bool]] = []
+    heard: list[tuple[str, bool]] = []
 
     def tell(one: Pod, /, *, gone: bool) -> None:
-        told.append((one.metadata.name, gone))
+        heard.append((one.metadata.name, gone))
 
     pods = Followed(client, PODS, Pod, tell)
     await pods.list()
@@ -94,7 +94,7 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await client.close()
-    return {one.metadata.name: one.status.phase for one in pods.objects.values()}, told
+    return {one.metadata.name: one.status.phase for one in pods.objects.values()}, heard
 
 
 async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of: Any) -> None:
@@ -110,11 +110,11 @@ async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of:
             ],
         ],
     )
-    known, told = await followed(api, client_of(api.answer))
+    known, heard = await followed(api, client_of(api.answer))
     assert known == {"a": "Running"}
-    assert told == [("a", False), ("b", False), ("a", False), ("b", True)]
+    assert heard == [("a", False), ("b", False), ("a", False), ("b", True)]
     assert api.asked[1]["continue"] == "next"
-    watches = [asked["resourceVersion"] for asked in api.asked if "watch" in asked]
+    watches = [query["resourceVersion"] for query in api.asked if "watch" in query]
     assert watches == ["5", "7", "20"]
 
 
@@ -124,9 +124,9 @@ async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: A
         [listed(5, pod("a", 1), pod("b", 2)), listed(90, pod("b", 80, "Running"), pod("c", 81))],
         [[gone]],
     )
-    known, told = await followed(api, client_of(api.answer))
+    known, heard = await followed(api, client_of(api.answer))
     assert known == {"b": "Running", "c": "Pending"}
-    assert told[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
+    assert heard[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
     assert api.asked[-1]["resourceVersion"] == "90"
 
 

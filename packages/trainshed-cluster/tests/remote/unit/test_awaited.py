@@ -123,9 +123,9 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
         "cluster slurm does not answer: no answer",
     )
     # What it may hold, nobody knows.
-    for asked in (awaited.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]), awaited.give_back(HOLD)):
+    for asking in (awaited.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]), awaited.give_back(HOLD)):
         with pytest.raises(ClusterUnavailable, match="cluster slurm does not answer: no answer"):
-            await asked
+            await asking
     assert not slurm.asked
     slurm.down = False
     async for report in awaited.watch():

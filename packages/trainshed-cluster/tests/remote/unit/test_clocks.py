@@ -23,8 +23,8 @@ def test_moments_are_told_by_the_services_clock(skew: int) -> None:
     record = ExitRecord(
         exit_code=0, signal=None, oom=False, started=theirs - 9 * SECOND, ended=theirs - SECOND
     )
-    told = reading.of(ReplicaExited(1, R, 1, record)).exit
-    assert (told.started, told.ended) == (NOW - 9 * SECOND, NOW - SECOND)
+    exit_record = reading.of(ReplicaExited(1, R, 1, record)).exit
+    assert (exit_record.started, exit_record.ended) == (NOW - 9 * SECOND, NOW - SECOND)
 
 
 def test_a_moment_that_is_reported_twice_is_the_same_however_long_the_message_took() -> None:

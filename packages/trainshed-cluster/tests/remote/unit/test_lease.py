@@ -49,9 +49,9 @@ def test_the_service_waits_for_longer_than_programs_can_live(seconds: float) -> 
 
 
 def promises(directory: Path, lease: float, *, has_agents: bool = True) -> Promises:
-    found = Promises(directory / PROMISE, lease)
-    found.load(has_agents=has_agents)
-    return found
+    promises = Promises(directory / PROMISE, lease)
+    promises.load(has_agents=has_agents)
+    return promises
 
 
 def test_what_agents_were_promised_outlives_the_service(tmp_path: Path) -> None:

@@ -13,37 +13,37 @@ def unit(path: str, size: int) -> Unit:
 
 def sending(**sent: int) -> Sending:
     """Of a node that may have three units and has asked for these."""
-    found = Sending()
-    found.grant([unit("a", 1000), unit("b", 24), unit("c", 100)])
+    progress = Sending()
+    progress.grant([unit("a", 1000), unit("b", 24), unit("c", 100)])
     for path, count in sent.items():
-        with found.underway(path) as more:
+        with progress.underway(path) as more:
             more(count * MB)
-    return found
+    return progress
 
 
 def test_what_is_being_sent_is_told_by_size_and_node() -> None:
-    found = delay_of_sending({"n1": sending(a=400, b=12)})
-    assert found.cause is WaitReason.CONTENT
-    assert found.message == "The environment is being sent to node n1: 412 of 1,024 MB"
+    delay = delay_of_sending({"n1": sending(a=400, b=12)})
+    assert delay.cause is WaitReason.CONTENT
+    assert delay.message == "The environment is being sent to node n1: 412 of 1,024 MB"
 
 
 def test_several_nodes_are_told_together_and_those_that_have_all_are_left_out() -> None:
     nodes = {f"n{n}": sending(a=100) for n in range(5)}
-    found = delay_of_sending({"there": sending(a=1001), **nodes})
-    assert found.message == (
+    delay = delay_of_sending({"there": sending(a=1001), **nodes})
+    assert delay.message == (
         "The environment is being sent to 5 nodes (n0, n1, n2 and 2 more): 500 of 5,000 MB"
     )
 
 
 def test_nodes_that_have_asked_for_nothing_yet_are_made_ready() -> None:
-    found = delay_of_sending({"n1": sending(), "n2": sending(c=100)})
-    assert found.message == "What the programs need is being made ready on 2 nodes (n1, n2)"
+    delay = delay_of_sending({"n1": sending(), "n2": sending(c=100)})
+    assert delay.message == "What the programs need is being made ready on 2 nodes (n1, n2)"
 
 
 def test_a_unit_that_is_asked_for_again_is_counted_anew_and_others_not_at_all() -> None:
-    found = sending(a=400)
-    with found.underway("a") as more, found.underway("not granted") as nothing:
+    progress = sending(a=400)
+    with progress.underway("a") as more, progress.underway("not granted") as nothing:
         more(MB)
         nothing(MB)
-    assert found.bytes == (MB, 1000 * MB)
-    assert found.granted == {"a", "b", "c"}
+    assert progress.bytes == (MB, 1000 * MB)
+    assert progress.granted == {"a", "b", "c"}

@@ -16,9 +16,9 @@ def config(**more: str) -> dict[str, str]:
 
 
 def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
-    found = list(on_nodes(config(), has_gpus=True))
-    assert [finding.verdict for finding in found] == ["good"] * 2
-    assert [finding.about for finding in found] == ["memory on nodes", "GPUs on nodes"]
+    findings = list(on_nodes(config(), has_gpus=True))
+    assert [finding.verdict for finding in findings] == ["good"] * 2
+    assert [finding.about for finding in findings] == ["memory on nodes", "GPUs on nodes"]
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,13 @@ def test_a_cluster_that_holds_jobs_apart_is_good() -> None:
 def test_what_does_not_hold_is_told_with_how_to_mend_it(
     more: dict[str, str], about: str, advice: str
 ) -> None:
-    found = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
-    assert found[about].verdict == "less"
-    assert advice in found[about].remedy
+    findings = {finding.about: finding for finding in on_nodes(config(**more), has_gpus=True)}
+    assert findings[about].verdict == "less"
+    assert advice in findings[about].remedy
 
 
 def test_a_cluster_without_gpus_is_told_nothing_of_them() -> None:
-    assert "GPUs on nodes" not in {one.about for one in on_nodes(config(), has_gpus=False)}
+    assert "GPUs on nodes" not in {finding.about for finding in on_nodes(config(), has_gpus=False)}
 
 
 def test_how_long_jobs_may_run_is_told() -> None:
@@ -53,6 +53,6 @@ def test_how_long_jobs_may_run_is_told() -> None:
     limits = query.read("".join(query.separator.join((*line, "\n")) for line in lines))
     assert limits == {"main": "", "": "", "short": "10:00", "day": "1:00:00"}
     assert time_limit({"main": ""}).verdict == "good"
-    found = time_limit(limits)
-    assert found.verdict == "less" and "day after 1:00:00, short after 10:00" in found.text
-    assert "--time=" in found.remedy
+    finding = time_limit(limits)
+    assert finding.verdict == "less" and "day after 1:00:00, short after 10:00" in finding.text
+    assert "--time=" in finding.remedy

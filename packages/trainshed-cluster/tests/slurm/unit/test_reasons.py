@@ -85,6 +85,6 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
     ],
 )
 def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Loss | None) -> None:
-    found = end(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
-    assert (found and found.loss) == loss
-    assert found is None or found.why.endswith(f"({state})")
+    ending = end(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
+    assert (ending and ending.loss) == loss
+    assert ending is None or ending.why.endswith(f"({state})")

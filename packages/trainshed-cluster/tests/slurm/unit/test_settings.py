@@ -56,9 +56,9 @@ def test_everything_that_is_wrong_with_where_machines_go_is_named_at_once() -> N
     ]
     with pytest.raises(ValueError) as caught:
         parse({"machines": wrong})
-    told = str(caught.value)
+    message = str(caught.value)
     for name in ("machines[0].partiton", "machines[0].qos", "machines[3].gres"):
-        assert f"[engines.slurm] {name}: " in told
+        assert f"[engines.slurm] {name}: " in message
     with pytest.raises(ValueError) as caught:
         parse({"machines": [{"types": ["n1-standard-3"]}, *wrong[1:3]]})
     lines = str(caught.value).splitlines()

@@ -38,14 +38,14 @@ async def test_jobs_are_the_services_own_unless_projects_have_users() -> None:
 
 
 async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
-    found = Users(SlurmSettings(users={"vision": "vision", "own": ME}, accounts={"vision": "v"}))
-    assert await found.load() == ()
-    assert await found.owner("vision") == Owner("vision", "v")
-    assert await found.owner("own") == Owner()
+    users = Users(SlurmSettings(users={"vision": "vision", "own": ME}, accounts={"vision": "v"}))
+    assert await users.load() == ()
+    assert await users.owner("vision") == Owner("vision", "v")
+    assert await users.owner("own") == Owner()
     with pytest.raises(ClusterRefused, match="no user is named whom jobs of project speech run as"):
-        await found.owner("speech")
-    assert {os.geteuid(), 61001} == set(found.uids)
-    assert (found.name_of(os.geteuid()), found.name_of(61001), found.name_of(4)) == (
+        await users.owner("speech")
+    assert {os.geteuid(), 61001} == set(users.uids)
+    assert (users.name_of(os.geteuid()), users.name_of(61001), users.name_of(4)) == (
         "",
         "vision",
         None,
@@ -53,12 +53,12 @@ async def test_a_project_runs_as_its_user_and_no_other_one_does() -> None:
 
 
 async def test_a_user_who_is_not_there_is_named() -> None:
-    found = Users(SlurmSettings(users={"*": "no-such-user"}))
-    assert await found.load() == ("no-such-user",)
+    users = Users(SlurmSettings(users={"*": "no-such-user"}))
+    assert await users.load() == ("no-such-user",)
     with pytest.raises(ClusterRefused, match="getent passwd no-such-user"):
-        await found.owner("vision")
+        await users.owner("vision")
     with pytest.raises(ClusterRefused, match="no-such-user any more"):
-        await found.named("no-such-user")
+        await users.named("no-such-user")
 
 
 def test_a_users_command_is_given_nothing_of_the_services_environment() -> None:

@@ -38,21 +38,21 @@ class Ranks:
             self._operation((sizes or (SIZE,))[number % max(1, len(sizes))])
 
     def _operation(self, nbytes: int) -> None:
-        due = {each.next(nbytes) for each in self.choices}
+        due = {choice.next(nbytes) for choice in self.choices}
         assert len(due) == 1
         if due.pop():
             reports = [
-                watch.measured(each.ways)
-                for watch, each in zip(self.watches, self.choices, strict=True)
+                watch.measured(choice.ways)
+                for watch, choice in zip(self.watches, self.choices, strict=True)
             ]
-            outcomes = [each.compare(reports) for each in self.choices]
-            assert len({repr(each) for each in outcomes}) == 1
-            self.outcomes += [each for each in outcomes[:1] if each is not None]
-        (way,) = {each.current for each in self.choices}
+            outcomes = [choice.compare(reports) for choice in self.choices]
+            assert len({repr(choice) for choice in outcomes}) == 1
+            self.outcomes += [choice for choice in outcomes[:1] if choice is not None]
+        (way,) = {choice.current for choice in self.choices}
         self.went.append(way)
         seconds = self.costs(way) * nbytes / 1e12
-        for watch, each, late in zip(self.watches, self.choices, self.late, strict=True):
-            watch.began(each.period, way, nbytes, self.now + late)
+        for watch, own, late in zip(self.watches, self.choices, self.late, strict=True):
+            watch.began(own.period, way, nbytes, self.now + late)
         self.now += max(self.late) + seconds
         for watch in self.watches:
             watch.ended(self.now)

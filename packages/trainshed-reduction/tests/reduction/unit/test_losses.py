@@ -17,12 +17,12 @@ def test_a_silent_reducer_is_reported_once(tmp_path: Path) -> None:
     report = tmp_path / "report"
     hello = Hello(bytes(GROUP), 1, 0, 2)
     settings = Settings((), b"", lost_seconds=30.0)
-    told = Membership(
+    membership = Membership(
         settings, OperationQueue(), hello, None, None, Reports(str(report)), list[str]().append
     )
     first = ("10.0.0.2", 2222)
     for thread in range(2):
-        tell_silence(told, Lane(1, first, thread))
+        tell_silence(membership, Lane(1, first, thread))
     (note,) = json.loads(report.read_text())["notes"]
     assert note == {
         "id": "silent 10.0.0.2:2222",

@@ -23,5 +23,5 @@ def test_a_failure_is_told_where_the_program_waits_and_not_where_it_was_found() 
     for _ in range(2):
         with pytest.raises(ReductionFailed) as caught:
             pending.wait()
-        names = [each.name for each in traceback.extract_tb(caught.value.__traceback__)]
+        names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
         assert names[1:] == ["wait"]

@@ -10,15 +10,15 @@ def test_how_much_is_under_way_is_not_cubic_s_to_say() -> None:
     cubic's slow start prevents; what a system has chosen for itself otherwise stays."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for chosen, used in (("cubic", "reno"), ("reno", "reno"), ("bbr", "bbr")):
-            with socket.create_connection(listener.getsockname()) as one:
+            with socket.create_connection(listener.getsockname()) as client:
                 try:
-                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, chosen.encode())
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, chosen.encode())
                 except OSError:
                     assert chosen != "reno", "every Linux has it"
                     continue
-                set_options(one, 60.0)
-                found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-                assert found.rstrip(b"\0").decode() == used
+                set_options(client, 60.0)
+                congestion = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert congestion.rstrip(b"\0").decode() == used
 
 
 def test_a_host_that_vanishes_is_noticed() -> None:
@@ -31,12 +31,12 @@ def test_a_host_that_vanishes_is_noticed() -> None:
     )
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as one,
+        socket.create_connection(listener.getsockname()) as client,
     ):
-        set_options(one, 20.0)
-        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        set_options(client, 20.0)
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, between, count, limit = (
-            one.getsockopt(socket.IPPROTO_TCP, option) for option in options
+            client.getsockopt(socket.IPPROTO_TCP, option) for option in options
         )
     assert idle + between * count <= 30
     assert limit == 20_000

@@ -23,9 +23,9 @@ def read_and_write(place):
         assert file.read() == "one\ntwo\nthree\n"
         file.seek(4)
         assert file.readline() == "two\n"
-    found = gfile.stat(path)
-    assert (found.length, found.is_directory) == (14, False)
-    assert found.mtime_nsec > 1e18
+    facts = gfile.stat(path)
+    assert (facts.length, facts.is_directory) == (14, False)
+    assert facts.mtime_nsec > 1e18
     assert gfile.exists(path)
     assert not gfile.exists(path + ".none")
     assert not gfile.isdir(path)
@@ -109,8 +109,8 @@ def records(place):
             for number in range(100):
                 writer.write(str(100 * part + number).encode())
     files = v2.data.Dataset.list_files(os.path.join(place, "data-*.tfrecord"))
-    found = v2.data.TFRecordDataset(files).map(v2.strings.to_number).batch(10)
-    assert sorted(int(n) for batch in found for n in batch) == list(range(200))
+    numbers = v2.data.TFRecordDataset(files).map(v2.strings.to_number).batch(10)
+    assert sorted(int(n) for batch in numbers for n in batch) == list(range(200))
 
 
 def models(place):
