@@ -1,9 +1,11 @@
 """Makes what a release has, twice, and lays it into dist/ if both times gave the same bytes: `./dev release`.
 
-A source archive and a wheel of each distribution, the packages that the service is tested with, by their
-hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and the SHA-256 of all. Nothing is published.
+A source archive and a wheel of each distribution, wheels of the reducers with their part in C, the packages
+that the service is tested with, by their hashes (`requirements.txt`) and as CycloneDX (`sbom.cdx.json`), and
+the SHA-256 of all. Nothing is published.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -13,11 +15,23 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trainshed_reduction.native import library
+from trainshed_reduction.native.__main__ import FLAGS
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
+_ZIG: Final = (
+    *(str(Path(sys.executable).with_name("uv")), "run", "--no-project", "--quiet"),
+    *("--with", "ziglang==0.17.1", "python", "-m", "ziglang", "cc"),
+)
+"""A C compiler for any machine, which pip has."""
+_GLIBC: Final = "2.17"
+"""The oldest C library that the compiled part runs on: manylinux_2_17."""
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
@@ -27,6 +41,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for place in (first, second):
             build(Path(place))
+            for machine in ("x86_64", "aarch64"):
+                target = (*_ZIG, "-target", f"{machine}-linux-gnu.{_GLIBC}")
+                tag = f"manylinux_{_GLIBC.replace('.', '_')}_{machine}"
+                compiled_wheel(Path(place), target, machine, tag)
         sums = digests(Path(first))
         if sums != digests(Path(second)):
             differing = sorted(set(sums.items()) ^ set(digests(Path(second)).items()))
@@ -50,6 +68,47 @@ def build(place: Path) -> None:
     # Those of the service with all engines; ours are the wheels beside it.
     shutil.copyfile(ROOT / "locks/kubernetes.txt", place / "requirements.txt")
     (place / "sbom.cdx.json").write_text(json.dumps(bill(), indent=1) + "\n")
+
+
+def compiled_wheel(place: Path, compiler: Sequence[str], machine: str, tag: str) -> Path:
+    """Make the wheel of the reducers with their part in C, for an architecture and under a platform's tag,
+    from the plain wheel in `place`. Raises subprocess.CalledProcessError."""
+    [plain] = place.glob("trainshed_reduction-*-none-any.whl")
+    with tempfile.TemporaryDirectory() as workspace:
+        made = Path(workspace) / "library.so"
+        sources = [library.DIRECTORY / name for name in library.SOURCES if name.endswith(".c")]
+        # Stripped: debugging information has the names of directories.
+        subprocess.run([*compiler, *FLAGS, "-s", "-o", made, *sources], check=True)
+        added = {f"trainshed_reduction/native/{library.name(machine)}": made.read_bytes()}
+    wheel = plain.with_name(plain.name.replace("-any.whl", f"-{tag}.whl"))
+    _repack(plain, wheel, added, tag)
+    return wheel
+
+
+def _repack(plain: Path, wheel: Path, added: Mapping[str, bytes], tag: str) -> None:
+    """Write a wheel with further files and another platform's tag."""
+    with zipfile.ZipFile(plain) as old:
+        moment = old.infolist()[0].date_time
+        members = {info.filename: old.read(info) for info in old.infolist()}
+    members.update(added)
+    [record] = (name for name in members if name.endswith(".dist-info/RECORD"))
+    about = record.replace("RECORD", "WHEEL")
+    tagged = members[about].replace(b"-none-any", b"-none-" + tag.encode())
+    members[about] = tagged.replace(b"Purelib: true", b"Purelib: false")
+    del members[record]
+    lines = [
+        f"{name},sha256={_digest(content)},{len(content)}" for name, content in members.items()
+    ]
+    members[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    with zipfile.ZipFile(wheel, "w") as new:
+        for name, content in members.items():
+            info = zipfile.ZipInfo(name, moment)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            new.writestr(info, content)
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 def bill() -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What pip installs: the wheels, in empty environments. The client alone is small; the service runs a job."""
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,21 @@ def test_a_release_is_the_same_however_often_it_is_made(wheels: Path, tmp_path: 
     by_name = {item["name"]: item for item in release.bill()["components"]}
     assert {"click", "msgspec", "protobuf", "scipy"} <= by_name.keys()
     assert all(item["hashes"] for item in by_name.values())
+
+
+def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
+    """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker."""
+    [plain] = wheels.glob("trainshed_reduction-*-none-any.whl")
+    place = shutil.copytree(wheels, tmp_path / "dist")
+    tag = f"linux_{platform.machine()}"
+    made = [release.compiled_wheel(place, ["cc"], platform.machine(), tag) for _ in range(2)][1]
+    assert made.name == plain.name.replace("any", tag)
+    uv("venv", "--python", sys.executable, tmp_path / "env")
+    python = tmp_path / "env/bin/python"
+    uv("pip", "install", "--python", python, made)
+    looks = "from trainshed_reduction.native import library; print(bool(library.load()), library.reason())"
+    done = subprocess.run([python, "-c", looks], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
 
 
 def uv(*words: str | Path) -> str:

@@ -82,12 +82,13 @@ def _looked() -> Tuple[Optional[Library], str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def name() -> str:
-    """Return the library's file name. It has the sources' digest: one built of others is never used."""
+def name(machine: str = "") -> str:
+    """Return the library's file name, for this machine's architecture unless another one is named. It has the
+    sources' digest: one built of others is never used."""
     digest = hashlib.sha256()
     for source in SOURCES:
         digest.update((DIRECTORY / source).read_bytes())
-    return f"trainshed_reduction-{platform.machine()}-{digest.hexdigest()[:16]}.so"
+    return f"trainshed_reduction-{machine or platform.machine()}-{digest.hexdigest()[:16]}.so"
 
 
 def _find() -> Tuple[Optional[Library], str]:
