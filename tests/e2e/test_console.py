@@ -232,7 +232,7 @@ def pages(service: Service) -> dict[str, str]:
     return {
         "jobs": "/",
         "none": "/?search=nothing",
-        "compare": f"/compare?job={whole}&job={broken}",
+        "compare": f"/compare?job={whole}&job={broken}&job={tuning}",
         "overview": "/overview",
         "search": "/logs?search=Traceback",
         "job": f"/jobs/{whole}",

@@ -13,7 +13,8 @@ import struct
 import zlib
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
+from operator import le
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,7 @@ class _Columns(Struct):
         """Return the points, as `PointFiles.read` does."""
         steps, times = self.steps, self.times
         order: Sequence[int] = range(len(steps))
-        if any(later <= earlier for earlier, later in pairwise(steps)):
+        if any(map(le, steps[1:], steps)):
             # Sorting keeps the order of equal steps, so that the last of them was written last.
             by_step = sorted(order, key=steps.__getitem__)
             order = [

@@ -120,11 +120,14 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
         launch = await visit.get(Launch, of_job(job.uid, "/launch"))
         usage = await visit.get(Usage, of_job(job.uid, "/usage"), points="0")
     curves: dict[str, dict[float, float | str]] = {}
-    for curve in measured.curves:
+    # Each trial of a tuning job has curves of its own.
+    for curve in measured.curves if job.tuning is UNSET else ():
         measure, part = split_name(curve.tag)
         name = " ".join(filter(None, (measure or curve.tag, part or curve.run)))
         curves[name] = {point.step: point.value for point in curve.points}
     last = {name: list(values.values())[-1] for name, values in curves.items() if values}
+    if job.tuning and job.tuning.best_value is not None:
+        last = {job.tuning.metric: job.tuning.best_value}
     pool = next(iter(requested(job.resource or {}).pools), Pool("", 0, ""))
     facts = {
         "Parameters": pool.parameters,
