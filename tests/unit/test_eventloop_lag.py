@@ -14,7 +14,7 @@ def measured(block: float, *, computing: bool) -> Lag:
     """What a meter says after the loop has stood still for so many seconds."""
 
     async def story() -> Lag:
-        meter = LagMeter(time.time_ns)
+        meter = LagMeter()
         meter.start()
         await asyncio.sleep(0.1)
         if computing:

@@ -169,7 +169,6 @@ async def test_explain_says_why_a_job_would_wait(house: House) -> None:
         "message": WAITING.message,
         "hint": WAITING.hint,
         "blockers": ["projects/p1/jobs/a"],
-        "retryTime": "",
         "expectedTime": "",
         "position": 3,
     }

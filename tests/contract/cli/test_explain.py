@@ -47,7 +47,6 @@ WAITS = answer(
         "message": "needs 8 CPUs, 4 of 8 are used by job 17",
         "hint": "would start now with at most 4 replicas",
         "blockers": ["projects/p/jobs/a"],
-        "retryTime": "",
         "position": 3,
     },
 )

@@ -185,7 +185,6 @@ def test_describe_says_why_a_job_waits(trainshed: Invoke, service: FakeService) 
         "message": "needs 8 CPUs, 4 of 8 are used by job 17",
         "hint": "would start now with at most 4 replicas",
         "blockers": ["projects/p/jobs/a"],
-        "retryTime": "",
         "position": 1,
     }
     service.on("GET", f"{JOBS}/7", job(state="QUEUED", waiting=waiting, waits=["x"]))

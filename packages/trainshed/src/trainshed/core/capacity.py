@@ -51,8 +51,6 @@ class Waiting(Struct, frozen=True):
     hint: str = ""
     #: Names of jobs that hold what is missing, at most five.
     blockers: tuple[str, ...] = ()
-    #: When it is considered again at the latest (ns); 0 = when something changes.
-    retry_at: Nanos = 0
     #: Its place in a cluster's own queue: 1 = next; 0 = it is in none, or not known.
     position: int = 0
     #: When a cluster expects to start it (ns since the epoch); 0 = nobody knows.

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -36,17 +35,14 @@ class Lag(Struct, frozen=True):
     recent: float = 0.0
     #: The maximum since the start.
     longest: float = 0.0
-    #: When the maximum was, in ns since the epoch; 0 = never late.
-    at: int = 0
     #: The most that the loop's own thread computed during one such delay.
     computed: float = 0.0
 
 
 class LagMeter:
-    """Measures the loop that `start` is called on. `now` gives ns since the epoch."""
+    """Measures the loop that `start` is called on."""
 
-    def __init__(self, now: Callable[[], int]) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._lag = Lag()
         self._recent = self._before = 0.0
         self._turned = self._told = 0.0
@@ -85,11 +81,9 @@ class LagMeter:
             self._turned, self._before, self._recent = now, self._recent, 0.0
         self._recent = max(self._recent, late)
         known = self._lag
-        is_longest = late > known.longest
         self._lag = Lag(
             recent=max(self._recent, self._before),
             longest=max(known.longest, late),
-            at=self._now() if is_longest else known.at,
             computed=max(known.computed, computed),
         )
         if late > LATE and now - self._told > _QUIET:

@@ -97,7 +97,7 @@ def _waiting(snapshot: Snapshot, entry: Entry, now: Nanos) -> Waiting:
         cause = f"{missing}; " if missing else ""
         message = f"{cause}is tried again in {seconds} s"
         offer = hint(snapshot, entry) if missing else ""
-        return Waiting(WaitReason.BACK_OFF, message, offer, retry_at=state.not_before)
+        return Waiting(WaitReason.BACK_OFF, message, offer)
     if missing:
         return Waiting(WaitReason.STOCK_OUT, missing, hint(snapshot, entry))
     if not possible:

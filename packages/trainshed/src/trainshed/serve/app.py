@@ -135,7 +135,7 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
     settings, store = bootstrap.settings, bootstrap.store
     shared = _shared(bootstrap)
     notices, meters = shared.notices, shared.meters
-    lag = LagMeter(clock.now)
+    lag = LagMeter()
     runtimes = _runtimes(shared)
     suggesting = StudyOperations(store.studies, shared.advisor, notices, clock.now)
     exports = _exports(shared)

@@ -117,9 +117,6 @@ def _retention(report: RetentionReport | None) -> records.Retention | UnsetType:
         jobs=report.retention.jobs,
         size=report.retention.size,
         last_time=text_micros(report.last_pass),
-        deleted_jobs=report.jobs,
-        deleted_logs=report.logs,
-        freed_bytes=report.freed,
         log_bytes=report.kept,
     )
 
@@ -128,7 +125,6 @@ def _lag(lag: Lag) -> records.LoopLag:
     return records.LoopLag(
         recent_lag=round(lag.recent, 4),
         longest_lag=round(lag.longest, 4),
-        longest_lag_time=text_micros(lag.at),
         computed=round(lag.computed, 4),
     )
 

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
-from trainshed.core.catalog.machines import GIB
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.job.spec import WorkerPool
 from trainshed.core.lifecycle.records import Job
@@ -99,7 +98,6 @@ def _replica(  # noqa: PLR0917  all that a replica's usage is made of
         memory_bytes=last.memory if last else 0,
         peak_memory_bytes=usage.peak if usage else 0,
         disk_bytes=last.disk if last else 0,
-        disk_limit_bytes=pool.disk.size_gb * GIB,
         gpus=_gpus(pool, life, lately[0].gpus if lately else ()),
         points=tuple(
             records.UsagePoint(
@@ -128,7 +126,6 @@ def _gpus(
             busy=_rounded(lately[number] if number < len(lately) else None),
             mean_busy=_rounded(_mean_busy(look, life)),
             memory_bytes=look.used,
-            total_memory_bytes=look.total,
             peak_memory_bytes=look.peak,
         )
         for number, uuid in enumerate(life.gpus)

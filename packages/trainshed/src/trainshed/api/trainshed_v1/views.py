@@ -243,7 +243,6 @@ def waiting_view(waiting: Waiting, position: int) -> capacity.Waiting:
         message=waiting.message,
         hint=waiting.hint,
         blockers=tuple(waiting.blockers),
-        retry_time=text_micros(waiting.retry_at),
         position=waiting.position or position,
         expected_time=text_micros(waiting.expected),
     )

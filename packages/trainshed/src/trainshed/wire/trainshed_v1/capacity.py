@@ -18,8 +18,6 @@ class Waiting(Record, frozen=True):
     hint: str = ""
     #: Names of the jobs that hold what is missing.
     blockers: tuple[str, ...] = ()
-    #: Latest time of the next attempt to place it; "" = when something changes.
-    retry_time: str = ""
     #: Place in the queue, or in that of the cluster that it waits for: 1 = next, 0 = none.
     position: int = 0
     #: When that cluster expects to start it; "" = not known, or it waits for no cluster.

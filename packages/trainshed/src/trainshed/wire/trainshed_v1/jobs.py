@@ -14,8 +14,6 @@ class LoopLag(Record, frozen=True):
 
     recent_lag: float = 0.0
     longest_lag: float = 0.0
-    #: When that was.
-    longest_lag_time: str = ""
     #: The longest time that one task kept the loop busy.
     computed: float = 0.0
 
@@ -32,7 +30,7 @@ class Outbox(Record, frozen=True):
 
 
 class Retention(Record, frozen=True):
-    """How long jobs that are over and their logs are kept, and what was deleted since the service started."""
+    """How long jobs that are over and their logs are kept."""
 
     #: Age at which a job is deleted, as in the settings; "" = never.
     jobs: str = ""
@@ -40,12 +38,6 @@ class Retention(Record, frozen=True):
     size: str = ""
     #: When the last pass ended; "" = there was none yet.
     last_time: str = ""
-    #: Jobs that were deleted.
-    deleted_jobs: int = 0
-    #: Logs that were deleted while their jobs stay.
-    deleted_logs: int = 0
-    #: Size of all logs that were deleted.
-    freed_bytes: int = 0
     #: Size of the logs of all jobs that are over; 0 = not measured.
     log_bytes: int = 0
 

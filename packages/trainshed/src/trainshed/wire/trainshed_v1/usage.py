@@ -13,7 +13,6 @@ class GpuUsage(Record, frozen=True):
     #: The same on average.
     mean_busy: float | None = None
     memory_bytes: int | None = None
-    total_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None
 
 
@@ -55,8 +54,6 @@ class ReplicaUsage(Record, frozen=True):
     peak_memory_bytes: int = 0
     #: What its files take; 0 = not known yet.
     disk_bytes: int = 0
-    #: Size of the disk that was asked for, which is not enforced.
-    disk_limit_bytes: int = 0
     gpus: tuple[GpuUsage, ...] = ()
     #: The newest points, oldest first.
     points: tuple[UsagePoint, ...] = ()
