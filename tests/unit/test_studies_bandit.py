@@ -1,9 +1,16 @@
 """The GP bandit as its users see it: good points, few repeats, the same after a restart, in time
-(spec/tuning#reproducible)."""
+(spec/tuning#reproducible).
+
+What an algorithm comes to in one seed hangs on the last bit of each product, and that on the processor
+(`OPENBLAS_CORETYPE`). So a promise is made for a share of the seeds, and a test says how few of them would be
+too few to be chance (docs/adr/0018).
+"""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from math import comb
 from statistics import median
 
 import msgspec
@@ -11,7 +18,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.studies.often import often
 from tests.contract.studies.trees import (
     LISTED,
     LOSS,
@@ -44,6 +50,35 @@ pytestmark = pytest.mark.numerical
 BANDIT = GaussianProcessBandit()
 FLAT = StudySpec(cube(4), (LOSS,))
 TREE = StudySpec(MIXED, (LOSS,))
+
+_CHANCE = 1e-6
+"""How often a test may fail although its promise holds."""
+
+
+def fewest(seeds: int, share: float) -> int:
+    """The number of kept promises, of `seeds`, that fewer than it are chance in less than one of a million
+    times if a share of at least `share` keeps it."""
+    below = 0.0
+    for kept in range(seeds + 1):
+        below += comb(seeds, kept) * share**kept * (1.0 - share) ** (seeds - kept)
+        if below >= _CHANCE:
+            return kept
+    return seeds
+
+
+def often(keeps: Callable[[int], bool], *, share: float, seeds: int) -> None:
+    """Fail unless enough of the seeds, from 0 on, keep a promise. Ends as soon as enough have, so a promise
+    that is mostly kept costs little."""
+    enough = fewest(seeds, share)
+    assert enough > 0, "so few seeds prove nothing: any number of failures would be chance"
+    kept = 0
+    for seed in range(seeds):
+        kept += keeps(seed)
+        if kept == enough:
+            return
+    raise AssertionError(
+        f"{kept} of {seeds} seeds keep it; {enough} would, if {share:.0%} of all do"
+    )
 
 
 def test_it_is_far_better_than_random() -> None:

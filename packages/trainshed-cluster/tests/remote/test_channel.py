@@ -1,14 +1,18 @@
 """A conversation over a real connection: order, limits, backpressure and its ends."""
 
 import asyncio
+import ctypes
+import os
 import signal
+import socket
+import struct
 import sys
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.remote.conftest import NAME, Block, Message, Place, Said
-from tests.remote.cutting import cut
 from tests.sources import ROOT
 from trainshed_cluster.remote.channel import LONGEST, Channel, ChannelClosed, MessageTooLong
 from trainshed_cluster.remote.credentials import SERVER_NAME, client
@@ -30,6 +34,17 @@ async def main():
     await channel.receive()
 asyncio.run(main())
 """
+
+
+_SO_ATTACH_FILTER = 26
+
+
+def cut(channel: Any) -> None:
+    """The kernel throws away all that comes for this end of a conversation, as if its cable were cut."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF_RET | BPF_K
+    program = struct.pack("HP", 1, ctypes.addressof(nothing))
+    with socket.socket(fileno=os.dup(channel.info("socket").fileno())) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 async def silent(channel: Channel[Message, Message]) -> None:

@@ -2,13 +2,16 @@
 the local engine (e2e/test_failure_rows.py, e2e/test_progress.py), over a service whose replicas run on the
 lab's nodes."""
 
+from collections.abc import Collection
+from types import ModuleType
+from typing import Any
+
 import pytest
 
 from tests.e2e import test_failure_rows as rows
 from tests.e2e import test_progress as progress
 from tests.e2e.conftest import commons, gate
 from tests.e2e.running import Service
-from tests.slurm.adopting import adopt
 
 __all__ = ["commons", "gate"]
 
@@ -21,6 +24,14 @@ NOT_HERE = {
     # Of the table alone.
     "test_every_row_of_the_table_has_a_scripted_run",
 }
+
+
+def adopt(names: dict[str, Any], module: ModuleType, *, left_out: Collection[str] = ()) -> None:
+    """Make a module's tests and fixtures those of the module with these global names, which has its own
+    `service`."""
+    for name, value in vars(module).items():
+        if not name.startswith("__") and name not in left_out and name not in names:
+            names[name] = value
 
 
 @pytest.fixture(scope="module")
