@@ -227,6 +227,7 @@ def test_a_budget_says_what_it_has_reached_and_when_it_reaches_more() -> None:
     later = replace(budget, used=90 + 4 * at / HOUR)
     assert later.reached == 50 and abs(at - 2.5 * HOUR) < SECOND
     assert replace(budget, rate=0).next_mark(0) is None
+    assert replace(budget, rate=1e-320).next_mark(0) is None, "not in this month, and no overflow"
     assert replace(budget, used=190).next_mark(0) is None
 
 
