@@ -180,13 +180,17 @@ def job(*program: str, name: str = "j") -> dict[str, Any]:
 def test_a_program_finds_its_emulator_and_its_status_is_the_commands(tmp_path: Path) -> None:
     """Beside another emulator; without a password; the job without a rule really runs."""
     (tmp_path / "plan.json").write_text('[{"job": "never"}]')
-    script = f"curl -s $TRAINSHED_ENDPOINT{JOBS}?page_size=9; exit 7"
+    script = (
+        f"curl -s $TRAINSHED_ENDPOINT{JOBS}?page_size=9; "
+        """curl -s $TRAINSHED_ENDPOINT/v2/entries:list -d '{"resourceNames": ["projects/p"]}'; exit 7"""
+    )
     words = ("--plan", "plan.json", "--capture", "sent.jsonl", "--", "sh", "-c", script)
     with emulating(tmp_path) as other, emulating(tmp_path, *words) as process:
         address_of(other)
         printed, errors = process.communicate(timeout=60)
-        assert (process.returncode, json.loads(printed)) == (7, {}), errors
-    sent = json.loads((tmp_path / "sent.jsonl").read_text())
+        assert (process.returncode, printed) == (7, "{}{}"), errors
+    sent, log_read = map(json.loads, (tmp_path / "sent.jsonl").read_text().splitlines())
+    assert log_read["body"] == {"resourceNames": ["projects/p"]}
     assert sent == {"method": "GET", "path": JOBS, "query": {"pageSize": 9}, "body": {}}
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -209,15 +213,20 @@ def test_a_strangers_page_has_no_program_run(tmp_path: Path) -> None:
         assert create(address, job("true"), Authorization="Bearer of-google")[0] == 200
 
 
-def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["command", "service"])
+def test_after_sigkill_neither_processes_nor_files_are_left(tmp_path: Path, victim: str) -> None:
     mark = new_mark()
     with emulating(tmp_path, MARK=mark) as process:
         address = address_of(process)
-        status, made = create(address, job("sleep", "300", mark))
+        assert process.stdout is not None
+        [service] = [int(line.rpartition("=")[2]) for line in process.stdout if "_PID=" in line]
+        status, made = create(address, job("sh", "-c", "sleep 300", mark))
         assert status == 200 and made["state"] == "JOB_STATE_QUEUED"
-        others = [pid for pid in marked(mark) if pid != process.pid]
-        assert others
-        os.kill(process.pid, signal.SIGKILL)
+        watch = f"{address}/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}/watch"
+        with urllib.request.urlopen(watch, timeout=60) as lines:
+            assert any(b'"RUNNING"' in line for line in lines)
+        others = marked(mark)
+        os.kill(process.pid if victim == "command" else service, signal.SIGKILL)
         wait_until_gone(others, seconds=60)
     assert list((tmp_path / "tmp").iterdir()) == []
 

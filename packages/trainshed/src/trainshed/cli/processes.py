@@ -88,12 +88,12 @@ class StartedService:
         self._process = process
         self.endpoint = endpoint
 
-    def stop(self) -> None:
-        """End the service and wait until it has ended. Raises click.ClickException if it does not end
-        within 60 s."""
+    def stop(self) -> int:
+        """End the service and wait until it has ended; its status, negative after a signal. Raises
+        click.ClickException if it does not end within 60 s."""
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(_STOP_SECONDS)
+            return self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             raise click.ClickException(
                 f"The service (process {self._process.pid}) was asked to end and has not yet;"
@@ -194,7 +194,13 @@ def own_service(data: Path | None, *arguments: str) -> Generator[Endpoint]:
             # Until the service has ended, its programs run and its directory is in use.
             for number in _ENDS:
                 signal.signal(number, signal.SIG_IGN)
-            service.stop()
+            if (status := service.stop()) < 0:
+                # Its jobs run on, until another service takes them over and cancels them.
+                start(directory.absolute(), _ARGUMENTS).stop()
+                raise click.ClickException(
+                    f"The service was killed by signal {-status}, and its jobs were cancelled. "
+                    "Perhaps memory was short: see the kernel's log."
+                )
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

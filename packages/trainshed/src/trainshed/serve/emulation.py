@@ -25,8 +25,7 @@ from trainshed.wire.routes import Route
 _SMALL: Final = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 """An image whose environment is built in seconds."""
 _BUCKET: Final = re.compile(r"gs://([^/\"\\]+)")
-_PROJECT: Final = 3
-"""Where a path names the project: `/v1/projects/P`."""
+_PROJECT: Final = re.compile(r"/projects/([^/:]+)")
 _VARIABLE: Final = re.compile(r"\{([^=}]+)[^}]*\}")
 
 
@@ -104,8 +103,8 @@ class Emulation:
         line = json.dumps(form)
         if self._file is not None:
             self._file.write(f"{line}\n")
-        if form["method"] == "POST":
-            services, project = self._services, form["path"].split("/")[_PROJECT]
+        if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
+            services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
                 # What is no name of a bucket is told by the handler.
                 with contextlib.suppress(BucketsError):
