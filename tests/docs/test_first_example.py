@@ -1,5 +1,6 @@
-"""The program that the README begins with learns, in the framework that it is written for."""
+"""The example programs do what the pages say of them, in the frameworks that they are written for."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -32,3 +33,34 @@ def test_the_first_example_learns_in_pytorch_and_leaves_its_model(tmp_path: Path
         (directory,) = set(re.findall(r"The model is in gs://(\S+)", run.stdout))
         model = Path(str(service.extra["buckets"])) / directory
         assert {file.name for file in model.iterdir()} == {"model.pt", "history.csv"}
+
+
+@pytest.mark.parametrize(
+    ("program", "image"),
+    [
+        ("digits.py", "scikit-learn"),
+        pytest.param("images.py", "pytorch", marks=pytest.mark.soak),
+        pytest.param("keras_digits.py", "tensorflow", marks=pytest.mark.soak),
+    ],
+)
+def test_the_programs_that_resume_do_so_after_a_kill(
+    tmp_path: Path, program: str, image: str
+) -> None:
+    """docs/drills.md"""
+    words = f"run {program} --image {image} --format json -- --pause 0.2"
+    with running(tmp_path / "data") as service:
+        run = subprocess.run(
+            command(*words.split()),
+            cwd=ROOT / "examples/resume",
+            env=environment(service.data),
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=True,
+        )
+        job = json.loads(run.stdout)["uid"]
+        drill = {"kind": "kill", "atLine": "(?i)^epoch 5/"}
+        service.call("POST", f"/trainshed/v1/jobs/{job}:drill", drill)
+        service.finish(job)
+        report = service.call("GET", f"/trainshed/v1/jobs/{job}/resumeReport")
+        assert report["result"] == "PASS", (report, service.lines(job))
