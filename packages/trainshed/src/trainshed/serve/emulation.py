@@ -26,7 +26,7 @@ _SMALL: Final = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver
 """An image whose environment is built in seconds."""
 _BUCKET: Final = re.compile(r"gs://([^/\"\\]+)")
 _PROJECT: Final = re.compile(r"/projects/([^/:]+)")
-_VARIABLE: Final = re.compile(r"\{([^=}]+)[^}]*\}")
+_VARIABLE: Final = re.compile(r"\{([^={}]++)[^{}]*+\}")
 
 
 class _AnyImage:
