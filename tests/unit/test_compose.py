@@ -45,6 +45,16 @@ def test_only_the_proxy_is_reached_from_elsewhere() -> None:
     assert all(port.startswith("127.0.0.1:") for mapped in ports.values() for port in mapped)
 
 
+def test_programs_of_jobs_reach_neither_prometheus_nor_grafana() -> None:
+    """They are in the network of the service, and Prometheus knows of all projects."""
+    assert SERVICES["grafana"]["networks"] == ["inside"]
+    assert "networks" not in SERVICES["trainshed"]
+    prometheus = SERVICES["prometheus"]
+    [address] = prometheus["networks"]["inside"]["aliases"]
+    assert f"--web.listen-address={address}:9090" in prometheus["command"]
+    assert SERVICES["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"].startswith("${")
+
+
 def test_prometheus_and_grafana_are_told_where() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     [job] = scraped["scrape_configs"]
@@ -53,7 +63,7 @@ def test_prometheus_and_grafana_are_told_where() -> None:
     assert {*paths} < mounted
     assert job["static_configs"] == [{"targets": ["trainshed:8080"]}]
     [source] = yaml.safe_load((DEPLOY / "grafana.yml").read_text())["datasources"]
-    assert source["url"] == "http://prometheus:9090"
+    assert source["url"] == "http://prometheus-inside:9090"
     [boards] = yaml.safe_load((DEPLOY / "dashboards.yml").read_text())["providers"]
     assert any(
         volume.split(":")[1].startswith(boards["options"]["path"])
