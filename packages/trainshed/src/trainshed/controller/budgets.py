@@ -131,8 +131,10 @@ class Budgets:
         return self._month
 
     def _set(self, sums: _Sums) -> Iterator[tuple[QuotaKey, float]]:
+        limited = {key.metric for key in self._limits}
+        metrics = [metric for metric in (*BUDGETS, *HARD_BUDGETS) if metric in limited]
         for project, person in sums:
-            for metric in (*BUDGETS, *HARD_BUDGETS):
+            for metric in metrics:
                 key = QuotaKey(project, GLOBAL, metric, person)
                 if person != EACH and (limit := limit_of(self._limits, key)) is not None:
                     yield key, limit
