@@ -1,1 +1,1 @@
-"""AI Platform Training, `ml` v1: projects.jobs, projects.getConfig, locations, studies, operations."""
+"""AI Platform Training, `ml` v1: projects.jobs and projects.getConfig."""
