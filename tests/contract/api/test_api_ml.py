@@ -170,7 +170,9 @@ async def test_project_config(house: House) -> None:
     assert view["serviceAccountProject"].isdigit()
 
 
-async def test_a_policy_of_a_job_is_not_served(house: House) -> None:
+async def test_operations_are_none_and_a_policy_of_a_job_is_not_served(house: House) -> None:
+    assert (await house.call("GET", "/v1/projects/p1/operations")).json == {}
+    assert (await house.call("GET", "/v1/projects/p1/operations/x")).status == 404
     await created(house)
     policy = await house.call("POST", f"{JOBS}/job_1:setIamPolicy", {"policy": {}})
     assert (policy.status, policy.error["status"]) == (400, "UNIMPLEMENTED")

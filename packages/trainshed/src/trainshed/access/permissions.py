@@ -144,6 +144,8 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_ML_JOBS}.CancelJob": "ml.jobs.cancel",
     f"{_ML_JOBS}.UpdateJob": "ml.jobs.update",
     f"{_ML_PROJECTS}.GetConfig": "ml.projects.getConfig",
+    "google.cloud.ml.v1.Operations.ListOperations": "ml.operations.list",
+    "google.cloud.ml.v1.Operations.GetOperation": "ml.operations.get",
     # Anyone may ask what they may do, so this needs a permission that every role holds.
     "google.iam.v1.IAMPolicy.TestIamPermissions": "aiplatform.permissions.test",
     f"{_ML_JOBS}.TestIamPermissions": "ml.permissions.test",

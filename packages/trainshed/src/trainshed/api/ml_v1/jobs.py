@@ -161,7 +161,19 @@ async def get_config(call: Call, request: Any) -> Message:
     return response
 
 
+async def list_operations(call: Call, request: Any) -> Message:
+    """Return none: training jobs make no operations. `gcloud ai-platform operations list` asks for them."""
+    ProjectName.parse(request.name, field="name")
+    return pool.message_class("google.longrunning.ListOperationsResponse")()
+
+
+async def get_operation(call: Call, request: Any) -> Message:
+    raise NotFound(f"{request.name} does not exist: training jobs make no operations")
+
+
 HANDLERS: Final[Handlers] = {
+    "google.cloud.ml.v1.Operations.ListOperations": list_operations,
+    "google.cloud.ml.v1.Operations.GetOperation": get_operation,
     "google.cloud.ml.v1.ProjectManagementService.GetConfig": get_config,
     f"{_SERVICE}.CreateJob": create,
     f"{_SERVICE}.GetJob": get,
