@@ -2,7 +2,7 @@
 
 It is kept up to date change by change, and a change costs about the logarithm of what is there, never a
 rebuild. Whoever plans works on a copy, which shares what neither of the two has changed since. Nothing here
-decides anything.
+decides anything. It has some 600 lines because a gang's change touches all of it.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -155,10 +155,7 @@ class Group:
         heads = self.heads.setdefault(entry.gang.person, [])
         if entry.shape not in self.buckets:
             self.buckets[entry.shape] = [entry]
-            if not heads or heads[-1] < entry:
-                heads.append(entry)
-            else:
-                insort(heads, entry)
+            insort(heads, entry)
             return
         bucket = self.buckets.own(entry.shape)
         if bucket[-1] < entry:
