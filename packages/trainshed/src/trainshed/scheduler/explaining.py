@@ -47,7 +47,6 @@ _NAMED = 5
 _KEPT_OUT = {NodeCondition.DRAINED: "drained", NodeCondition.QUARANTINED: "quarantined"}
 """Conditions that an operator can end."""
 SECOND = 10**9
-_RAISED = "an owner of the project raises the budget with: trainshed quotas set"
 
 
 def why(snapshot: Snapshot, uid: JobUid, now: Nanos) -> Waiting | None:
@@ -187,7 +186,9 @@ def _condition(snapshot: Snapshot, name: str) -> str:
 def _short(snapshot: Snapshot, entry: Entry, meter: Meter, amount: int) -> Waiting:
     """Explain that a quota, or the number of replicas at once, is used up."""
     if (budget := snapshot.exhausted.get(meter.key)) is not None:
-        return Waiting(WaitReason.QUOTA, budget, _RAISED)
+        project = meter.key.project_id
+        raised = f"a larger one lets it start: trainshed quotas --project {project} shows them"
+        return Waiting(WaitReason.QUOTA, budget, raised)
     holders = sorted(meter.holders, key=lambda uid: (-meter.holders[uid], uid))
     if meter.alone:
         used = f"{meter.used / 1000:g} of {(meter.limit or 0) / 1000:g}"
