@@ -1,11 +1,12 @@
 """Which jobs printed a text, and where; nothing of logs that one may not read."""
 
 import re
+from unittest.mock import AsyncMock
 
 import pytest
 
 from tests.contract.api.house import SECOND
-from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.browser import HTML, Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import EVIL, submit
 from tests.people import known
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -74,6 +75,19 @@ async def test_each_answer_searches_a_few_jobs_and_asks_for_the_next(
     assert "10 jobs searched Look further back" in seen, "after a while the reader is asked"
     assert "wide 1 line" in seen
     assert "long" not in seen, long
+
+
+async def test_a_search_ends_when_its_reader_goes_away(
+    house: ConsoleHouse, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await printed(house, "one", "needle")
+    searched = AsyncMock(return_value=None)
+    monkeypatch.setattr("trainshed.console.pages.logs._hits", searched)
+    await browser.get("/logs?search=needle")
+    searched.assert_awaited_once()
+    async with house.events("/logs?search=needle", [HTML, *browser.credentials]):
+        pass  # It hangs up at once.
+    searched.assert_awaited_once()
 
 
 async def test_nothing_of_logs_that_one_may_not_read_is_shown(house: ConsoleHouse) -> None:

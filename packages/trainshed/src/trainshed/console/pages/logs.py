@@ -228,7 +228,7 @@ async def search(visit: Visit) -> View:
             jobs += await _hits_below(visit, job)
         walked += len(listed.jobs)
         token = listed.next_page_token
-        more = bool(token)
+        more = bool(token) and not await visit.request.is_gone()
     totals = sum((Counter(hits.counts) for hits in jobs), Counter[str]())
     return View(
         "Logs",
@@ -250,7 +250,10 @@ async def search(visit: Visit) -> View:
 
 
 async def _hits_below(visit: Visit, job: JobSummary) -> list[Hits]:
-    """Return what is found in the log of a job, or in those of the jobs that it made."""
+    """Return what is found in the log of a job, or in those of the jobs that it made; nothing more once the
+    reader has gone away."""
+    if await visit.request.is_gone():
+        return []
     if job.kind == "custom":
         hits = await _hits(visit, job)
         return [hits] if hits else []
