@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tools import release
 
-from tests.e2e.running import SKLEARN, Service, environment
+from tests.e2e.running import ROOT, SKLEARN, Service, environment
 from trainshed.runtimes.indexes import index_environment
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +36,8 @@ def test_a_release_is_the_same_however_often_it_is_made(wheels: Path, tmp_path: 
 
 
 def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Path) -> None:
-    """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker."""
+    """Compiled for this machine here; `./dev release` compiles for two architectures, and needs no Docker.
+    The guide installs what fits the machine, with the wheels of others beside it."""
     [plain] = wheels.glob("trainshed_reduction-*-none-any.whl")
     place = shutil.copytree(wheels, tmp_path / "dist")
     tag = f"linux_{platform.machine()}"
@@ -44,7 +45,10 @@ def test_a_wheel_of_the_reducers_has_their_part_in_c(wheels: Path, tmp_path: Pat
     assert made.name == plain.name.replace("any", tag)
     uv("venv", "--python", sys.executable, tmp_path / "env")
     python = tmp_path / "env/bin/python"
-    uv("pip", "install", "--python", python, made)
+    made.with_name(made.name.replace(platform.machine(), "other")).touch()
+    guide = (ROOT / "docs/server.md").read_text().splitlines()
+    words = next(line for line in guide if "--find-links dist" in line).split()[2:]
+    uv("pip", "install", "--python", python, *[place if word == "dist" else word for word in words])
     looks = "from trainshed_reduction.native import library; print(bool(library.load()), library.reason())"
     done = subprocess.run([python, "-c", looks], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True"]
