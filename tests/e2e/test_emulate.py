@@ -204,6 +204,13 @@ def test_what_a_plan_cannot_say_is_told_before_anything_starts(tmp_path: Path) -
     assert 'such as [{"job": "train-*", "exit_code": 1}]' in errors
 
 
+def test_a_request_that_cannot_be_written_down_is_refused(tmp_path: Path) -> None:
+    with emulating(tmp_path, "--capture", "/dev/full") as process:
+        status, answer = create(address_of(process), job("true"))
+    assert (status, answer["error"]["status"]) == (400, "FAILED_PRECONDITION")
+    assert "--capture /dev/full: No space left on device." in answer["error"]["message"]
+
+
 def test_a_strangers_page_has_no_program_run(tmp_path: Path) -> None:
     with emulating(tmp_path) as process:
         address = address_of(process)

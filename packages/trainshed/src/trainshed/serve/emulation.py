@@ -102,7 +102,12 @@ class Emulation:
         form = http_form(method, request)
         line = json.dumps(form)
         if self._file is not None:
-            self._file.write(f"{line}\n")
+            try:
+                self._file.write(f"{line}\n")
+            except OSError as failure:
+                raise FailedPrecondition(
+                    f"--capture {self._file.name}: {failure.strerror}. The request was not carried out."
+                ) from None
         if form["method"] == "POST" and (parent := _PROJECT.search(form["path"])):
             services, project = self._services, parent[1]
             for bucket in _BUCKET.findall(line):
