@@ -90,6 +90,25 @@ async def test_a_search_ends_when_its_reader_goes_away(
     searched.assert_awaited_once()
 
 
+@pytest.mark.parametrize("search", ["", "&search=LINE"])
+async def test_a_page_of_long_lines_has_fewer_and_none_is_left_out(
+    house: ConsoleHouse, browser: Browser, search: str
+) -> None:
+    uid = await printed(house, "long", *(f"line {n} {'x' * 60_000}" for n in range(100)))
+    house.clock += 200 * SECOND
+    seen: list[str] = []
+    before = ""
+    while not seen or before:
+        answer = await browser.get(f"/jobs/{uid}/lines?limit=2000{search}&before={before}")
+        assert len(answer.body) < 3_000_000
+        page = answer.json
+        seen = [line[3].partition(" x")[0] for line in page["lines"]] + seen
+        before = page["earlier"]
+    assert seen == [f"line {n}" for n in range(100)]
+    whole = (await browser.get(f"/jobs/{uid}/log.txt")).body.decode()
+    assert [f"line {n}" for n in range(100)] == re.findall("line [0-9]+", whole)
+
+
 async def test_nothing_of_logs_that_one_may_not_read_is_shown(house: ConsoleHouse) -> None:
     await printed(house, EVIL[:100], f"secret {EVIL}")
     house.clock += 10 * SECOND

@@ -24,6 +24,8 @@ from trainshed.wire.trainshed_v1 import timeline as records
 
 _DEFAULT: Final = 500
 _LARGEST: Final = 2_000
+_LONGEST: Final = 1 << 20
+"""Characters of lines that are read at a time; a page has at most twice as many."""
 _LOOKED_AT: Final = 20_000
 """Lines that one request with a filter examines."""
 _CHUNK: Final = 2_000
@@ -36,6 +38,8 @@ async def page(call: JsonCall) -> records.LogPage:
     """`GET /trainshed/v1/jobs/{job}/logPage[?before=PLACE][&after=PLACE][&from=TIME][&limit=N][&replica=R]`:
     return lines of the log, oldest first: the last ones, those before or after a place, or those from a time
     on.
+
+    A page of long lines has fewer than `limit`.
 
     `&severity=S`: only lines of at least this severity. `&search=TEXT`: only lines that hold this text, in
     either case. If a filter finds too few lines among 20,000, the answer says `more`.
@@ -51,7 +55,8 @@ async def page(call: JsonCall) -> records.LogPage:
     end = None if job.state.is_final else call.services.now() - _SETTLED
     lines: list[LogLine] = []
     at, seen, more = after if forwards else before, 0, False
-    while len(lines) < limit:
+    room = _LONGEST
+    while len(lines) < limit and room > 0:
         if passes is not None and seen >= _LOOKED_AT:
             more = True
             break
@@ -63,18 +68,21 @@ async def page(call: JsonCall) -> records.LogPage:
             end=end if forwards else None,
             after=at,
             limit=wanted,
+            longest=_LONGEST,
             descending=not forwards,
         )
         passing = read.lines
         if passes is not None:
             passing = await asyncio.to_thread(list, filter(passes, read.lines))
-        lines += passing[: limit - len(lines)]
+        taken = passing[: limit - len(lines)]
+        lines += taken
+        room -= sum(len(line.text) for line in taken)
         if read.lines:
             at = (lines if len(lines) == limit else read.lines)[-1].cursor
         seen += len(read.lines)
-        if len(read.lines) < wanted:
+        if read.next is None:
             break
-    is_full = more or len(lines) == limit
+    is_full = more or len(lines) == limit or room <= 0
     if not forwards:
         lines.reverse()
     return records.LogPage(

@@ -7,6 +7,7 @@ The service's own lines about the preparation of an attempt (`service_log`) are 
 
 import asyncio
 import heapq
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, takewhile
@@ -108,11 +109,12 @@ class LogReader:
         end: int | None = None,
         after: LogCursor | None = None,
         limit: int = 1000,
+        longest: float = math.inf,
         descending: bool = False,
     ) -> LogPage:
         """Return at most `limit` lines with start <= at < end (ns since the epoch), in the order of
         `LogLine.key`, reversed if `descending`. `after`: only lines after that one in this order. `replicas`
-        None: all.
+        None: all. `longest`: characters of lines after which the page ends.
 
         A line gets its time a moment before it reaches its file. To page through the log of a job that still
         runs without missing a line of another replica, pass an `end` a second in the past.
@@ -123,7 +125,7 @@ class LogReader:
             for source in self._sources(uid)
             if replicas is None or source.replica in replicas
         ]
-        return await _near_or_aside(partial(_page, sources, window, limit), sources, limit)
+        return await _near_or_aside(partial(_page, sources, window, limit, longest), sources, limit)
 
     def onward(
         self, uid: JobUid, position: LogPosition, replicas: Collection[ReplicaId] | None = None
@@ -218,9 +220,16 @@ class _Window(Struct, frozen=True):
         return source.keyed(entries)
 
 
-def _page(sources: list[_Source], window: _Window, limit: int) -> LogPage:
+def _page(sources: list[_Source], window: _Window, limit: int, longest: float) -> LogPage:
     merged = heapq.merge(*map(window.of, sources), reverse=window.descending)
-    entries = list(islice(merged, limit + 1))
+    entries: list[_Keyed] = []
+    for entry in islice(merged, limit + 1):
+        if longest <= 0:
+            limit = min(limit, len(entries))
+        entries.append(entry)
+        if len(entries) > limit:
+            break
+        longest -= len(entry[1].m)
     lines = _lines(sources, entries[:limit])
     return LogPage(lines, lines[-1].cursor if len(entries) > limit and lines else None)
 
