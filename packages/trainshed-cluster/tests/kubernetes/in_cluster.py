@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.running import CACHE, ROOT, Service, copy_environments
+from tests.e2e.running import CACHE, ROOT, Service
 from tests.kubernetes import chart
 from tests.kubernetes.lab import IMAGE, KubernetesLab
 from tests.slurm.nodes import HUB, tree, until
@@ -35,7 +35,8 @@ def install(lab: KubernetesLab) -> None:
     place = lab.on_disk(_HOME, _VOLUME)
     (place / "cache").mkdir(parents=True)
     # The lab reaches no package index.
-    copy_environments(CACHE / "environments", place / "cache" / "environments")
+    # As they are: the Pod has them where they were built.
+    shutil.copytree(CACHE / "environments", place / "cache" / "environments", symlinks=True)
     subprocess.run(["chown", "-hR", f"{_USER}:{_USER}", str(place)], check=True)
     config = chart.VALUES["config"]
     for name, text in (("image", IMAGE), ("address", lab.address(_HOME))):
