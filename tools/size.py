@@ -37,22 +37,22 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 843,
-    "modules that one machine needs": 709,
-    "lines": 141_460,
-    "lines that one machine needs": 118_600,
-    "lines of code": 100_030,
-    "lines of code on the way of a start": 11_710,
-    "lines of tests": 114_500,
+    "modules": 813,
+    "modules that one machine needs": 684,
+    "lines": 136_920,
+    "lines that one machine needs": 115_920,
+    "lines of code": 96_720,
+    "lines of code on the way of a start": 11_290,
+    "lines of tests": 108_590,
     "settings of the service": 50,
-    "settings of Slurm": 20,
+    "settings of Slurm": 19,
     "settings of Kubernetes": 24,
     "commands": 43,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_310,
-    "words of documents": 81_950,
+    "words of decision records": 14_220,
+    "words of documents": 81_910,
 }
 
 
