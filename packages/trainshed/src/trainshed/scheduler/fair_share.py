@@ -221,14 +221,15 @@ def _place_in_project(snapshot: Snapshot, group: Group, entry: Entry) -> int:
     waiting: dict[str, list[Entry]] = {}
     for other in group.waiting:
         waiting.setdefault(other.gang.person, []).append(other)
-    project_id, count = entry.gang.project_id, len(group.waiting)
+    project_id = entry.gang.project_id
+    persons = snapshot.projects[project_id].persons
+    used = {
+        person: dict(snapshot.past.beside(project_id, persons.get(person, {}), person))
+        for person in waiting
+    }
 
     def turn(person: str, at: int) -> tuple[float, Entry]:
-        used = snapshot.projects[project_id].persons.get(person, {})
-        sums = dict(snapshot.past.beside(project_id, used, person))
-        for what, amount in group.sums.items():
-            sums[what] = sums.get(what, 0) + amount * at / count
-        return share(sums, snapshot.totals), waiting[person][at]
+        return _share_at(snapshot, used[person], group, at), waiting[person][at]
 
     mine = entry.gang.person
     own = turn(mine, bisect_left(waiting[mine], entry))
@@ -260,7 +261,7 @@ def _earlier(
 
 
 def _share_at(snapshot: Snapshot, before: dict[str, float], group: Group, at: int) -> float:
-    """Return a project's share when `at` of its jobs have started."""
+    """Return the share of whoever uses `before` when `at` jobs of the group's average size have started."""
     count = len(group.waiting)
     used = before.copy()
     for what, amount in group.sums.items():
