@@ -1,4 +1,4 @@
-"""`trainshed drill`, `jobs resume-report` and `demo --drill` against a service of paper."""
+"""`trainshed drill` and `jobs resume-report` against a service of paper."""
 
 import json
 from collections.abc import Callable
@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.contract.cli.conftest import NOW, Invoke
-from tests.contract.cli.fake_service import FakeService, Stream, entry, exited, job, line, replica
-from tests.contract.cli.test_demo import prepare
+from tests.contract.cli.fake_service import FakeService, Stream, entry, job, line, replica
 from trainshed.cli.commands import Session
 from trainshed.cli.jobs import drill
 
@@ -126,11 +125,3 @@ def test_a_job_that_starts_over_exits_with_1(run: Run, service: FakeService) -> 
     text = run(drill.command, "7", "--kind", "kill")
     assert text.exit_code == 1
     assert "Outcome  started over, 2 steps lost" in text.stdout
-
-
-def demo(service: FakeService, *drills: dict[str, Any], result: str) -> None:
-    prepare(service)
-    over = job(state="SUCCEEDED", replicas=[replica("workerpool0-0", "EXITED", exit=exited())])
-    service.on("GET", JOB, over)
-    service.on("POST", f"{JOB}:drill", DRILL)
-    service.on("GET", REPORT, report(*drills, result=result))

@@ -1,7 +1,6 @@
-"""`trainshed jobs` and `demo --tuning` for searches: what is asked of the service, and what is
+"""`trainshed jobs` for searches: what is asked of the service, and what is
 printed (spec/tuning#studies)."""
 
-import json
 from typing import Any
 
 from tests.contract.cli.conftest import Invoke
@@ -139,25 +138,3 @@ def test_logs_name_the_trial(trainshed: Invoke, service: FakeService) -> None:
     result = trainshed("jobs", "logs", "7", "--trial", "3")
     assert result.stdout == "trial  3  one\n"
     assert service.sent[-1].query == {"trial": "3"}
-
-
-def prepare_demo(service: FakeService, over: dict[str, Any]) -> None:
-    service.on("GET", "/trainshed/v1/status", {"version": "1"})
-    service.on("POST", "/upload/storage/v1/b/b/o", {"name": "x"})
-    service.on("POST", f"/v1/{PLACE}/hyperparameterTuningJobs", {"name": NAME})
-    service.on("GET", f"{JOBS}/{NAME}", search())
-    serve_search(service, over)
-
-
-def test_the_demo_tunes_and_tells_the_best(trainshed: Invoke, service: FakeService) -> None:
-    prepare_demo(service, OVER)
-    result = trainshed("demo", "--tuning")
-    assert result.exit_code == 0, result.stderr
-    assert "best is trial 2: accuracy 0.75 at step 12\nwith lr=0.02, units=8\n" in result.stdout
-    assert "trainshed jobs describe @last " in result.stdout
-    assert "gcloud ai hp-tuning-jobs list" in result.stdout
-    (sent,) = service.bodies("POST", f"/v1/{PLACE}/hyperparameterTuningJobs")
-    request = json.loads(sent)
-    assert (request["maxTrialCount"], request["parallelTrialCount"]) == (12, 4)
-    (pool,) = request["trialJobSpec"]["workerPoolSpecs"]
-    assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_demo.tuning"

@@ -8,7 +8,6 @@ import ast
 import io
 import json
 import re
-import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,16 @@ from trainshed.cli.requirements import (
     requirement,
     requirements_wheel,
 )
-from trainshed.cli.sdist import PackagingError, build_project, is_project, project_files
+from trainshed.cli.sdist import (
+    PROJECT_ARCHIVE,
+    PackagingError,
+    is_executable,
+    is_project,
+    pack_project,
+    project_files,
+    read_file,
+    size_of,
+)
 from trainshed.replica.protocol import PACKED_PROGRAM
 
 _PACKAGE = PACKED_PROGRAM
@@ -167,7 +175,7 @@ def _beside(script: Path) -> dict[str, Path]:
     waiting = [script]
     while waiting:
         file = waiting.pop()
-        for name in local_imports(_content(file), str(file)):
+        for name in local_imports(read_file(file), str(file)):
             if name in seen:
                 continue
             seen.add(name)
@@ -237,24 +245,23 @@ def _project(path: Path, entry: str, needed: list[str]) -> Program:
             )
         entry = _entry_module(packages[0], packages[0].name)
     _require_small(dict(project_files(path)), path)
-    made = build_project(path)
-    packages_ = [Package(made.filename, made.content)]
-    if needed:
-        packages_.append(Package(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
-    return Program(tuple(packages_), entry, entry, path.name, requirements=tuple(needed))
+    made = Package(PROJECT_ARCHIVE, pack_project(path))
+    return Program(_with_needed(made, needed), entry, entry, path.name, requirements=tuple(needed))
 
 
 def _archive(path: Path, entry: str, needed: list[str]) -> Program:
     if not entry:
         raise PackagingError(f"Which module of {path.name} is run? Say it: --module trainer.task.")
-    try:
-        packages = [Package(path.name, path.read_bytes())]
-    except OSError as failure:
-        raise PackagingError(f"Cannot read {path}: {failure.strerror}.") from None
-    if needed:
-        packages.append(Package(REQUIREMENTS_WHEEL, requirements_wheel(needed)))
+    packages = _with_needed(Package(path.name, read_file(path)), needed)
     name = re.split(r"-\d", path.name)[0]
-    return Program(tuple(packages), entry, entry, name, (path.name,), tuple(needed))
+    return Program(packages, entry, entry, name, (path.name,), tuple(needed))
+
+
+def _with_needed(package: Package, needed: Sequence[str]) -> tuple[Package, ...]:
+    """Return a package, and one that has nothing but the requirements, if there are any."""
+    if not needed:
+        return (package,)
+    return package, Package(REQUIREMENTS_WHEEL, requirements_wheel(needed))
 
 
 def _entries_of(package: Path) -> list[str]:
@@ -279,8 +286,9 @@ def _program(
     from_file = read_requirements(listed) if listed.is_file() else []
     needed = [*from_file, *needed]
     _require_small(files, root)
-    contents = {relative: _content(path) for relative, path in sorted(files.items())}
-    wheel = _wheel(contents, _executable(files), start, needed)
+    contents = {relative: read_file(path) for relative, path in sorted(files.items())}
+    executable = frozenset(name for name, path in files.items() if is_executable(path))
+    wheel = _wheel(contents, executable, start, needed)
     return Program(
         packages=(Package(_WHEEL, wheel),),
         module=f"{_PACKAGE}.{start.starter}",
@@ -294,7 +302,7 @@ def _program(
 def _require_small(files: Mapping[str, Path], root: Path) -> None:
     """Raise PackagingError if the files are too large together, or one cannot be packed, before any is
     read."""
-    sizes = {relative: _size(path) for relative, path in files.items()}
+    sizes = {relative: size_of(path) for relative, path in files.items()}
     size = sum(sizes.values())
     if size > _LARGEST:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:_SHOWN]
@@ -338,24 +346,3 @@ def _wheel(
             info.external_attr = mode << 16
             archive.writestr(info, content)
     return made.getvalue()
-
-
-def _executable(files: Mapping[str, Path]) -> frozenset[str]:
-    return frozenset(name for name, path in files.items() if path.stat().st_mode & 0o100)
-
-
-def _size(file: Path) -> int:
-    try:
-        status = file.stat()
-    except OSError as failure:
-        raise PackagingError(f"Cannot read {file}: {failure.strerror}.") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise PackagingError(f"{file} is not an ordinary file. Move it out of the directory.")
-    return status.st_size
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as failure:
-        raise PackagingError(f"Cannot read {file}: {failure.strerror}.") from None

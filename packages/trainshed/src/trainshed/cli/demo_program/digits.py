@@ -1,0 +1,162 @@
+"""The demo: three replicas learn together to tell handwritten digits apart.
+
+In each epoch every replica trains on its share of the images, and goes on with the average of all weights,
+which the first replica keeps. That one saves checkpoints, and goes on from the last one when it is started
+again; the others keep nothing.
+"""
+
+import io
+import json
+import os
+import time
+from multiprocessing.managers import BaseManager
+from threading import Condition, Thread
+from typing import Any, cast
+
+import numpy as np
+
+EPOCHS = 30
+CHECKPOINT_EPOCHS = 5
+EPOCH_SECONDS = 0.12
+"""The least time that an epoch takes: the job would be over before anybody can watch it."""
+
+
+class Learned:
+    """The weights that all replicas have learned together; the others call its methods over connections."""
+
+    def __init__(self, size: int, epoch: int, weights: Any) -> None:
+        self.size, self.epoch, self.weights = size, epoch, weights
+        self._parts: dict[int, Any] = {}
+        self._complete = Condition()
+
+    def now(self) -> tuple[int, Any]:
+        """Return the number of epochs that are done, and the weights after them."""
+        return self.epoch, self.weights
+
+    def add(self, rank: int, epoch: int, weights: Any) -> tuple[int, Any]:
+        """Wait until all replicas have added their part of an epoch; return the next epoch and its weights.
+        One that was started again may add its part twice; both are equal."""
+        with self._complete:
+            if epoch == self.epoch:
+                self._parts[rank] = weights
+            if len(self._parts) == self.size:
+                self.weights = np.mean([part for _, part in sorted(self._parts.items())], axis=0)
+                self.epoch, self._parts = epoch + 1, {}
+                self._complete.notify_all()
+            self._complete.wait_for(lambda: self.epoch > epoch)
+            return self.epoch, self.weights
+
+
+def main() -> None:
+    """Do what the service says this replica is to do."""
+    # It tells every replica the addresses of all, and which of them it is.
+    spec = json.loads(os.environ["CLUSTER_SPEC"])
+    cluster, task = spec["cluster"], spec["task"]
+    host, _, port = cluster["workerpool0"][0].partition(":")
+    # Only this job's replicas know the key, since each job's hosts have names of their own.
+    manager = BaseManager((host, int(port)), json.dumps(cluster, sort_keys=True).encode())
+    size = 1 + len(cluster.get("workerpool1", []))
+    if task["type"] == "workerpool0":
+        lead(manager, size)
+    else:
+        work(manager, task["index"] + 1, size)
+
+
+def lead(manager: BaseManager, size: int) -> None:
+    """Train with the others, save checkpoints and, in the end, the model."""
+    checkpoints = Folder(os.environ["AIP_CHECKPOINT_DIR"])
+    (images, labels), held_out = load_digits()
+    epoch, weights = 0, np.zeros((images.shape[1], 10))
+    if saved := checkpoints.names():
+        epoch, weights = checkpoints.load(saved[-1])
+        print(f"resuming from the checkpoint after epoch {epoch}", flush=True)
+    learned = Learned(size, epoch, weights)
+    BaseManager.register("learned", lambda: learned)
+    Thread(target=manager.get_server().serve_forever, daemon=True).start()
+    while epoch < EPOCHS:
+        began = time.monotonic()
+        part = train(weights, images[::size], labels[::size], epoch)
+        epoch, weights = learned.add(0, epoch, part)
+        print(f"epoch {epoch}/{EPOCHS} accuracy {accuracy(weights, *held_out):.3f}", flush=True)
+        if epoch % CHECKPOINT_EPOCHS == 0:
+            checkpoints.save(f"epoch-{epoch:04}.npz", epoch, weights)
+        time.sleep(max(0.0, began + EPOCH_SECONDS - time.monotonic()))
+    Folder(os.environ["AIP_MODEL_DIR"]).save("model.npz", epoch, weights)
+    final = accuracy(weights, *held_out)
+    print(f"final accuracy {final:.3f} on {len(held_out[1])} images that it has not learned from")
+
+
+def work(manager: BaseManager, rank: int, size: int) -> None:
+    """Train on a share of the images, beginning at the first replica's current epoch."""
+    (images, labels), _ = load_digits()
+    BaseManager.register("learned")
+    epoch = 0
+    while epoch < EPOCHS:
+        try:
+            manager.connect()
+            learned = cast(Any, manager).learned()
+            epoch, weights = learned.now()
+            print(f"joined after epoch {epoch}", flush=True)
+            while epoch < EPOCHS:
+                part = train(weights, images[rank::size], labels[rank::size], epoch)
+                epoch, weights = learned.add(rank, epoch, part)
+        except (EOFError, OSError):
+            # The first replica may start later than this one, and it is started again when it was lost.
+            time.sleep(0.1)
+
+
+def load_digits() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Return (images, labels) of 1,437 digits to learn from, and of 360 others. An image is a row of 64
+    pixels from 0 to 1, and the constant 1."""
+    from sklearn import datasets  # pyright: ignore[reportMissingTypeStubs] - it ships none
+
+    digits = cast(Any, datasets.load_digits())
+    images, labels = np.c_[digits.data / 16, np.ones(len(digits.data))], digits.target
+    held_out = np.arange(len(labels)) % 5 == 0
+    return (images[~held_out], labels[~held_out]), (images[held_out], labels[held_out])
+
+
+def train(weights: Any, images: Any, labels: Any, epoch: int) -> Any:
+    """Return the weights after one epoch of gradient descent (softmax regression)."""
+    weights, order = weights.copy(), np.random.default_rng(epoch).permutation(len(labels))
+    for rows in np.array_split(order, len(order) // 16):
+        odds = np.exp(images[rows] @ weights)
+        error = odds / odds.sum(axis=1, keepdims=True) - np.eye(10)[labels[rows]]
+        weights -= images[rows].T @ error / len(rows)
+    return weights
+
+
+def accuracy(weights: Any, images: Any, labels: Any) -> float:
+    """Return the share of images whose digit is told right."""
+    return float(((images @ weights).argmax(axis=1) == labels).mean())
+
+
+class Folder:
+    """The NumPy archives below `gs://bucket/path/`. The client library finds the job's own credentials."""
+
+    def __init__(self, uri: str) -> None:
+        from google.cloud import storage  # pyright: ignore[reportMissingTypeStubs] - it ships none
+
+        bucket, _, self.path = uri.removeprefix("gs://").partition("/")
+        self.bucket = cast(Any, storage.Client()).bucket(bucket)
+
+    def names(self) -> list[str]:
+        blobs = self.bucket.list_blobs(prefix=self.path)
+        return sorted(str(blob.name).removeprefix(self.path) for blob in blobs)
+
+    def save(self, name: str, epoch: int, weights: Any) -> None:
+        content = io.BytesIO()
+        np.savez(content, epoch=epoch, weights=weights)
+        self.bucket.blob(self.path + name).upload_from_string(content.getvalue())
+        print(f"saved gs://{self.bucket.name}/{self.path}{name}", flush=True)
+
+    def load(self, name: str) -> tuple[int, Any]:
+        """Return the epoch and the weights in a file."""
+        content = io.BytesIO(self.bucket.blob(self.path + name).download_as_bytes())
+        # No pickled objects: opening a checkpoint must not run code.
+        with np.load(content, allow_pickle=False) as archive:
+            return int(archive["epoch"]), archive["weights"]
+
+
+if __name__ == "__main__":
+    main()

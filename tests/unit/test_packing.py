@@ -1,0 +1,64 @@
+"""Archives of projects: what is in them, and that the same files give the same bytes."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from trainshed.cli.sdist import PackagingError, pack_project, project_files, size_of
+
+
+def names(archive: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+        return members.getnames()
+
+
+def plant(root: Path, *files: str) -> None:
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"# {name}\n")
+
+
+def test_same_files_same_bytes(tmp_path: Path) -> None:
+    files = ["setup.py", "trainer/__init__.py", "trainer/task.py"]
+    single, other = tmp_path / "one", tmp_path / "other"
+    plant(single, *files)
+    plant(other, *reversed(files))
+    for name in files:
+        os.utime(other / name, (1, 1))
+        (other / name).chmod(0o600)
+    first = pack_project(single)
+    assert first == pack_project(other)
+
+    (other / "trainer/task.py").chmod(0o700)
+    assert first != pack_project(other)
+
+
+def test_what_is_left_out(tmp_path: Path) -> None:
+    plant(tmp_path, "pyproject.toml", "a/__init__.py", "a/data.csv", "a/build/kept.py")
+    plant(tmp_path, ".git/config", ".env", "a/.cache/x", "a/__pycache__/b.cpython-311.pyc")
+    plant(tmp_path, "build/lib.py", "dist/old.tar.gz", "a.egg-info/PKG-INFO", "my-env/pyvenv.cfg")
+    plant(tmp_path, "my-env/lib/x.py", "a/b.pyc")
+    assert names(pack_project(tmp_path)) == [
+        "project/a/__init__.py",
+        "project/a/build/kept.py",
+        "project/a/data.csv",
+        "project/pyproject.toml",
+    ]
+
+
+def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PackagingError, match=r"Cannot read .*missing"):
+        pack_project(tmp_path / "missing")
+
+    plant(tmp_path, "a.py", "target/b.py")
+    (tmp_path / "data").symlink_to(tmp_path / "target")
+    with pytest.raises(PackagingError, match="data is a link to a directory"):
+        pack_project(tmp_path)
+
+    (tmp_path / "data").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PackagingError, match="pipe is not an ordinary file"):
+        [size_of(path) for _, path in project_files(tmp_path)]
