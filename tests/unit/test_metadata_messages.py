@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.api.aiplatform_v1.metadata.messages import read_fields
+from trainshed.api.aiplatform_v1.metadata.nodes import read_fields
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.metadata.records import NodeKind
 from trainshed.wire import pool

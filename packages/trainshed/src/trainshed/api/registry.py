@@ -7,20 +7,20 @@ from types import MappingProxyType
 from trainshed.api import iam, projects
 from trainshed.api.aiplatform_v1 import (
     custom_jobs,
+    datasets,
+    locations,
     model_evaluations,
     model_exports,
     models,
+    operations,
+    studies,
+    suggestions,
+    tensorboard_points,
+    tensorboards,
     training_pipelines,
     tuning_jobs,
 )
-from trainshed.api.aiplatform_v1 import locations as vertex_locations
-from trainshed.api.aiplatform_v1 import operations as vertex_operations
-from trainshed.api.aiplatform_v1 import studies as vertex_studies
-from trainshed.api.aiplatform_v1.datasets import resources as dataset_resources
-from trainshed.api.aiplatform_v1.metadata import lineage as metadata_lineage
-from trainshed.api.aiplatform_v1.metadata import nodes as metadata_nodes
-from trainshed.api.aiplatform_v1.tensorboards import points as tensorboard_points
-from trainshed.api.aiplatform_v1.tensorboards import resources as tensorboard_resources
+from trainshed.api.aiplatform_v1.metadata import lineage, nodes
 from trainshed.api.calls.call import Handler, Handlers
 from trainshed.api.calls.checks import Checks
 from trainshed.api.logging_v2 import entries
@@ -39,14 +39,15 @@ def handlers() -> Handlers:
             models,
             model_exports,
             model_evaluations,
-            metadata_nodes,
-            metadata_lineage,
-            dataset_resources,
-            tensorboard_resources,
+            nodes,
+            lineage,
+            datasets,
+            tensorboards,
             tensorboard_points,
-            vertex_locations,
-            vertex_operations,
-            vertex_studies,
+            locations,
+            operations,
+            studies,
+            suggestions,
             jobs,
             entries,
             iam,
@@ -61,7 +62,7 @@ CHECKS: Checks = MappingProxyType(
         **tuning_jobs.CHECKS,
         **training_pipelines.CHECKS,
         **jobs.CHECKS,
-        **vertex_studies.CHECKS,
+        **studies.CHECKS,
     }
 )
 """Checks by full method name, for requests of which only a part can be read."""

@@ -50,6 +50,12 @@ def message_class(full_name: str) -> type[Message]:
     return known if known is not None else class_of(message_descriptor(full_name))
 
 
+def message(full_name: str, **fields: Any) -> Any:
+    """Return a public message with these fields; an enum's value may be its name. Raises KeyError as
+    `message_class` does."""
+    return message_class(full_name)(**fields)
+
+
 def class_of(message: "descriptor.Descriptor") -> type[Message]:
     """Return the class of a descriptor of this pool (nested and imported ones too)."""
     from google.protobuf import message_factory

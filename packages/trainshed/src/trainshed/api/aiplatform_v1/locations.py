@@ -10,7 +10,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import decode_token, encode_token, page_size
+from trainshed.api.calls.paging import cut, decode_token, page_size
 from trainshed.api.calls.parents import LocationName, ProjectName
 from trainshed.core.catalog.regions import near_region, regions
 from trainshed.core.errors import NotFound
@@ -41,11 +41,13 @@ async def get(call: Call, request: Any) -> Message:
 async def list_(call: Call, request: Any) -> Message:
     project = ProjectName.parse(request.name, field="name")
     size = page_size(request.page_size, default=100, maximum=1_000)
-    start = decode_token(request.page_token, str(project)) if request.page_token else ""
+    start = decode_token(request.page_token, str(project))
     later = sorted(region for region in regions(Api.VERTEX) if region > start)
-    return pool.message_class("google.cloud.location.ListLocationsResponse")(
-        locations=[_view(LocationName(project.project_id, region)) for region in later[:size]],
-        next_page_token=(encode_token(later[size - 1], str(project)) if len(later) > size else ""),
+    page, token = cut(later, size, str, str(project))
+    return pool.message(
+        "google.cloud.location.ListLocationsResponse",
+        locations=[_view(LocationName(project.project_id, region)) for region in page],
+        next_page_token=token,
     )
 
 
@@ -56,7 +58,8 @@ HANDLERS: Final[Handlers] = {
 
 
 def _view(location: LocationName) -> Message:
-    return pool.message_class("google.cloud.location.Location")(
+    return pool.message(
+        "google.cloud.location.Location",
         name=str(location),
         location_id=location.location,
         display_name=location.location,

@@ -6,21 +6,19 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.model_messages import read_model_name
+from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import decode_number, encode_token, page_size
+from trainshed.api.calls.paging import cut, decode_number, page_size
+from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.names import EvaluationName
+from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines.records import ModelEvaluation
 from trainshed.core.requests import Faults
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 from trainshed.wire.json import endless
 
-_V1: Final = "google.cloud.aiplatform.v1"
-_SERVICE: Final = f"{_V1}.ModelService"
-_EVALUATION: Final = f"{_V1}.ModelEvaluation"
+_SERVICE: Final = f"{V1}.ModelService"
 MAX_DISPLAY_NAME: Final = 128
 MAX_BYTES: Final = 200_000
 """Most bytes of an evaluation as JSON."""
@@ -30,13 +28,11 @@ _LARGEST: Final = 100
 
 async def import_(call: Call, request: Any) -> Message:
     """Import an evaluation of the version that the parent names, or else of the default one."""
-    model, version = read_model_name(request.parent, field="parent")
+    model, version = read_name(ModelName.parse, request.parent, "parent")
     sent = request.model_evaluation
     public = wire_json.to_public(sent)
-    kept = json.dumps(
-        {key: value for key, value in public.items() if key not in ("name", "createTime")},
-        ensure_ascii=False,
-        separators=(",", ":"),
+    kept = wire_json.compact_text(
+        {key: value for key, value in public.items() if key not in ("name", "createTime")}
     )
     _check(sent, kept)
     services = call.services
@@ -51,16 +47,13 @@ async def import_(call: Call, request: Any) -> Message:
 
 
 async def get(call: Call, request: Any) -> Message:
-    try:
-        name = EvaluationName.parse(request.name)
-    except ValueError as error:
-        raise InvalidRequest((Violation("name", f"{error}."),)) from None
+    name = read_name(EvaluationName.parse, request.name)
     return _view(await call.services.evaluations.evaluation(name))
 
 
 async def list_(call: Call, request: Any) -> Message:
     """List the evaluations of one version, newest first."""
-    model, version = read_model_name(request.parent, field="parent")
+    model, version = read_name(ModelName.parse, request.parent, "parent")
     if request.filter:
         text = "Evaluations cannot be filtered; leave the filter out and choose among the answer."
         raise InvalidRequest((Violation("filter", text),))
@@ -70,14 +63,10 @@ async def list_(call: Call, request: Any) -> Message:
     question = f"{model}@{number}"
     below = decode_number(request.page_token, question)
     evaluations = await services.evaluations.evaluations(model, number, below, size + 1)
-    page = evaluations[:size]
-    is_last = len(evaluations) <= size
+    page, token = cut(evaluations, size, lambda record: record.name.evaluation_id, question)
     # In a thread, because each of many may be large.
     views = await asyncio.to_thread(lambda: [_view(evaluation) for evaluation in page])
-    return pool.message_class(f"{_V1}.ListModelEvaluationsResponse")(
-        model_evaluations=views,
-        next_page_token="" if is_last else encode_token(str(page[-1].name.evaluation_id), question),
-    )
+    return message("ListModelEvaluationsResponse", model_evaluations=views, next_page_token=token)
 
 
 HANDLERS: Final[Handlers] = {
@@ -88,7 +77,7 @@ HANDLERS: Final[Handlers] = {
 
 
 def _view(record: ModelEvaluation) -> Message:
-    view: Any = wire_json.from_public(_EVALUATION, json.loads(record.public_json))
+    view: Any = wire_json.from_public(f"{V1}.ModelEvaluation", json.loads(record.public_json))
     view.name = str(record.name)
     set_micros(view.create_time, record.created)
     return view

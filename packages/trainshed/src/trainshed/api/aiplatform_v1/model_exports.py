@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.model_messages import EXPORT_FORMAT, read_model_name
+from trainshed.api.aiplatform_v1.messages import V1
+from trainshed.api.aiplatform_v1.model_messages import EXPORT_FORMAT
 from trainshed.api.aiplatform_v1.operations import operation_view
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.names import ModelName
 from trainshed.core.pipelines.records import ModelExport, ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault
@@ -21,13 +23,12 @@ from trainshed.core.units import Nanos
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
-_SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
 _DESTINATION: Final = "output_config.artifact_destination.output_uri_prefix"
 
 
 async def export(call: Call, request: Any) -> Message:
     """Start to copy a version's artifacts; the operation's metadata tells where to."""
-    name, version = read_model_name(request.name)
+    name, version = read_name(ModelName.parse, request.name)
     services = call.services
     record = await services.models.version(name, version)
     public = wire_json.to_public(request)
@@ -60,7 +61,7 @@ async def export(call: Call, request: Any) -> Message:
     return await operation_view(services, operation)
 
 
-HANDLERS: Final[Handlers] = {f"{_SERVICE}.ExportModel": export}
+HANDLERS: Final[Handlers] = {f"{V1}.ModelService.ExportModel": export}
 
 
 def check_export(public: Mapping[str, Any], record: ModelVersion) -> None:

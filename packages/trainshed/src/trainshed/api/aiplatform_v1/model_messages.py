@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from trainshed.api.aiplatform_v1.messages import V1
+from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import ModelName
@@ -20,11 +22,7 @@ from trainshed.core.specs.syntax import (
     read_labels,
 )
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 
-MODEL: Final = "google.cloud.aiplatform.v1.Model"
-_SOURCE: Final = "google.cloud.aiplatform.v1.ModelSourceInfo"
-_FORMAT: Final = "google.cloud.aiplatform.v1.Model.ExportFormat"
 EXPORT_FORMAT: Final = "custom-trained"
 """The only format in which models are exported: their artifacts as they are (facts/models#export)."""
 DEFAULT: Final = "default"
@@ -35,18 +33,10 @@ OF_VERSION: Final = ("version_description", "labels")
 """What an update of one version can change."""
 
 
-def read_model_name(text: str, *, field: str = "name") -> tuple[ModelName, str]:
-    """Return a model's name, and the version or alias behind its `@` ("" = none). Raises InvalidRequest."""
-    try:
-        return ModelName.parse(text)
-    except ValueError as error:
-        raise InvalidRequest((Violation(field, f"{error}."),)) from None
-
-
 def read_version_name(text: str) -> tuple[ModelName, str]:
     """Return a model's name and the version or alias behind its `@`, which is required. Raises
     InvalidRequest."""
-    name, version = read_model_name(text)
+    name, version = read_name(ModelName.parse, text)
     if not version:
         wrong = f"{text!r} names no version; put @VERSION or @ALIAS behind it."
         raise InvalidRequest((Violation("name", wrong),))
@@ -125,7 +115,7 @@ def _check_aliases(aliases: Iterable[str], path: str, faults: Faults) -> None:
 def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     """Return the Model message of one version. `versioned`: its name includes the version, as in lists of
     versions."""
-    view: Any = wire_json.from_public(MODEL, json.loads(record.public_json))
+    view: Any = wire_json.from_public(f"{V1}.Model", json.loads(record.public_json))
     view.name = f"{record.name}@{record.version}" if versioned else str(record.name)
     view.version_id = str(record.version)
     view.display_name = record.display_name
@@ -133,12 +123,11 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.training_pipeline = record.pipeline
     del view.version_aliases[:]
     view.version_aliases.extend(record.aliases)
-    view.model_source_info.source_type = _number(_SOURCE, "source_type", "CUSTOM")
+    view.model_source_info.source_type = "CUSTOM"
     view.model_source_info.copy = bool(view.original_model_info.model)
     del view.supported_export_formats[:]
     if record.artifact_uri:
-        artifact = _number(_FORMAT, "exportable_contents", "ARTIFACT")
-        view.supported_export_formats.add(id=EXPORT_FORMAT, exportable_contents=[artifact])
+        view.supported_export_formats.add(id=EXPORT_FORMAT, exportable_contents=["ARTIFACT"])
     for created in (view.create_time, view.version_create_time):
         set_micros(created, record.created)
     for updated in (view.update_time, view.version_update_time):
@@ -146,10 +135,3 @@ def model(record: ModelVersion, *, versioned: bool = False) -> Message:
     view.labels.clear()
     view.labels.update(dict(record.labels))
     return view
-
-
-def _number(message: str, field: str, value: str) -> int:
-    """Return the number of a value of a field's enum."""
-    kind = pool.message_descriptor(message).fields_by_name[field].enum_type
-    assert kind is not None
-    return kind.values_by_name[value].number

@@ -4,7 +4,7 @@ are not served for predictions."""
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -12,21 +12,19 @@ from msgspec.structs import replace
 
 from trainshed.api.aiplatform_v1 import model_messages, operations
 from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.model_messages import (
     DEFAULT,
     check_copy,
     check_merge,
     check_update,
     check_upload,
-    read_model_name,
     read_version_name,
 )
 from trainshed.api.calls.call import Call, Handlers
-from trainshed.api.calls.paging import SCAN_LIMIT, page_of_records, page_size
-from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.paging import SCAN_LIMIT, Listing
+from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.matching import compile_filter, labels_or_texts
-from trainshed.api.filters.syntax import Comparison, Term
 from trainshed.api.resources.operations import done_at_once
 from trainshed.api.resources.submission import checked
 from trainshed.core.errors import (
@@ -42,28 +40,25 @@ from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 
-_SERVICE: Final = "google.cloud.aiplatform.v1.ModelService"
-_UPLOADED: Final = "google.cloud.aiplatform.v1.UploadModelResponse"
-_COPIED: Final = "google.cloud.aiplatform.v1.CopyModelResponse"
+_SERVICE: Final = f"{V1}.ModelService"
 _ATTEMPTS: Final = 5
 """How often a version's number is chosen again because another upload took it."""
-_PAGE: Final = 100
 _OUTPUTS: Final = frozenset({"name", "labels", "etag", "versionId", "versionAliases"})
 """Fields of a model's public JSON that its record keeps separately."""
 
-ModelTest = Callable[[ModelVersion], bool]
-_ORDERS: Final[Mapping[str, Callable[[ModelVersion], Any]]] = {
-    "display_name": lambda record: record.display_name,
-    "create_time": lambda record: record.created,
-    "update_time": lambda record: record.updated,
-}
-_TEXTS: Final[Mapping[str, Callable[[ModelVersion], str]]] = {
-    "model": lambda record: record.name.model_id,
-    "display_name": lambda record: record.display_name,
-    "displayName": lambda record: record.display_name,
-}
+_LISTING: Final = Listing[ModelVersion](
+    "models",
+    {
+        "model": lambda record: record.name.model_id,
+        "display_name": lambda record: record.display_name,
+    },
+    {
+        "display_name": lambda record: record.display_name,
+        "create_time": lambda record: record.created,
+        "update_time": lambda record: record.updated,
+    },
+)
 
 
 async def _check_artifacts(services: Services, uri: str) -> None:
@@ -94,7 +89,9 @@ async def upload(call: Call, request: Any) -> Message:
         return replace(_version(services, name, number, request.model, public), job=job)
 
     target = existing or _new_name(services, parent, request.model_id)
-    return await _register(services, target, version, _UPLOADED, is_new=existing is None)
+    return await _register(
+        services, target, version, "UploadModelResponse", is_new=existing is None
+    )
 
 
 async def copy(call: Call, request: Any) -> Message:
@@ -123,24 +120,21 @@ async def copy(call: Call, request: Any) -> Message:
         )
 
     target = existing or _new_name(services, parent, request.model_id)
-    return await _register(services, target, version, _COPIED, is_new=existing is None)
+    return await _register(services, target, version, "CopyModelResponse", is_new=existing is None)
 
 
 async def get(call: Call, request: Any) -> Message:
     """Return a version: the default one for `M`, or the one that `M@1` or `M@alias` names, whose number is
     then in its name (facts/models#versions)."""
-    name, version = read_model_name(request.name)
+    name, version = read_name(ModelName.parse, request.name)
     record = await call.services.models.version(name, version)
-    message: Any = model_messages.model(record)
-    if version:
-        message.name = f"{name}@{record.version}"
-    return message
+    return model_messages.model(record, versioned=bool(version))
 
 
 async def update(call: Call, request: Any) -> Message:
     """Change names, descriptions and labels. Those of the model (`M`) change in all versions; of one version
     (`M@1`) only its own description and labels can be changed."""
-    name, version = read_model_name(request.model.name, field="model.name")
+    name, version = read_name(ModelName.parse, request.model.name, "model.name")
     # The public API writes @- for the model itself.
     version = "" if version == "-" else version
     check_update(request.update_mask.paths, request.model, version)
@@ -184,7 +178,7 @@ async def merge_aliases(call: Call, request: Any) -> Message:
 
 async def delete(call: Call, request: Any) -> Message:
     """Delete a model with all versions. Its artifacts stay in their bucket."""
-    name, version = read_model_name(request.name)
+    name, version = read_name(ModelName.parse, request.name)
     if version:
         text = (
             f"{request.name!r} names a version; name the model alone, or call DeleteModelVersion."
@@ -208,22 +202,18 @@ async def list_models(call: Call, request: Any) -> Message:
     SCAN_LIMIT models are ordered and filtered."""
     parent = known_location(request.parent)
     models = await call.services.models.models(parent.project_id, parent.location, "", SCAN_LIMIT)
-    page, token = await _page(models, request, str(parent))
-    return pool.message_class(f"{_V1}.ListModelsResponse")(
-        models=[model_messages.model(record) for record in page],
-        next_page_token=token,
-    )
+    page, token = await _LISTING.page_of(models, request, str(parent))
+    shown = map(model_messages.model, page)
+    return message("ListModelsResponse", models=shown, next_page_token=token)
 
 
 async def list_versions(call: Call, request: Any) -> Message:
     """List the versions of a model, oldest first unless `order_by` says otherwise."""
-    name, _ = read_model_name(request.name)
+    name, _ = read_name(ModelName.parse, request.name)
     newest_first = await call.services.models.versions(name)
-    page, token = await _page(newest_first[::-1], request, str(name))
-    return pool.message_class(f"{_V1}.ListModelVersionsResponse")(
-        models=[model_messages.model(record, versioned=True) for record in page],
-        next_page_token=token,
-    )
+    page, token = await _LISTING.page_of(newest_first[::-1], request, str(name))
+    shown = [model_messages.model(record, versioned=True) for record in page]
+    return message("ListModelVersionsResponse", models=shown, next_page_token=token)
 
 
 HANDLERS: Final[Handlers] = {
@@ -251,13 +241,13 @@ async def _register(
     *,
     is_new: bool,
 ) -> Message:
-    """Store the next version of a model, with the operation that answers the request. `answer`: the full name
+    """Store the next version of a model, with the operation that answers the request. `answer`: the name
     of its response message. Raises AlreadyExists if a new model's id is taken, Aborted if others keep taking
     the number."""
     for _ in range(_ATTEMPTS):
         newest = 0 if is_new else (await services.models.versions(name))[0].version
         record = version(name, newest + 1)
-        response = pool.message_class(answer)(model=str(name), model_version_id=str(record.version))
+        response = message(answer, model=str(name), model_version_id=str(record.version))
         done = done_at_once(services, name, OperationKind.CREATE, str(name), response)
         try:
             await services.models.register(record, done)
@@ -360,24 +350,4 @@ def _updated(record: ModelVersion, model: Any, paths: Iterable[str], now: Nanos)
 
 def _kept(public: dict[str, Any]) -> str:
     kept = {key: value for key, value in public.items() if key not in _OUTPUTS}
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
-
-
-_V1: Final = "google.cloud.aiplatform.v1"
-
-
-async def _page(
-    versions: tuple[ModelVersion, ...], request: Any, what: str
-) -> tuple[list[ModelVersion], str]:
-    """Return one page of the versions that pass the request's filter, and the token of the next one."""
-    size = page_size(request.page_size, default=_PAGE, maximum=_PAGE)
-    passes: ModelTest = compile_filter(request.filter, _leaf)
-    return await page_of_records(versions, request, what, passes=passes, orders=_ORDERS, size=size)
-
-
-def _leaf(leaf: Comparison | Term) -> ModelTest:
-    refusal = (
-        f"models cannot be filtered by {leaf.name!r}; compare model or display_name, or ask for "
-        "labels.KEY"
-    )
-    return labels_or_texts(leaf, _TEXTS, refusal)
+    return wire_json.compact_text(kept)

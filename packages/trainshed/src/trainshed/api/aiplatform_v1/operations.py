@@ -6,14 +6,15 @@ from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.study_views import set_trial
+from trainshed.api.aiplatform_v1.messages import message
+from trainshed.api.aiplatform_v1.views import set_trial
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import SCAN_LIMIT, decode_token, encode_token, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.filters.matching import compile_filter
 from trainshed.api.filters.syntax import Comparison, FilterError, Term
-from trainshed.api.resources.studies import cancel_operation, wait_for
+from trainshed.api.resources.operations import cancel_operation, wait_for
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import StudyName
@@ -27,9 +28,6 @@ _LONGEST_WAIT: Final = 600.0
 _USUAL_WAIT: Final = 30.0
 """Seconds that a WaitOperation waits: at most, and if it names no time."""
 _CHUNK: Final = 250
-_V1: Final = "google.cloud.aiplatform.v1"
-SUGGESTED: Final = f"{_V1}.SuggestTrialsResponse"
-_CHECKED: Final = f"{_V1}.CheckTrialEarlyStoppingStateResponse"
 
 
 async def get(call: Call, request: Any) -> Message:
@@ -49,9 +47,9 @@ async def wait(call: Call, request: Any) -> Message:
 
 async def list_(call: Call, request: Any) -> Message:
     size = page_size(request.page_size, default=100, maximum=1_000)
-    passes = _compile(request.filter)
+    passes = compile_filter(request.filter, _leaf)
     question = (request.name, request.filter)
-    after = decode_token(request.page_token, *question) if request.page_token else ""
+    after = decode_token(request.page_token, *question)
     operations: list[Operation] = []
     scanned, more = 0, True
     while more and len(operations) < size and scanned < SCAN_LIMIT:
@@ -66,7 +64,8 @@ async def list_(call: Call, request: Any) -> Message:
             scanned += 1
             if passes(row):
                 operations.append(row)
-    return pool.message_class("google.longrunning.ListOperationsResponse")(
+    return pool.message(
+        "google.longrunning.ListOperationsResponse",
         operations=[await operation_view(call.services, row) for row in operations],
         next_page_token=encode_token(after, *question) if more else "",
     )
@@ -75,13 +74,13 @@ async def list_(call: Call, request: Any) -> Message:
 async def cancel(call: Call, request: Any) -> Message:
     """Cancel an operation. One that is done stays as it is, without an error; an unknown one is an error."""
     await cancel_operation(call.services, request.name)
-    return pool.message_class("google.protobuf.Empty")()
+    return pool.message("google.protobuf.Empty")
 
 
 async def delete(call: Call, request: Any) -> Message:
     """Delete an operation that is done; what it was about stays."""
     await call.services.studies.delete_operation(request.name)
-    return pool.message_class("google.protobuf.Empty")()
+    return pool.message("google.protobuf.Empty")
 
 
 HANDLERS: Final[Handlers] = {
@@ -95,50 +94,38 @@ HANDLERS: Final[Handlers] = {
 
 def finished(record: Operation) -> Message:
     """Return the message of an operation that was done when it was stored: DELETE, CREATE, UPDATE, IMPORT.
-    Reads nothing from the store. Raises ValueError for any other kind."""
+    Reads nothing from the store."""
     view = _begun(record)
-    match record.kind:
-        case OperationKind.DELETE:
-            view.response.Pack(pool.message_class("google.protobuf.Empty")())
-        case OperationKind.CREATE | OperationKind.UPDATE | OperationKind.IMPORT:
-            answer = wire_json.from_public(record.response_type, json.loads(record.response))
-            view.response.Pack(answer)
-        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
-            raise ValueError(f"{record.name}: a {record.kind} is not done at once")
-        case _:
-            assert_never(record.kind)
+    answer = pool.message("google.protobuf.Empty")
+    if record.kind is not OperationKind.DELETE:
+        answer = wire_json.from_public(record.response_type, json.loads(record.response))
+    view.response.Pack(answer)
     return view
 
 
 async def operation_view(services: Services, record: Operation) -> Message:
     """Return the message of any operation, done or not, with its trials as they are now."""
+    is_done = record.state is OperationState.SUCCEEDED
     match record.kind:
-        case (
-            OperationKind.DELETE
-            | OperationKind.CREATE
-            | OperationKind.UPDATE
-            | OperationKind.IMPORT
-        ):
-            return finished(record)
-        case OperationKind.SUGGEST | OperationKind.CHECK_STOPPING | OperationKind.EXPORT:
-            view = _begun(record)
+        case OperationKind.SUGGEST:
+            answer = await _suggested(services, record) if is_done else None
+        case OperationKind.EXPORT:
+            answer = message("ExportModelResponse")
+        case OperationKind.CHECK_STOPPING:
+            name = "CheckTrialEarlyStoppingStateResponse"
+            answer = message(name, should_stop=record.should_stop)
         case _:
-            assert_never(record.kind)
-    if record.state is OperationState.SUCCEEDED:
-        match record.kind:
-            case OperationKind.SUGGEST:
-                view.response.Pack(await _suggested(services, record))
-            case OperationKind.EXPORT:
-                view.response.Pack(pool.message_class(f"{_V1}.ExportModelResponse")())
-            case OperationKind.CHECK_STOPPING:
-                view.response.Pack(pool.message_class(_CHECKED)(should_stop=record.should_stop))
+            return finished(record)
+    view = _begun(record)
+    if is_done:
+        view.response.Pack(answer)
     return view
 
 
 def _begun(record: Operation) -> Any:
     """Return an operation's message without its response."""
-    view: Any = pool.message_class("google.longrunning.Operation")(
-        name=record.name, done=record.state.is_final
+    view: Any = pool.message(
+        "google.longrunning.Operation", name=record.name, done=record.state.is_final
     )
     metadata = _metadata(record)
     set_micros(metadata.generic_metadata.create_time, record.created)
@@ -153,51 +140,46 @@ def _begun(record: Operation) -> Any:
 def _metadata(record: Operation) -> Any:
     match record.kind:
         case OperationKind.DELETE:
-            return pool.message_class(f"{_V1}.DeleteOperationMetadata")()
-        case OperationKind.CREATE:
-            return pool.message_class(_operation_metadata("Create", record))()
-        case OperationKind.UPDATE:
-            return pool.message_class(_operation_metadata("Update", record))()
+            return message("DeleteOperationMetadata")
+        case OperationKind.CREATE | OperationKind.UPDATE:
+            return message(_operation_metadata(record))
         case OperationKind.IMPORT:
-            return pool.message_class(f"{_V1}.ImportDataOperationMetadata")()
+            return message("ImportDataOperationMetadata")
         case OperationKind.EXPORT:
-            metadata: Any = pool.message_class(f"{_V1}.ExportModelOperationMetadata")()
+            metadata = message("ExportModelOperationMetadata")
             if record.export is not None:
                 metadata.output_info.artifact_output_uri = record.export.output
             return metadata
         case OperationKind.SUGGEST:
-            return pool.message_class(f"{_V1}.SuggestTrialsMetadata")(client_id=record.client)
+            return message("SuggestTrialsMetadata", client_id=record.client)
         case OperationKind.CHECK_STOPPING:
             study = record.target.partition("/trials/")[0]
             # The message is spelled like this in the public API.
-            return pool.message_class(f"{_V1}.CheckTrialEarlyStoppingStateMetatdata")(
-                study=study, trial=record.target
-            )
+            name = "CheckTrialEarlyStoppingStateMetatdata"
+            return message(name, study=study, trial=record.target)
         case _:
             assert_never(record.kind)
 
 
-def _operation_metadata(verb: str, record: Operation) -> str:
+def _operation_metadata(record: Operation) -> str:
     """Return the name of the metadata's message. It is named after the method, which is in the name of an
     answer of its own (`UploadModelResponse`), or is the verb and a resource."""
-    answer = record.response_type.rpartition(".")[2]
+    verb, answer = record.kind.value.title(), record.response_type.rpartition(".")[2]
     method = answer.removesuffix("Response") if answer.endswith("Response") else f"{verb}{answer}"
-    return f"{_V1}.{method}OperationMetadata"
+    return f"{method}OperationMetadata"
 
 
 async def _suggested(services: Services, record: Operation) -> Message:
     """Return the response with the trials that were handed out, without those that were deleted since."""
-    response: Any = pool.message_class(SUGGESTED)()
+    response = message("SuggestTrialsResponse")
     set_micros(response.start_time, record.created)
     set_micros(response.end_time, record.updated)
     study_name = StudyName.parse(record.target)
     try:
         study = await services.studies.study(study_name)
-        field = pool.message_descriptor(SUGGESTED).fields_by_name["study_state"]
-        assert field.enum_type is not None
-        response.study_state = field.enum_type.values_by_name[study.state.value].number
     except NotFound:
         return response
+    response.study_state = study.state.value
     for number in record.trials:
         try:
             stored = await services.studies.trial(study.uid, number)
@@ -205,10 +187,6 @@ async def _suggested(services: Services, record: Operation) -> Message:
             continue
         set_trial(response.trials.add(), study_name, stored.trial)
     return response
-
-
-def _compile(text: str) -> Callable[[Operation], bool]:
-    return compile_filter(text, _leaf)
 
 
 def _leaf(leaf: Comparison | Term) -> Callable[[Operation], bool]:

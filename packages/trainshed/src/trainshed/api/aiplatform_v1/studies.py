@@ -1,39 +1,53 @@
-"""`aiplatform` v1 VizierService: studies and their trials (facts/tuning#vizier, facts/resources#trials).
+"""`aiplatform` v1 VizierService: studies and their trials (facts/tuning#vizier, facts/resources#trials,
+spec/tuning#studies). `suggestions` has what the controller carries out.
 
-An operation reads a request, lets `resources.studies` carry it out, and shows the resulting record.
+Every change of a trial loads it, changes it purely (`core.study.changes`), and stores it if nobody else has
+changed it meanwhile; otherwise it starts again.
 """
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from trainshed.api.aiplatform_v1 import views
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.operations import operation_view
-from trainshed.api.aiplatform_v1.study_views import (
-    given_measurement,
-    given_parameters,
-    study_view,
-    trial_view,
-)
+from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.checks import Checks
-from trainshed.api.calls.errors import NotServed
-from trainshed.api.calls.paging import decode_number, encode_token, page_size
-from trainshed.api.resources import studies
-from trainshed.api.resources.studies import read_study_name, read_trial_name
-from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.names import StudyName
+from trainshed.api.calls.paging import cut, decode_number, page_size
+from trainshed.api.calls.parents import read_name
+from trainshed.api.calls.services import Services
+from trainshed.core.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Violation,
+)
+from trainshed.core.names import JobUid, StudyName
+from trainshed.core.requests import Faults
 from trainshed.core.specs.study import ParsedStudy, parse_study
-from trainshed.core.study.reading import Claim, GivenTrial
-from trainshed.core.study.records import Study, StudyUid, Trial
+from trainshed.core.study import changes
+from trainshed.core.study.progress import final_measurement
+from trainshed.core.study.reading import (
+    Claim,
+    GivenMeasurement,
+    GivenMetric,
+    GivenParameter,
+    GivenTrial,
+    parse_trial,
+    read_measurement,
+)
+from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
+from trainshed.store.port import StaleCommit
+from trainshed.store.studies import StoredTrial
+from trainshed.studies.optimal import optimal_trials
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
-_V1: Final = "google.cloud.aiplatform.v1"
-_SERVICE: Final = f"{_V1}.VizierService"
+SERVICE: Final = f"{V1}.VizierService"
 _FEW: Final = 20
 """Most trials whose views are made on the event loop; those of more are made in a thread, so that other
 requests go on meanwhile."""
@@ -41,6 +55,7 @@ _STUDIES: Final = 100
 _TRIALS: Final = 1_000
 """Most trials of a page: as many as the public limit of a study, because the SDK's `Study.trials()` reads
 only the first page."""
+_TRIES: Final = 5
 
 
 async def create_study(call: Call, request: Any) -> Message:
@@ -54,17 +69,15 @@ async def create_study(call: Call, request: Any) -> Message:
         name=StudyName(parent.project_id, parent.location, str(uid)),
         display_name=parsed.display_name,
         spec=parsed.spec,
-        public_json=json.dumps(
-            wire_json.to_public(request.study), ensure_ascii=False, separators=(",", ":")
-        ),
+        public_json=wire_json.compact_text(wire_json.to_public(request.study)),
         created=call.services.now(),
     )
     await call.services.studies.create_study(record)
-    return study_view(record)
+    return views.study(record)
 
 
 async def get_study(call: Call, request: Any) -> Message:
-    return study_view(await _study(call, request.name))
+    return views.study(await study_of(call, request.name))
 
 
 async def list_studies(call: Call, request: Any) -> Message:
@@ -74,19 +87,15 @@ async def list_studies(call: Call, request: Any) -> Message:
     question = (str(parent), "studies")
     after = StudyUid(decode_number(request.page_token, *question))
     rows = await call.services.studies.studies(parent.project_id, parent.location, after, size + 1)
-    page = rows[:size]
-    return _message(
-        "ListStudiesResponse",
-        studies=map(study_view, page),
-        next_page_token=encode_token(str(page[-1].uid), *question) if len(rows) > size else "",
-    )
+    page, token = cut(rows, size, lambda study: study.uid, *question)
+    return message("ListStudiesResponse", studies=map(views.study, page), next_page_token=token)
 
 
 async def look_up_study(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     if not request.display_name:
         raise InvalidRequest((Violation("display_name", "The display name must be set."),))
-    return study_view(
+    return views.study(
         await call.services.studies.lookup_study(
             parent.project_id, parent.location, request.display_name
         )
@@ -94,98 +103,109 @@ async def look_up_study(call: Call, request: Any) -> Message:
 
 
 async def delete_study(call: Call, request: Any) -> Message:
-    await studies.delete_study(call.services, read_study_name(request.name))
-    return pool.message_class("google.protobuf.Empty")()
+    """Delete a study with its trials, and notify waiters for its operations."""
+    name, services = read_name(StudyName.parse, request.name), call.services
+    uid = await services.studies.delete_study(name, services.now())
+    services.notices.publish(JobUid(uid))
+    return pool.message("google.protobuf.Empty")
 
 
 async def create_trial(call: Call, request: Any) -> Message:
     """Create the client's own trial: REQUESTED, or over if it has a final measurement or its state says
     so."""
-    study = await _study(call, request.parent, "parent")
-    made = await studies.create_trial(call.services, study, _given_trial(request.trial))
-    return await _view(call, study, made)
+    services = call.services
+    study = await study_of(call, request.parent, "parent")
+    sent = _given_trial(request.trial)
+    record, measurements = parse_trial(study.spec, study.uid, sent, services.now())
+    check_active(study)
+    if await is_full(services, study):
+        raise full(services, study)
+    return await _view(call, study, await services.studies.create_trial(record, measurements))
 
 
 async def get_trial(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.name)
-    return await _view(call, study, await studies.read_trial(call.services, study, number))
+    study, number = await trial_of(call, request.name)
+    return await _view(call, study, (await stored(call.services, study, number)).trial)
 
 
 async def list_trials(call: Call, request: Any) -> Message:
     """List trials, ascending by number."""
-    study = await _study(call, request.parent, "parent")
+    study = await study_of(call, request.parent, "parent")
     size = page_size(request.page_size, default=_TRIALS, maximum=_TRIALS)
     question = (str(study.name), "trials")
     after = decode_number(request.page_token, *question)
     rows = await call.services.studies.trials(study.uid, after, size + 1)
-    page = rows[:size]
-    more = len(rows) > size
-    return _message(
-        "ListTrialsResponse",
-        trials=await _views(call, study, page),
-        next_page_token=encode_token(str(page[-1].number), *question) if more else "",
-    )
+    page, token = cut(rows, size, lambda trial: trial.number, *question)
+    shown = await _views(call, study, page)
+    return message("ListTrialsResponse", trials=shown, next_page_token=token)
 
 
 async def delete_trial(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.name)
-    await studies.delete_trial(call.services, study, number)
-    return pool.message_class("google.protobuf.Empty")()
-
-
-async def suggest_trials(call: Call, request: Any) -> Message:
-    study = await _study(call, request.parent, "parent")
-    count = request.suggestion_count
-    if any(context.parameters for context in request.contexts):
-        raise NotServed(
-            "contexts with parameters are not served: suggestions come from the whole search space. Leave "
-            "contexts out, or create a trial with the parameters that you want to have tried."
-        )
-    if len(request.contexts) not in (0, count):
-        wrong = f"{len(request.contexts)} contexts are given for {count} suggestions; give none or as many."
-        raise InvalidRequest((Violation("contexts", wrong),))
-    record = await studies.suggest(call.services, study, client=request.client_id, count=count)
-    return await operation_view(call.services, record)
+    study, number = await trial_of(call, request.name)
+    await stored(call.services, study, number)
+    await call.services.studies.delete_trial(study.uid, number)
+    return pool.message("google.protobuf.Empty")
 
 
 async def add_measurement(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.trial_name, "trial_name")
-    reported = given_measurement(request.measurement, "measurement")
-    changed = await studies.add_measurement(call.services, study, number, reported)
-    return await _view(call, study, changed)
+    """Add a measurement to a trial; one of the same step and elapsed time is replaced."""
+    study, number = await trial_of(call, request.trial_name, "trial_name")
+    faults = Faults()
+    sent = _given_measurement(request.measurement, "measurement")
+    measurement = read_measurement(study.spec, sent, faults, final=False)
+    faults.refuse()
+
+    async def change(trial: Trial) -> Trial:
+        return changes.measured(trial, call.services.now())
+
+    return await _change(call, study, number, change, measurement)
 
 
 async def complete_trial(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.name)
-    reported = None
-    if request.HasField("final_measurement"):
-        reported = given_measurement(request.final_measurement, "final_measurement")
-    changed = await studies.complete(
-        call.services,
-        study,
-        number,
-        reported,
-        is_infeasible=request.trial_infeasible,
-        reason=request.infeasible_reason,
-    )
-    return await _view(call, study, changed)
+    """End the trial with the given final measurement, or else with the one that the specification selects
+    among its own. With neither it is infeasible. It is also infeasible if the client says so; then the
+    measurement is ignored (public text)."""
+    study, number = await trial_of(call, request.name)
+    services, is_infeasible = call.services, request.trial_infeasible
+    faults = Faults()
+    if request.infeasible_reason and not is_infeasible:
+        text = "A reason is for infeasible trials; set trial_infeasible, too."
+        faults.add("infeasible_reason", text)
+    final: Measurement | None = None
+    if request.HasField("final_measurement") and not is_infeasible:
+        sent = _given_measurement(request.final_measurement, "final_measurement")
+        final = read_measurement(study.spec, sent, faults, final=True)
+    faults.refuse()
+
+    async def change(trial: Trial) -> Trial:
+        if is_infeasible:
+            return changes.infeasible(trial, request.infeasible_reason, services.now())
+        if final is not None:
+            return changes.completed(trial, final, services.now())
+        # Read after the trial, so that a measurement that arrives in between makes the commit stale.
+        own = await services.studies.measurements(study.uid, [number])
+        selected = final_measurement(study.spec, own.get(number, ()))
+        return changes.completed(trial, selected, services.now())
+
+    return await _change(call, study, number, change)
 
 
 async def stop_trial(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.name)
-    return await _view(call, study, await studies.stop(call.services, study, number))
+    study, number = await trial_of(call, request.name)
 
+    async def change(trial: Trial) -> Trial:
+        return changes.stopped(trial)
 
-async def check_early_stopping(call: Call, request: Any) -> Message:
-    study, number = await _trial(call, request.trial_name, "trial_name")
-    record = await studies.check_stopping(call.services, study, number)
-    return await operation_view(call.services, record)
+    return await _change(call, study, number, change)
 
 
 async def list_optimal_trials(call: Call, request: Any) -> Message:
-    study = await _study(call, request.parent, "parent")
-    best = await studies.optimal(call.services, study)
-    return _message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
+    """List the Pareto-optimal trials, ascending by number; the best trials if there is a single objective."""
+    study = await study_of(call, request.parent, "parent")
+    history = await call.services.studies.history((study.uid,))
+    # Takes long for many trials and objectives; other requests go on meanwhile.
+    best = await asyncio.to_thread(optimal_trials, study.spec, history)
+    return message("ListOptimalTrialsResponse", optimal_trials=await _views(call, study, best))
 
 
 def _parse(call: Call, request: Any) -> ParsedStudy:
@@ -194,36 +214,93 @@ def _parse(call: Call, request: Any) -> ParsedStudy:
 
 
 HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.CreateStudy": create_study,
-    f"{_SERVICE}.GetStudy": get_study,
-    f"{_SERVICE}.ListStudies": list_studies,
-    f"{_SERVICE}.LookupStudy": look_up_study,
-    f"{_SERVICE}.DeleteStudy": delete_study,
-    f"{_SERVICE}.CreateTrial": create_trial,
-    f"{_SERVICE}.GetTrial": get_trial,
-    f"{_SERVICE}.ListTrials": list_trials,
-    f"{_SERVICE}.DeleteTrial": delete_trial,
-    f"{_SERVICE}.SuggestTrials": suggest_trials,
-    f"{_SERVICE}.AddTrialMeasurement": add_measurement,
-    f"{_SERVICE}.CompleteTrial": complete_trial,
-    f"{_SERVICE}.StopTrial": stop_trial,
-    f"{_SERVICE}.CheckTrialEarlyStoppingState": check_early_stopping,
-    f"{_SERVICE}.ListOptimalTrials": list_optimal_trials,
+    f"{SERVICE}.CreateStudy": create_study,
+    f"{SERVICE}.GetStudy": get_study,
+    f"{SERVICE}.ListStudies": list_studies,
+    f"{SERVICE}.LookupStudy": look_up_study,
+    f"{SERVICE}.DeleteStudy": delete_study,
+    f"{SERVICE}.CreateTrial": create_trial,
+    f"{SERVICE}.GetTrial": get_trial,
+    f"{SERVICE}.ListTrials": list_trials,
+    f"{SERVICE}.DeleteTrial": delete_trial,
+    f"{SERVICE}.AddTrialMeasurement": add_measurement,
+    f"{SERVICE}.CompleteTrial": complete_trial,
+    f"{SERVICE}.StopTrial": stop_trial,
+    f"{SERVICE}.ListOptimalTrials": list_optimal_trials,
 }
-CHECKS: Final[Checks] = {f"{_SERVICE}.CreateStudy": _parse}
+CHECKS: Final[Checks] = {f"{SERVICE}.CreateStudy": _parse}
 
 
-def _message(name: str, **fields: Any) -> Message:
-    return pool.message_class(f"{_V1}.{name}")(**fields)
+async def study_of(call: Call, text: str, field: str = "name") -> Study:
+    """Return the study of a name in `field`. Raises InvalidRequest, NotFound."""
+    return await call.services.studies.study(read_name(StudyName.parse, text, field))
 
 
-async def _study(call: Call, text: str, field: str = "name") -> Study:
-    return await call.services.studies.study(read_study_name(text, field=field))
-
-
-async def _trial(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
-    study, number = read_trial_name(text, field=field)
+async def trial_of(call: Call, text: str, field: str = "name") -> tuple[Study, int]:
+    """Return the study and the number of a trial's name in `field`. Raises InvalidRequest, NotFound."""
+    study, number = read_name(StudyName.parse_trial, text, field)
     return await call.services.studies.study(study), number
+
+
+async def stored(services: Services, study: Study, number: int) -> StoredTrial:
+    """Return a trial. Raises NotFound."""
+    try:
+        return await services.studies.trial(study.uid, number)
+    except NotFound:
+        raise NotFound(
+            f"{study.name.trial(number)} was not found: there is none of that number, or it was deleted."
+        ) from None
+
+
+async def is_full(services: Services, study: Study) -> bool:
+    """Whether the study has as many trials as it may have."""
+    most = services.settings.max_study_trials
+    if most == 0 or not await services.studies.trials(study.uid, most - 1, 1):
+        # Numbers are never reused: unless a trial has the number `most` or a higher one, the study is not
+        # full.
+        return False
+    return len(await services.studies.history((study.uid,))) >= most
+
+
+def full(services: Services, study: Study) -> FailedPrecondition:
+    """Return the error for a study that has had all its trials."""
+    return FailedPrecondition(
+        f"{study.name} has had the {services.settings.max_study_trials} trials that a study may have; create "
+        "another study."
+    )
+
+
+def check_active(study: Study) -> None:
+    """Raise FailedPrecondition if the study takes no further trials."""
+    if study.state is not StudyState.ACTIVE:
+        why = f" ({study.inactive_reason})" if study.inactive_reason else ""
+        raise FailedPrecondition(
+            f"{study.name} is {study.state}{why} and takes no further trials; create another study."
+        )
+
+
+async def _change(
+    call: Call,
+    study: Study,
+    number: int,
+    change: Callable[[Trial], Awaitable[Trial]],
+    measurement: Measurement | None = None,
+) -> Message:
+    """Change a trial, add a measurement to it, and return its message. Raises NotFound, FailedPrecondition
+    (the trial is over), Aborted."""
+    for _ in range(_TRIES):
+        before = await stored(call.services, study, number)
+        changed = await change(before.trial)
+        if changed == before.trial and measurement is None:
+            return await _view(call, study, changed)
+        try:
+            await call.services.studies.change_trial(changed, before.generation, measurement)
+        except StaleCommit:
+            continue
+        return await _view(call, study, changed)
+    raise Aborted(
+        f"{study.name.trial(number)} was changed by others {_TRIES} times meanwhile; send the request again."
+    )
 
 
 async def _view(call: Call, study: Study, record: Trial) -> Message:
@@ -231,30 +308,55 @@ async def _view(call: Call, study: Study, record: Trial) -> Message:
 
 
 async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Message]:
-    shown = await studies.with_measurements(call.services, study.uid, records)
+    numbers = [record.number for record in records]
+    measured = await call.services.studies.measurements(study.uid, numbers)
 
-    def views() -> list[Message]:
-        return [trial_view(study.name, record, measured) for record, measured in shown]
+    def shown() -> list[Message]:
+        made: list[Message] = []
+        for record in records:
+            made.append(message("Trial"))
+            views.set_trial(made[-1], study.name, record, measured.get(record.number, ()))
+        return made
 
     # Takes half a second for a page of trials with a hundred measurements each.
-    return await asyncio.to_thread(views) if len(shown) > _FEW else views()
+    return await asyncio.to_thread(shown) if len(records) > _FEW else shown()
 
 
-def _given_trial(message: Any) -> GivenTrial:
-    states = message.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
-    state = states[message.state].name if message.state in states else ""
+def _given_trial(sent: Any) -> GivenTrial:
+    states = sent.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
+    state = states[sent.state].name if sent.state in states else ""
     final = None
-    if message.HasField("final_measurement"):
-        final = given_measurement(message.final_measurement, "trial.final_measurement")
+    if sent.HasField("final_measurement"):
+        final = _given_measurement(sent.final_measurement, "trial.final_measurement")
     return GivenTrial(
         "trial",
-        tuple(given_parameters(message, "trial")),
+        tuple(_given_parameters(sent)),
         tuple(
-            given_measurement(measurement, f"trial.measurements[{index}]")
-            for index, measurement in enumerate(message.measurements)
+            _given_measurement(measurement, f"trial.measurements[{index}]")
+            for index, measurement in enumerate(sent.measurements)
         ),
         final,
         Claim(state) if state in (Claim.SUCCEEDED, Claim.INFEASIBLE) else Claim.WANTED,
-        message.client_id,
-        message.infeasible_reason,
+        sent.client_id,
+        sent.infeasible_reason,
+    )
+
+
+def _given_parameters(trial: Any) -> Iterator[GivenParameter]:
+    for index, entry in enumerate(trial.parameters):
+        kind = entry.value.WhichOneof("kind")
+        value = getattr(entry.value, kind) if kind in ("number_value", "string_value") else None
+        yield GivenParameter(f"trial.parameters[{index}]", entry.parameter_id, value)
+
+
+def _given_measurement(sent: Any, path: str) -> GivenMeasurement:
+    span = sent.elapsed_duration
+    return GivenMeasurement(
+        path,
+        tuple(
+            GivenMetric(f"{path}.metrics[{index}]", entry.metric_id, entry.value)
+            for index, entry in enumerate(sent.metrics)
+        ),
+        sent.step_count,
+        span.seconds * 10**9 + span.nanos,
     )

@@ -1,4 +1,4 @@
-"""`aiplatform` v1 PipelineService: trainingPipelines create, get, list, cancel, delete
+"""`aiplatform` v1 PipelineService: trainingPipelines
 (facts/resources#pipelines). PipelineJobs, which run pipelines of another kind, are not served.
 
 Clients send the inputs of a task as any JSON: mixed spellings, whole numbers as floats, numbers for texts,
@@ -13,25 +13,18 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.api.aiplatform_v1 import views
-from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
-from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
-from trainshed.api.aiplatform_v1.datasets.resources import require_files
+from trainshed.api.aiplatform_v1 import views, works
+from trainshed.api.aiplatform_v1.datasets import require_files
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
-from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.aiplatform_v1.references import unknown_board, unknown_secrets
+from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks, certain_faults, within
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
-from trainshed.api.filters.jobs import JobTest, compile_job_filter
+from trainshed.api.filters.jobs import JobTest
 from trainshed.api.filters.matching import text_test
 from trainshed.api.filters.syntax import Comparison
-from trainshed.api.resources.jobs import (
-    of_kind,
-    read_vertex_name,
-    read_work,
-    with_link,
-)
 from trainshed.api.resources.submission import (
     BucketUse,
     checked,
@@ -54,18 +47,15 @@ from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import printed
 from trainshed.core.units import Nanos
-from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
-from trainshed.wire import plans, pool
+from trainshed.wire import plans
 from trainshed.wire.decode import Walk
 from trainshed.wire.status import Undecided
 
-_SERVICE: Final = "google.cloud.aiplatform.v1.PipelineService"
-_COLLECTION: Final = Collection.PIPELINES
 FIELD: Final = "training_task_inputs"
 _MESSAGES: Final[Mapping[Task, str]] = {
-    Task.CUSTOM: "google.cloud.aiplatform.v1.CustomJobSpec",
-    Task.TUNING: "google.cloud.aiplatform.v1.HyperparameterTuningJob",
+    Task.CUSTOM: "CustomJobSpec",
+    Task.TUNING: "HyperparameterTuningJob",
 }
 _TEXT: Final = "TYPE_STRING"
 _TUNING_FIELDS: Final = frozenset(
@@ -123,7 +113,7 @@ def check_create(
     now = services.now()
     pipeline = request.training_pipeline
     inputs = _inputs(call, pipeline)
-    public = wire_json.to_public(pipeline)
+    public = sent(call, request, "training_pipeline")
     if inputs.sent is not None:
         public["trainingTaskInputs"] = inputs.sent
 
@@ -173,35 +163,25 @@ async def create(call: Call, request: Any) -> Message:
     return views.training_pipeline(pipeline)
 
 
-async def get(call: Call, request: Any) -> Message:
-    name = read_vertex_name(request.name, _COLLECTION)
-    pipeline, _ = await read_work(call.services.reader, name, Pipeline)
-    return _shown(call, pipeline)
+async def _view(call: Call, pipeline: Pipeline, in_list: bool) -> Message:
+    return views.training_pipeline(pipeline)
 
 
-async def list_(call: Call, request: Any) -> Message:
-    wanted = compile_job_filter(
-        request.filter,
-        views.PIPELINE_STATES,
-        {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
-    )
-    page = await page_of(call, request, _COLLECTION, wanted)
-    return pool.message_class("google.cloud.aiplatform.v1.ListTrainingPipelinesResponse")(
-        training_pipelines=[_shown(call, of_kind(work, Pipeline)) for work, _ in page.jobs],
-        next_page_token=page.next_token,
-    )
+def _by_definition(leaf: Comparison) -> JobTest:
+    test = text_test(leaf)
+    return lambda work: isinstance(work, Pipeline) and test(views.definition(work))
 
 
-HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.CreateTrainingPipeline": create,
-    f"{_SERVICE}.GetTrainingPipeline": get,
-    f"{_SERVICE}.ListTrainingPipelines": list_,
-    f"{_SERVICE}.CancelTrainingPipeline": cancelling(_COLLECTION),
-    f"{_SERVICE}.DeleteTrainingPipeline": deleting(_COLLECTION),
-}
-
-
-CHECKS: Final[Checks] = {f"{_SERVICE}.CreateTrainingPipeline": check_create}
+_KIND: Final = works.Kind(
+    "PipelineService",
+    Collection.PIPELINES,
+    Pipeline,
+    _view,
+    views.PIPELINE_STATES,
+    {"training_task_definition": _by_definition, "trainingTaskDefinition": _by_definition},
+)
+HANDLERS: Final[Handlers] = works.handlers(_KIND, create)
+CHECKS: Final[Checks] = {f"{V1}.PipelineService.CreateTrainingPipeline": check_create}
 
 
 def _inputs(call: Call, pipeline: Any) -> TaskInputs:
@@ -215,7 +195,7 @@ def _new(
     """Return the records of the pipeline and of the job that does its work; nothing is stored."""
     parsed, now, job_uid = draft.parsed, draft.at, services.new_uid()
     place = (Api.VERTEX, parent.project_id, parent.location)
-    name = JobName(*place, str(uid), _COLLECTION)
+    name = JobName(*place, str(uid), Collection.PIPELINES)
     origin = Parent(uid, name)
     if isinstance(parsed.job, ParsedCustomJob):
         job = new_job(
@@ -337,15 +317,6 @@ async def _require_new_model(
     )
 
 
-def _by_definition(leaf: Comparison) -> JobTest:
-    test = text_test(leaf)
-
-    def passes(work: Work) -> bool:
-        return isinstance(work, Pipeline) and test(views.definition(work))
-
-    return passes
-
-
 def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
     yield "model_to_upload.artifact_uri", public.get("modelToUpload", {}).get("artifactUri", "")
     destination = public.get("inputDataConfig", {}).get("gcsDestination", {})
@@ -357,7 +328,7 @@ def _bucket_uses(public: Mapping[str, Any]) -> Iterator[BucketUse]:
 
 def _input_uses(inputs: Mapping[str, Any]) -> Iterator[BucketUse]:
     trial = inputs.get("trialJobSpec")
-    return bucket_uses(inputs, FIELD) if trial is None else bucket_uses(trial, _TRIAL)
+    return works.bucket_uses(inputs, FIELD) if trial is None else works.bucket_uses(trial, _TRIAL)
 
 
 def _beside(
@@ -369,10 +340,6 @@ def _beside(
     return tuple(v for v in violations if not any(within(v.field, path) for path in fields))
 
 
-def _shown(call: Call, pipeline: Pipeline) -> Message:
-    return views.training_pipeline(with_link(call.services, pipeline))
-
-
 def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs:
     """Read a pipeline's inputs. `text`: their JSON as it was sent, None if only the Value message is
     known."""
@@ -380,13 +347,13 @@ def read_inputs(definition: str, text: str | None, value: Message) -> TaskInputs
     task = DEFINITIONS.get(definition.rpartition("/")[2])
     if task is None or inputs is None:
         return TaskInputs(inputs)
-    message = pool.message_class(_MESSAGES[task])()
-    plan = plans.plan_for(message)
+    inputs_message = message(_MESSAGES[task])
+    plan = plans.plan_for(inputs_message)
     known, unknown = _split(task, inputs)
     walk = Walk(keep_output_only=False)
-    walk.message(plan, _with_texts(plan, known), message, FIELD)
+    walk.message(plan, _with_texts(plan, known), inputs_message, FIELD)
     refused = tuple(Violation(v.field, v.description) for v in walk.violations)
-    return TaskInputs(inputs, message, (*unknown, *refused), tuple(walk.undecided))
+    return TaskInputs(inputs, inputs_message, (*unknown, *refused), tuple(walk.undecided))
 
 
 def _split(task: Task, inputs: Any) -> tuple[Any, tuple[Violation, ...]]:

@@ -1,40 +1,22 @@
-"""`aiplatform` v1 JobService: hyperparameterTuningJobs create, get, list, cancel, delete
-(facts/resources#tuning-jobs, facts/tuning)."""
+"""`aiplatform` v1 JobService: hyperparameterTuningJobs (facts/resources#tuning-jobs, facts/tuning)."""
 
 import asyncio
 from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1 import views
-from trainshed.api.aiplatform_v1.collections import cancelling, deleting, page_of, unknown_secrets
-from trainshed.api.aiplatform_v1.custom_jobs import bucket_uses
+from trainshed.api.aiplatform_v1 import views, works
 from trainshed.api.aiplatform_v1.locations import known_location
-from trainshed.api.aiplatform_v1.metadata.job_runs import unknown_contexts
-from trainshed.api.aiplatform_v1.tensorboards.job_boards import unknown_board
-from trainshed.api.aiplatform_v1.views import NOTHING_TRIED, Evidence
-from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.aiplatform_v1.messages import V1
+from trainshed.api.aiplatform_v1.references import unknown_references
+from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
-from trainshed.api.calls.services import Services
-from trainshed.api.filters.jobs import compile_job_filter
-from trainshed.api.resources.jobs import (
-    of_kind,
-    read_vertex_name,
-    read_work,
-    with_link,
-)
 from trainshed.api.resources.submission import checked, new_tuning_job, store_works
 from trainshed.api.resources.web_access import add_to_trials
 from trainshed.core.errors import Violation
 from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.specs.tuning import ParsedTuningJob, parse_tuning_job
-from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
-from trainshed.wire import json as wire_json
-from trainshed.wire import pool
-
-_SERVICE: Final = "google.cloud.aiplatform.v1.JobService"
-_COLLECTION: Final = Collection.TUNING_JOBS
 
 
 def check_create(
@@ -44,7 +26,7 @@ def check_create(
     those in `further`."""
     parent = known_location(request.parent)
     services = call.services
-    public = wire_json.to_public(request.hyperparameter_tuning_job)
+    public = sent(call, request, "hyperparameter_tuning_job")
     parsed = checked(
         lambda: parse_tuning_job(
             public,
@@ -52,7 +34,7 @@ def check_create(
             runtimes=services.runtimes,
             max_trials=services.settings.max_study_trials,
         ),
-        bucket_uses(public.get("trialJobSpec", {}), "trial_job_spec"),
+        works.bucket_uses(public.get("trialJobSpec", {}), "trial_job_spec"),
         services.buckets,
         further,
         project=parent.project_id,
@@ -60,85 +42,47 @@ def check_create(
     return parsed, public
 
 
-async def not_there(services: Services, request: Any) -> tuple[Violation, ...]:
-    """Return violations for what the job to create names and does not exist, which only the store knows."""
-    parent, spec = request.parent, request.hyperparameter_tuning_job.trial_job_spec
-    public = wire_json.to_public(spec)
-    project = known_location(parent).project_id
-    return (
-        *await unknown_secrets(services, parent, public, "trial_job_spec"),
-        *await unknown_contexts(services, project, public, "trial_job_spec"),
-        *await unknown_board(services, parent, public, "trial_job_spec"),
-    )
+async def asked_for(call: Call, request: Any) -> tuple[ParsedTuningJob, dict[str, Any]]:
+    """Return what `check_create` returns, after the checks that need the store as well."""
+    spec = sent(call, request, "hyperparameter_tuning_job").get("trialJobSpec", {})
+    further = await unknown_references(call.services, request.parent, spec, "trial_job_spec")
+    return check_create(call, request, further)
 
 
 async def create(call: Call, request: Any) -> Message:
     services = call.services
-    sent = request.hyperparameter_tuning_job
-    parsed, public = check_create(call, request, await not_there(services, request))
+    parsed, public = await asked_for(call, request)
     parent = known_location(request.parent)
     uid = services.new_uid()
+    name = JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), Collection.TUNING_JOBS)
     job = new_tuning_job(
         services,
         uid,
-        JobName(Api.VERTEX, parent.project_id, parent.location, str(uid), _COLLECTION),
+        name,
         display_name=parsed.display_name,
         spec=parsed.spec,
         labels=parsed.labels,
         public=public,
     )
     await store_works(services, call.principal, job)
-    views.set_tuning_outputs(sent, job, NOTHING_TRIED)
-    return sent
+    views.set_tuning_outputs(request.hyperparameter_tuning_job, job, views.NOTHING_TRIED)
+    return request.hyperparameter_tuning_job
 
 
-async def get(call: Call, request: Any) -> Message:
-    name = read_vertex_name(request.name, _COLLECTION)
-    job, _ = await read_work(call.services.reader, name, TuningJob)
-    evidence = await _evidence(call.services, job)
+async def _view(call: Call, job: TuningJob, in_list: bool) -> Message:
+    studies = call.services.studies
+    trials = await studies.history((job.study,))
+    # Measurements are read after the trials, so that a finished trial is shown with all of its own. Lists
+    # omit them, since a page of large jobs would have millions.
+    measured = {} if in_list else await studies.measurements(job.study)
+    evidence = views.Evidence(trials, measured)
     # Takes half a second if a thousand trials measured a hundred times each; other requests go on meanwhile.
-    return await _shown(call, job, evidence)
-
-
-async def list_(call: Call, request: Any) -> Message:
-    wanted = compile_job_filter(request.filter, views.STATES)
-    page = await page_of(call, request, _COLLECTION, wanted)
-    shown: list[Message] = []
-    for work, _ in page.jobs:
-        job = of_kind(work, TuningJob)
-        # Lists omit measurements, of which a page of large jobs would have millions.
-        tried = Evidence(await _trials(call.services, job), {})
-        shown.append(await _shown(call, job, tried))
-    return pool.message_class("google.cloud.aiplatform.v1.ListHyperparameterTuningJobsResponse")(
-        hyperparameter_tuning_jobs=shown, next_page_token=page.next_token
-    )
-
-
-HANDLERS: Final[Handlers] = {
-    f"{_SERVICE}.CreateHyperparameterTuningJob": create,
-    f"{_SERVICE}.GetHyperparameterTuningJob": get,
-    f"{_SERVICE}.ListHyperparameterTuningJobs": list_,
-    f"{_SERVICE}.CancelHyperparameterTuningJob": cancelling(_COLLECTION),
-    f"{_SERVICE}.DeleteHyperparameterTuningJob": deleting(_COLLECTION),
-}
-
-
-CHECKS: Final[Checks] = {f"{_SERVICE}.CreateHyperparameterTuningJob": check_create}
-
-
-async def _shown(call: Call, job: TuningJob, evidence: Evidence) -> Message:
-    shown = with_link(call.services, job)
-    view: Any = await asyncio.to_thread(views.tuning_job, shown, evidence)
+    view: Any = await asyncio.to_thread(views.tuning_job, job, evidence)
     if view.trial_job_spec.enable_web_access:
         add_to_trials(call, job, view.trials)
     return view
 
 
-async def _evidence(services: Services, job: TuningJob) -> Evidence:
-    """Measurements are read after the trials, so that a finished trial is shown with all of its own."""
-    trials = await _trials(services, job)
-    return Evidence(trials, await services.studies.measurements(job.study))
-
-
-async def _trials(services: Services, job: TuningJob) -> tuple[Trial, ...]:
-    return await services.studies.history((job.study,))
+_KIND: Final = works.Kind("JobService", Collection.TUNING_JOBS, TuningJob, _view, views.STATES)
+HANDLERS: Final[Handlers] = works.handlers(_KIND, create)
+CHECKS: Final[Checks] = {f"{V1}.JobService.CreateHyperparameterTuningJob": check_create}

@@ -1,30 +1,29 @@
 """Converts records to `aiplatform` v1 messages: the created resource with its output fields
-(facts/resources#pipelines, facts/resources#tuning-jobs).
+(facts/resources#pipelines, facts/resources#tuning-jobs, facts/tuning#metrics).
 
-This covers what clients create, wait for and cancel: custom jobs, tuning jobs with their trials, training
-pipelines.
+This covers what clients create, wait for and cancel: custom jobs, tuning jobs, training pipelines; and
+studies. Trials of tuning jobs and of studies are shown alike.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final, assert_never
 
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from trainshed.api.aiplatform_v1.study_views import set_trial
+from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
 from trainshed.core.pipelines.records import Pipeline, Task
-from trainshed.core.study.records import Measurement, Trial
+from trainshed.core.study.records import Measurement, Study, StudyState, Trial
+from trainshed.core.study.spec import Value
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 
 STATES: Final[Mapping[str, JobState | None]] = {
     "JOB_STATE_QUEUED": JobState.QUEUED,
@@ -47,10 +46,7 @@ PIPELINE_STATES: Final[Mapping[str, PipelineState | None]] = {
     "PIPELINE_STATE_PAUSED": None,
 }
 """Public state names; None for those that no pipeline here is ever in."""
-
-CUSTOM_JOB: Final = "google.cloud.aiplatform.v1.CustomJob"
-TUNING_JOB: Final = "google.cloud.aiplatform.v1.HyperparameterTuningJob"
-PIPELINE: Final = "google.cloud.aiplatform.v1.TrainingPipeline"
+_NAMES: Final = {state: name for name, state in STATES.items() if state is not None}
 
 
 def custom_job(job: Job) -> wire_json.Resource:
@@ -60,22 +56,19 @@ def custom_job(job: Job) -> wire_json.Resource:
 
 def custom_job_outputs(job: Job) -> Any:
     """Return a CustomJob with only the output fields and the current labels set."""
-    outputs: Any = pool.message_class(CUSTOM_JOB)()
-    outputs.state = job_state_numbers()[job.state]
-    set_common_outputs(outputs, job)
+    outputs = message("CustomJob", state=_NAMES[job.state])
+    _set_common_outputs(outputs, job)
     return outputs
 
 
-def set_common_outputs(view: Any, work: Work) -> None:
+def _set_common_outputs(view: Any, work: Work) -> None:
     """Set what custom jobs, tuning jobs and pipelines show alike: all output fields but the state, whose
     values differ."""
     view.name = str(work.name)
     set_micros(view.create_time, work.created)
     set_micros(view.update_time, work.updated)
-    if work.started:
-        set_micros(view.start_time, work.started)
-    if work.ended:
-        set_micros(view.end_time, work.ended)
+    set_micros(view.start_time, work.started)
+    set_micros(view.end_time, work.ended)
     if work.error is not None and work.state.is_final:
         view.error.code = work.error.code
         # Clients that wait for a job look for this word, to tell a cancel from a failure.
@@ -93,15 +86,6 @@ def sibling_name(name: JobName, uid: JobUid, collection: Collection) -> str:
     return str(JobName(Api.VERTEX, name.project_id, name.location, str(uid), collection))
 
 
-@cache
-def job_state_numbers() -> dict[JobState, int]:
-    """Return the numbers of the public enum JobState."""
-    field = pool.message_descriptor(CUSTOM_JOB).fields_by_name["state"]
-    assert field.enum_type is not None
-    numbers = field.enum_type.values_by_name
-    return {state: numbers[name].number for name, state in STATES.items() if state is not None}
-
-
 class Evidence(Struct, frozen=True):
     """What a tuning job has tried."""
 
@@ -116,15 +100,15 @@ NOTHING_TRIED: Final = Evidence((), {})
 
 def tuning_job(record: TuningJob, evidence: Evidence) -> Message:
     """Return the HyperparameterTuningJob message of a stored job."""
-    view = wire_json.from_public(TUNING_JOB, json.loads(record.public_json))
+    view = wire_json.from_public(f"{V1}.HyperparameterTuningJob", json.loads(record.public_json))
     set_tuning_outputs(view, record, evidence)
     return view
 
 
 def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None:
     """Set the output fields and the current labels of a HyperparameterTuningJob that has its input fields."""
-    view.state = job_state_numbers()[record.state]
-    set_common_outputs(view, record)
+    view.state = _NAMES[record.state]
+    _set_common_outputs(view, record)
     study = StudyName(record.name.project_id, record.name.location, str(record.study))
     for trial in evidence.trials:
         job = sibling_name(record.name, trial.job, Collection.CUSTOM_JOBS)
@@ -133,21 +117,16 @@ def set_tuning_outputs(view: Any, record: TuningJob, evidence: Evidence) -> None
 
 def training_pipeline(record: Pipeline) -> Message:
     """Return the TrainingPipeline message of a stored pipeline."""
-    view = wire_json.from_public(PIPELINE, json.loads(record.public_json))
-    set_pipeline_outputs(view, record)
-    return view
-
-
-def set_pipeline_outputs(view: Any, record: Pipeline) -> None:
-    """Set the output fields and the current labels of a TrainingPipeline that has its input fields."""
-    view.state = _pipeline_state_numbers()[record.state]
-    set_common_outputs(view, record)
+    view: Any = wire_json.from_public(f"{V1}.TrainingPipeline", json.loads(record.public_json))
+    view.state = f"PIPELINE_STATE_{record.state}"
+    _set_common_outputs(view, record)
     for key, name in _backing_jobs(record):
         view.training_task_metadata.struct_value.fields[key].string_value = name
     if record.model:
         model, _, version = record.model.rpartition("@")
         view.model_to_upload.name = model
         view.model_to_upload.version_id = version
+    return view
 
 
 def definition(record: Pipeline) -> str:
@@ -173,11 +152,57 @@ def _backing_jobs(record: Pipeline) -> Iterator[tuple[str, str]]:
             yield key, name
 
 
-@cache
-def _pipeline_state_numbers() -> dict[PipelineState, int]:
-    field = pool.message_descriptor(PIPELINE).fields_by_name["state"]
-    assert field.enum_type is not None
-    numbers = field.enum_type.values_by_name
-    return {
-        state: numbers[name].number for name, state in PIPELINE_STATES.items() if state is not None
-    }
+def study(record: Study) -> Message:
+    """Return the Study message of a stored study."""
+    view: Any = wire_json.from_public(f"{V1}.Study", json.loads(record.public_json))
+    view.name = str(record.name)
+    view.state = record.state.value
+    view.inactive_reason = record.inactive_reason if record.state is StudyState.INACTIVE else ""
+    set_micros(view.create_time, record.created)
+    return view
+
+
+def set_trial(
+    view: Any,
+    study_name: StudyName,
+    record: Trial,
+    measurements: Sequence[Measurement] = (),
+    custom_job: str = "",
+) -> None:
+    """Set all fields of an empty Trial. `measurements`: ascending by step and elapsed time. `custom_job`: the
+    name of the job that evaluates it ("" = none)."""
+    view.name = study_name.trial(record.number)
+    view.id = str(record.number)
+    view.state = record.state.value
+    for parameter, value in record.parameters:
+        _set_value(view.parameters.add(parameter_id=parameter).value, value)
+    if record.final is not None:
+        _set_measurement(view.final_measurement, record.final)
+    for measurement in measurements:
+        _set_measurement(view.measurements.add(), measurement)
+    # A trial that runs as a job begins when its program runs; any other when it is handed out.
+    set_micros(view.start_time, record.started or (0 if record.job else record.created))
+    set_micros(view.end_time, record.ended)
+    view.client_id = record.client
+    view.infeasible_reason = record.infeasible_reason
+    view.custom_job = custom_job
+
+
+def _set_value(view: Any, value: Value) -> None:
+    """Set a google.protobuf.Value to a parameter's value: numbers as numbers."""
+    if isinstance(value, str):
+        view.string_value = value
+    else:
+        view.number_value = value
+
+
+def _set_measurement(view: Any, measurement: Measurement) -> None:
+    """Set all fields of an empty Measurement."""
+    view.SetInParent()
+    view.step_count = measurement.step
+    if measurement.elapsed:
+        view.elapsed_duration.seconds, view.elapsed_duration.nanos = divmod(
+            measurement.elapsed, 10**9
+        )
+    for metric, value in measurement.metrics:
+        view.metrics.add(metric_id=metric, value=value)

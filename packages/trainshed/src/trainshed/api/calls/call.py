@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
@@ -19,6 +20,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
+from trainshed.api.calls.update_masks import camel
 from trainshed.core import secrets
 from trainshed.core.errors import PermissionDenied
 from trainshed.core.names import ids_by_number
@@ -82,6 +84,15 @@ class Call(Struct, frozen=True):
     #: opposed to 1.0, are found here alone (spec/clients#task-inputs). Empty over gRPC, where only the Value
     #: is sent.
     value_texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: The request in public JSON, which those that make jobs are looked at in; None = it is not made yet.
+    public: dict[str, Any] | None = None
+
+
+def sent(call: Call, request: Any, name: str) -> dict[str, Any]:
+    """Return what a request carries in its field `name`, in public JSON."""
+    if call.public is None:
+        return wire_json.to_public(getattr(request, name))
+    return call.public.setdefault(camel(name), {})
 
 
 # The request's fields are those of the method's request message, which only the descriptors know.
@@ -106,12 +117,14 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
 
     async def within(call: Call, request: Any) -> Message | wire_json.Resource:
         name_by_id(request, (*principal.rights.projects, call.services.settings.project))
+        projects = tuple(projects_of(request))
         if permission not in principal.rights.everywhere:
-            authorize(principal, method, projects_of(request))
+            authorize(principal, method, projects)
         if method in _CREATING:
-            refuse_more(principal, request)
-        project = next(projects_of(request), "")
+            call = replace(call, public=wire_json.to_public(request))
+            refuse_more(principal, call.public)
         call.services.sent(method, request)
+        project = next(iter(projects), "")
         async with audited(call.services, principal, method, project, _subject(request)):
             return await handler(call, request)
 
@@ -172,8 +185,8 @@ def _renamed(name: str, numbers: Mapping[str, str]) -> str:
     return name
 
 
-def refuse_more(principal: Principal, request: Message) -> None:
-    """Refuse a job with more rights than whoever creates it.
+def refuse_more(principal: Principal, public: object) -> None:
+    """Refuse a job with more rights than whoever creates it. `public`: the request in public JSON.
 
     A job runs as the account that its request names: a person needs the permission to act as one
     (`iam.serviceAccounts.actAs`) in the account's own project; a program must not gain another account by
@@ -181,7 +194,7 @@ def refuse_more(principal: Principal, request: Message) -> None:
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
-    beyond = list(dict.fromkeys(_beyond(wire_json.to_public(request), principal.email)))
+    beyond = list(dict.fromkeys(_beyond(public, principal.email)))
     if principal.program is not None:
         if beyond:
             raise PermissionDenied(
@@ -233,7 +246,7 @@ def projects_of(request: Message) -> Iterator[str]:
         elif part.name == _ENTRIES:
             for below in value:
                 yield from projects_of(below)
-        elif part.type == FieldDescriptor.TYPE_MESSAGE and "name" in _texts(value):
+        elif _is_named(part):
             yield from filter(None, [project_in(value.name)])
 
 
@@ -251,12 +264,14 @@ def _subject(request: Message) -> str:
     for name in ("name", "resource", "parent"):
         if text := getattr(request, name, ""):
             return str(text)
-    parts = (value for _, value in request.ListFields() if "name" in _texts(value))
-    return next((str(part.name) for part in parts), "")
+    resources = (value for part, value in request.ListFields() if _is_named(part))
+    return next((str(value.name) for value in resources), "")
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    """Return the names of a message's text fields; () for a list or a map of messages."""
-    descriptor = getattr(value, "DESCRIPTOR", None)
-    fields = descriptor.fields if descriptor is not None else ()
-    return tuple(field.name for field in fields if field.type == FieldDescriptor.TYPE_STRING)
+@lru_cache(1024)
+def _is_named(part: FieldDescriptor) -> bool:
+    """Whether a field holds one message, and that has a name."""
+    if part.type != FieldDescriptor.TYPE_MESSAGE or part.is_repeated or part.message_type is None:
+        return False
+    name = part.message_type.fields_by_name.get("name")
+    return name is not None and name.type == FieldDescriptor.TYPE_STRING

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.api.filters.jobs import JobFilter
-from trainshed.api.filters.matching import everything
+from trainshed.api.filters.matching import L, everything, record_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
@@ -106,8 +106,10 @@ def encode_token(position: str, *question: str) -> str:
 
 
 def decode_token(token: str, *question: str, field: str = "page_token") -> str:
-    """Return the position of a token. Raises InvalidRequest for one that is not ours or of another
-    question."""
+    """Return the position of a token; "" for no token. Raises InvalidRequest for one that is not ours or of
+    another question."""
+    if not token:
+        return ""
     try:
         packed = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))
         position = packed[_DIGEST_SIZE:].decode()
@@ -120,9 +122,7 @@ def decode_token(token: str, *question: str, field: str = "page_token") -> str:
 
 def decode_number(token: str, *question: str, field: str = "page_token") -> int:
     """Return the position of a token as a number; 0 for no token. Raises InvalidRequest."""
-    if not token:
-        return 0
-    return position_number(decode_token(token, *question, field=field), field)
+    return position_number(decode_token(token, *question, field=field) or "0", field)
 
 
 def position_number(position: str, field: str = "page_token") -> int:
@@ -130,6 +130,15 @@ def position_number(position: str, field: str = "page_token") -> int:
     if not (position.isascii() and position.isdecimal()) or len(position) > _MOST_DIGITS:
         raise _refused(field)
     return min(int(position), _LARGEST)
+
+
+def cut(
+    rows: Sequence[T], size: int, position: Callable[[T], object], *question: str
+) -> tuple[Sequence[T], str]:
+    """Return a page of the first `size` rows, and the token of the next one, which begins behind the position
+    of the last row; "" unless there are more rows."""
+    page = rows[:size]
+    return page, encode_token(str(position(page[-1])), *question) if len(rows) > size else ""
 
 
 async def list_jobs(
@@ -228,24 +237,30 @@ class Scan(Generic[T]):
         return verdicts
 
 
-async def page_of_records(
-    records: Iterable[T],
-    request: Any,
-    what: str,
-    *,
-    passes: Callable[[T], bool],
-    orders: Mapping[str, Callable[[T], Any]],
-    size: int,
-) -> tuple[list[T], str]:
-    """Return one page of a short list: of the records that pass, in the order that the request names; and the
-    token of the next page, which counts those that passed before. `what`: whose list it is."""
-    ordered = in_order(records, request.order_by, orders)
-    question = (what, request.filter, request.order_by)
-    start = decode_number(request.page_token, *question)
-    # There is no time limit, since a token counts what passes. The cost is bounded, because names are short
-    # and a filter's tests are limited in number.
-    verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
-    passing = list(itertools.compress(ordered, verdicts))
-    more = len(passing) > start + size
-    token = encode_token(str(start + size), *question) if more else ""
-    return passing[start : start + size], token
+class Listing(Struct, Generic[L], frozen=True):
+    """What a short list of records can be filtered and ordered by."""
+
+    #: What is listed, in the plural.
+    noun: str
+    texts: Mapping[str, Callable[[L], str]]
+    orders: Mapping[str, Callable[[L], Any]]
+    #: Records of a page: by default, and at most.
+    page: int = 100
+    largest: int = 100
+
+    async def page_of(self, records: Iterable[L], request: Any, what: str) -> tuple[list[L], str]:
+        """Return one page of the records that pass the request's filter, in the order that it names, and the
+        token of the next page, which counts those that passed before. `what`: whose list it is. Raises
+        InvalidRequest."""
+        size = page_size(request.page_size, default=self.page, maximum=self.largest)
+        passes = record_filter(request.filter, self.noun, self.texts)
+        ordered = in_order(records, request.order_by, self.orders)
+        question = (what, request.filter, request.order_by)
+        start = decode_number(request.page_token, *question)
+        # There is no time limit, since a token counts what passes. The cost is bounded, because names are
+        # short and a filter's tests are limited in number.
+        verdicts = await Scan(passes, seconds=math.inf).judge(ordered)
+        passing = list(itertools.compress(ordered, verdicts))
+        more = len(passing) > start + size
+        token = encode_token(str(start + size), *question) if more else ""
+        return passing[start : start + size], token

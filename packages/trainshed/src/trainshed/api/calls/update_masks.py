@@ -1,6 +1,7 @@
 """Update masks: which fields a request replaces."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from trainshed.core.errors import InvalidRequest, Violation
 
@@ -20,6 +21,7 @@ def read_update_mask(
     return fields
 
 
+@lru_cache(1024)
 def camel(field: str) -> str:
     """Return `displayName` for `display_name`."""
     first, *others = field.split("_")

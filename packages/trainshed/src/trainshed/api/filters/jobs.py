@@ -51,7 +51,7 @@ States = Mapping[str, JobState | None] | Mapping[str, PipelineState | None]
 Further = Mapping[str, Callable[[Comparison], JobTest]]
 """Further fields that a list can be filtered by: for each name, the function that compiles a comparison."""
 
-_NOTHING: Final[Further] = {}
+NO_FURTHER: Final[Further] = {}
 _MOST_TESTS: Final = 10
 """Most tests of a condition, since the store applies each of them to every work that it examines. For a
 longer filter the store gets no condition."""
@@ -89,7 +89,7 @@ _SPELLINGS: Final = {
 }
 
 
-def compile_job_filter(text: str, states: States, further: Further = _NOTHING) -> JobFilter:
+def compile_job_filter(text: str, states: States, further: Further = NO_FURTHER) -> JobFilter:
     """Compile a list filter of jobs, tuning jobs or pipelines.
 
     Raises InvalidRequest on `filter` for a text that is no filter or names an unknown field.

@@ -21,6 +21,7 @@ from trainshed.api.filters.syntax import (
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.operators import Operator
 from trainshed.core.patterns import compile_wildcard
+from trainshed.core.requests import snake_case
 
 T = TypeVar("T")
 
@@ -81,19 +82,28 @@ def compile_tree(
             assert_never(expression)
 
 
-def labels_or_texts(
-    leaf: Comparison | Term, texts: Mapping[str, Callable[[L], str]], refusal: str
+def record_filter(
+    text: str, noun: str, texts: Mapping[str, Callable[[L], str]]
 ) -> Callable[[L], bool]:
-    """Return the test of a record's labels (`labels.KEY`) or of one of its texts. Raises FilterError, with
-    `refusal`, for anything else."""
-    if leaf.path[0] == "labels":
-        labelled = label_test(leaf)
-        return lambda record: labelled(record.labels)
-    text_of = texts.get(leaf.name)
-    if text_of is None or isinstance(leaf, Term):
-        raise FilterError(refusal)
-    test = text_test(leaf)
-    return lambda record: test(text_of(record))
+    """Return the predicate of a filter by labels (`labels.KEY`) and by these texts of records, whose names
+    are accepted in either spelling. `noun`: what is listed, in the plural. Raises InvalidRequest on
+    `filter`."""
+
+    def compiled(leaf: Comparison | Term) -> Callable[[L], bool]:
+        if leaf.path[0] == "labels":
+            labelled = label_test(leaf)
+            return lambda record: labelled(record.labels)
+        text_of = texts.get(snake_case(leaf.name))
+        if text_of is None or isinstance(leaf, Term):
+            *others, last = texts
+            raise FilterError(
+                f"{noun} cannot be filtered by {leaf.name!r}; compare {', '.join(others)} or {last}, or ask "
+                "for labels.KEY"
+            )
+        test = text_test(leaf)
+        return lambda record: test(text_of(record))
+
+    return compile_filter(text, compiled)
 
 
 def text_test(comparison: Comparison, *, fold_case: bool = False) -> Callable[[str], bool]:

@@ -8,17 +8,15 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
-from trainshed.api.calls.parents import LocationName
+from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import CapacityView, Services, Shells
 from trainshed.api.calls.view_links import jobs_of
 from trainshed.api.resources.acting import actor_of, refuse_cancel
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import (
     FailedPrecondition,
-    InvalidRequest,
     NotFound,
     Unavailable,
-    Violation,
 )
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
@@ -46,10 +44,7 @@ _UID_DIGITS = 19
 
 def read_job_name(text: str, *, field: str = "name") -> JobName:
     """Return the job name, of either API, in `field`. Raises InvalidRequest for anything else."""
-    try:
-        return JobName.parse(text)
-    except ValueError as error:
-        raise InvalidRequest((Violation(field, str(error)),)) from None
+    return read_name(JobName.parse, text, field)
 
 
 def read_vertex_name(text: str, collection: Collection) -> JobName:

@@ -1,12 +1,23 @@
-"""Records of operations that are done when they are answered."""
+"""Long-running operations: records of those that are done when they are answered; waiting for others, and
+cancelling them."""
 
+import asyncio
+import contextlib
 import json
 from typing import Protocol
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
+from trainshed.core.failure.messages import CANCELLED
+from trainshed.core.job.exits import JobError
+from trainshed.core.lifecycle.states import OperationTrigger
+from trainshed.core.lifecycle.tables import OPERATION
+from trainshed.core.names import JobUid
+from trainshed.eventloop.background import joined
+from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind
 from trainshed.wire import json as wire_json
 
@@ -43,3 +54,51 @@ def done_at_once(
         response=answer,
         response_type="" if response is None else response.DESCRIPTOR.full_name,
     )
+
+
+async def wait_for(services: Services, name: str, patience: float) -> Operation:
+    """Return the operation when it is done, when `patience` seconds have passed, or when the service stops.
+    Raises NotFound."""
+    clock = asyncio.get_running_loop()
+    end = clock.time() + patience
+    record = await services.reader.operation(name)
+    subject = JobUid(record.subject)
+    closing = joined(services.closing.wait())
+    try:
+        while not record.state.is_final:
+            # Count before looking, so that an end after this look is news beyond the count.
+            seen = services.notices.count(subject)
+            record = await services.reader.operation(name)
+            left = end - clock.time()
+            if record.state.is_final or left <= 0 or services.closing.is_set():
+                break
+            news = joined(services.notices.wait_beyond(subject, seen, left))
+            try:
+                await asyncio.wait({news, closing}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+    finally:
+        closing.cancel()
+    return record
+
+
+async def cancel_operation(services: Services, name: str) -> None:
+    """Cancel an operation. One that is done stays as it is, without an error. Raises NotFound."""
+    record = await services.reader.operation(name)
+    cancelling = OPERATION.fire(record.state, OperationTrigger.CANCEL_ACCEPTED) or record.state
+    if cancelling.is_final:
+        return
+    # Nothing was handed out yet, so no work has to be stopped first; what an export has copied stays.
+    ended = OPERATION.fire(cancelling, OperationTrigger.STOPPED)
+    assert ended is not None
+    text = "The operation was cancelled."
+    if record.export is not None:
+        text = f"The export was cancelled; delete what it had copied to {record.export.output} by then."
+    error = JobError(CANCELLED, text)
+    # It may have ended at this moment, which is fine as well.
+    with contextlib.suppress(StaleCommit):
+        await services.studies.finish_operation(
+            replace(record, state=ended, error=error, updated=services.now())
+        )
+    services.exports.stop(name)
+    services.notices.publish(JobUid(record.subject))

@@ -106,9 +106,8 @@ async def _read(
 
 
 async def _custom(call: Call, request: Any) -> Job:
-    public = wire_json.to_public(request.custom_job)
-    not_there = await custom_jobs.not_there(call.services, request, public.get("jobSpec", {}))
-    return custom_jobs.new(call, request, not_there, public)
+    job, _ = await custom_jobs.new(call, request)
+    return job
 
 
 async def _ml(call: Call, request: Any) -> Job:
@@ -117,8 +116,7 @@ async def _ml(call: Call, request: Any) -> Job:
 
 async def _trial(call: Call, request: Any) -> Job:
     """Return the job of one trial of a Vertex tuning job."""
-    not_there = await tuning_jobs.not_there(call.services, request)
-    parsed, _ = tuning_jobs.check_create(call, request, not_there)
+    parsed, _ = await tuning_jobs.asked_for(call, request)
     return _imagined(call, request.parent, parsed, parsed.spec.trial)
 
 

@@ -5,19 +5,16 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.metadata.messages import V1, view
-from trainshed.api.aiplatform_v1.metadata.nodes import SERVICE
+from trainshed.api.aiplatform_v1.messages import message
+from trainshed.api.aiplatform_v1.metadata.nodes import SERVICE, view
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import read_labels
-from trainshed.wire import pool
 
-_INPUT: Final = 1
-_OUTPUT: Final = 2
-_ROLES: Final = {_INPUT: EdgeRole.INPUT, _OUTPUT: EdgeRole.OUTPUT}
-_TYPES: Final = {role: number for number, role in _ROLES.items()}
+_ROLES: Final = {1: EdgeRole.INPUT, 2: EdgeRole.OUTPUT}
+"""By the numbers of the public enum."""
 
 
 async def add_members(call: Call, request: Any) -> Message:
@@ -35,7 +32,7 @@ async def add_members(call: Call, request: Any) -> Message:
     await call.services.metadata.link(
         [Edge(context, EdgeRole.MEMBER, member, at) for member in members]
     )
-    return pool.message_class(f"{V1}.AddContextArtifactsAndExecutionsResponse")()
+    return message("AddContextArtifactsAndExecutionsResponse")
 
 
 async def add_children(call: Call, request: Any) -> Message:
@@ -48,7 +45,7 @@ async def add_children(call: Call, request: Any) -> Message:
             for child in _names(request.child_contexts, NodeKind.CONTEXT, "child_contexts")
         ]
     )
-    return pool.message_class(f"{V1}.AddContextChildrenResponse")()
+    return message("AddContextChildrenResponse")
 
 
 async def add_events(call: Call, request: Any) -> Message:
@@ -69,7 +66,7 @@ async def add_events(call: Call, request: Any) -> Message:
                 edges.append(Edge(execution, role, artifact, at, labels))
     faults.refuse()
     await call.services.metadata.link(edges)
-    return pool.message_class(f"{V1}.AddExecutionEventsResponse")()
+    return message("AddExecutionEventsResponse")
 
 
 async def of_context(call: Call, request: Any) -> Message:
@@ -105,7 +102,7 @@ def _names(texts: Iterable[str], kind: NodeKind, field: str) -> list[NodeName]:
 
 
 def _subgraph(lineage: Lineage) -> Message:
-    graph: Any = pool.message_class(f"{V1}.LineageSubgraph")()
+    graph = message("LineageSubgraph")
     for node in lineage.nodes:
         match node.name.kind:
             case NodeKind.ARTIFACT:
@@ -118,7 +115,7 @@ def _subgraph(lineage: Lineage) -> Message:
         event: Any = graph.events.add(
             artifact=str(edge.target),
             execution=str(edge.source),
-            type=_TYPES[edge.role],
+            type=edge.role.value.upper(),
             labels=dict(edge.labels),
         )
         set_micros(event.event_time, edge.at)

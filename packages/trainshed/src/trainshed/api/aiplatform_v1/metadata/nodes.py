@@ -1,30 +1,23 @@
 """Metadata stores, of which clients make one called `default` in each location, and what is in them:
-contexts, artifacts and executions, which differ in a few fields only. Create, get, list, update, delete.
+contexts, artifacts and executions, which differ in a few fields only (facts/experiments#limits).
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from trainshed.api.aiplatform_v1 import operations
 from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.messages import V1, message
 from trainshed.api.aiplatform_v1.metadata.filters import ORDERS, read_filter
-from trainshed.api.aiplatform_v1.metadata.messages import (
-    V1,
-    NodeFields,
-    message_name,
-    mismatch,
-    read_fields,
-    read_id,
-    read_mask,
-    updated,
-    view,
-)
 from trainshed.api.calls.call import Call, Handler, Handlers
 from trainshed.api.calls.paging import (
+    cut,
     decode_number,
     decode_token,
     encode_token,
@@ -32,10 +25,11 @@ from trainshed.api.calls.paging import (
     read_order,
 )
 from trainshed.api.calls.timestamps import set_micros
+from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.resources.operations import done_at_once
-from trainshed.core.errors import NotFound
+from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import NodeQuery, Order
-from trainshed.core.metadata.merging import changed
+from trainshed.core.metadata.merging import changed, merged
 from trainshed.core.metadata.records import (
     MERGED,
     MetadataStore,
@@ -44,12 +38,40 @@ from trainshed.core.metadata.records import (
     NodeName,
     StoreName,
 )
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, Section
+from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
+from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
-from trainshed.wire import pool
+from trainshed.wire import json as wire_json
+from trainshed.wire.json import endless
 
 SERVICE: Final = f"{V1}.MetadataService"
-_STORE: Final = f"{V1}.MetadataStore"
+MAX_METADATA: Final = 200_000
+"""Most bytes of a node's metadata as JSON."""
+_PAGE: Final = 100
+_LARGEST: Final = 1000
+_ID: Final = re.compile(r"[a-z0-9-]{1,128}")
+_FIELDS: Final = ("display_name", "description", "labels", "metadata")
+_OF_KIND: Final = {
+    NodeKind.CONTEXT: _FIELDS,
+    NodeKind.ARTIFACT: (*_FIELDS, "state", "uri"),
+    NodeKind.EXECUTION: (*_FIELDS, "state"),
+}
+"""What an update can change."""
+
+
+class NodeFields(Struct, frozen=True):
+    """The checked fields of a node in a request."""
+
+    display_name: str
+    description: str
+    schema_title: str
+    schema_version: str
+    uri: str
+    state: str
+    labels: tuple[tuple[str, str], ...]
+    #: None: the request does not set it.
+    metadata: dict[str, Any] | None
 
 
 async def create_store(call: Call, request: Any) -> Message:
@@ -58,7 +80,7 @@ async def create_store(call: Call, request: Any) -> Message:
     store_id = request.metadata_store_id or f"store-{services.new_uid()}"
     now = services.now()
     store = MetadataStore(
-        StoreName(parent.project_id, parent.location, read_id(store_id, "metadata_store_id")),
+        StoreName(parent.project_id, parent.location, _read_id(store_id, "metadata_store_id")),
         request.metadata_store.description,
         now,
         now,
@@ -77,15 +99,12 @@ async def get_store(call: Call, request: Any) -> Message:
 async def list_stores(call: Call, request: Any) -> Message:
     parent = known_location(request.parent)
     size = page_size(request.page_size, default=_PAGE, maximum=_LARGEST)
-    after = decode_token(request.page_token, str(parent)) if request.page_token else ""
-    stores = await call.services.metadata.stores(
-        parent.project_id, parent.location, after, size + 1
-    )
-    page = stores[:size]
-    token = encode_token(page[-1].name.store_id, str(parent)) if len(stores) > size else ""
-    return pool.message_class(f"{V1}.ListMetadataStoresResponse")(
-        metadata_stores=[_store_view(store) for store in page], next_page_token=token
-    )
+    after = decode_token(request.page_token, str(parent))
+    place = parent.project_id, parent.location
+    stores = await call.services.metadata.stores(*place, after, size + 1)
+    page, token = cut(stores, size, lambda store: store.name.store_id, str(parent))
+    shown = map(_store_view, page)
+    return message("ListMetadataStoresResponse", metadata_stores=shown, next_page_token=token)
 
 
 async def delete_store(call: Call, request: Any) -> Message:
@@ -97,14 +116,10 @@ async def delete_store(call: Call, request: Any) -> Message:
 
 
 def _store_view(store: MetadataStore) -> Message:
-    view: Any = pool.message_class(_STORE)(name=str(store.name), description=store.description)
+    view = message("MetadataStore", name=str(store.name), description=store.description)
     set_micros(view.create_time, store.created)
     set_micros(view.update_time, store.updated)
     return view
-
-
-_PAGE: Final = 100
-_LARGEST: Final = 1000
 
 
 async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
@@ -113,7 +128,7 @@ async def _create(kind: NodeKind, call: Call, request: Any) -> Message:
     node_id = getattr(request, field) or f"{kind.singular}-{call.services.new_uid()}"
     faults = Faults()
     with faults.gathered():
-        read_id(node_id, field)
+        _read_id(node_id, field)
     with faults.gathered():
         fields = read_fields(getattr(request, kind.singular), kind)
     faults.refuse()
@@ -138,27 +153,26 @@ async def _list(kind: NodeKind, call: Call, request: Any) -> Message:
     query = NodeQuery(store, kind, condition, size + 1, order, descending, offset)
     nodes = await call.services.metadata.nodes(query)
     more = len(nodes) > size
-    return pool.message_class(f"{V1}.List{message_name(kind)}sResponse")(
-        **{kind.value: [view(node) for node in nodes[:size]]},
-        next_page_token=encode_token(str(offset + size), *question) if more else "",
-    )
+    token = encode_token(str(offset + size), *question) if more else ""
+    answer = {kind.value: map(view, nodes[:size]), "next_page_token": token}
+    return message(f"List{message_name(kind)}sResponse", **answer)
 
 
 async def _update(kind: NodeKind, call: Call, request: Any) -> Message:
     sent = getattr(request, kind.singular)
     name = NodeName.parse(sent.name, kind, of=f"{kind.singular}.name")
     fields = read_fields(sent, kind)
-    mask = read_mask(request.update_mask.paths, kind)
+    mask = read_update_mask(request.update_mask.paths, _OF_KIND[kind], open_fields=("metadata",))
     now = call.services.now()
     metadata = call.services.metadata
     try:
         return view(
-            await metadata.change(name, lambda node: updated(node, fields, mask, sent.etag, now))
+            await metadata.change(name, lambda node: _updated(node, fields, mask, sent.etag, now))
         )
     except NotFound:
         if not request.allow_missing:
             raise
-    read_id(name.node_id, f"{kind.singular}.name")
+    _read_id(name.node_id, f"{kind.singular}.name")
     node = _new(call, name, fields)
     await metadata.create(node)
     return view(node)
@@ -171,7 +185,7 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
     if request.etag:
         node = await services.metadata.node(name)
         if request.etag != str(node.etag):
-            raise mismatch(node, request.etag)
+            raise _mismatch(node, request.etag)
     done = done_at_once(services, name.store, OperationKind.DELETE, str(name))
     await services.metadata.delete((name,), done)
     return operations.finished(done)
@@ -180,23 +194,120 @@ async def _delete(kind: NodeKind, call: Call, request: Any) -> Message:
 def _new(call: Call, name: NodeName, fields: NodeFields) -> Node:
     now = call.services.now()
     etag = now // 10**6
-    node = Node(
-        name=name,
-        created=now,
-        updated=now,
-        etag=etag,
-        display_name=fields.display_name,
-        description=fields.description,
-        schema_title=fields.schema_title,
-        schema_version=fields.schema_version,
-        uri=fields.uri,
-        state=fields.state,
-        labels=fields.labels,
-    )
+    own = {field: value for field, value in asdict(fields).items() if field != "metadata"}
+    node = Node(name=name, created=now, updated=now, etag=etag, **own)
     metadata = fields.metadata or {}
     if node.schema_title in MERGED:
         return changed(node, metadata, etag)
     return replace(node, metadata=metadata)
+
+
+def message_name(kind: NodeKind) -> str:
+    """Return the name of a kind's message: `Context`, `Artifact`, `Execution`."""
+    return kind.singular.capitalize()
+
+
+def view(node: Node) -> Message:
+    """Return a node as a Context, Artifact or Execution."""
+    shown = message(
+        message_name(node.name.kind),
+        name=str(node.name),
+        display_name=node.display_name,
+        description=node.description,
+        etag=str(node.etag),
+        labels=dict(node.labels),
+        schema_title=node.schema_title,
+        schema_version=node.schema_version,
+    )
+    shown.metadata.update(node.metadata | node.added)
+    set_micros(shown.create_time, node.created)
+    set_micros(shown.update_time, node.updated)
+    if node.name.kind is NodeKind.CONTEXT:
+        shown.parent_contexts.extend(map(str, node.parents))
+    elif node.state:
+        shown.state = node.state
+    if node.name.kind is NodeKind.ARTIFACT:
+        shown.uri = node.uri
+    return shown
+
+
+def read_fields(sent: Any, kind: NodeKind) -> NodeFields:
+    """Read the fields of a node. Raises InvalidRequest with all faults."""
+    faults = Faults()
+    field = kind.singular
+    public = wire_json.to_public(sent)
+    section = Section(public, field, faults)
+    for path in endless(sent.metadata):
+        section.fault("metadata", f"{path} is not a finite number.")
+    if len(sent.display_name) > MAX_DISPLAY_NAME:
+        section.fault("displayName", f"At most {MAX_DISPLAY_NAME} characters are allowed.")
+    labels = read_labels(section)
+    metadata = public.get("metadata", {}) if sent.HasField("metadata") else None
+    if metadata is not None and len(wire_json.encode_text(metadata)) > MAX_METADATA:
+        section.fault("metadata", f"It has more than {MAX_METADATA} bytes as JSON.")
+    faults.refuse()
+    state = public.get("state", "")
+    return NodeFields(
+        display_name=sent.display_name,
+        description=sent.description,
+        schema_title=sent.schema_title,
+        schema_version=sent.schema_version,
+        uri=sent.uri if kind is NodeKind.ARTIFACT else "",
+        state="" if state == "STATE_UNSPECIFIED" else state,
+        labels=labels,
+        metadata=metadata,
+    )
+
+
+def _read_id(node_id: str, field: str) -> str:
+    """Return an id unchanged. Raises InvalidRequest for an invalid one."""
+    if not _ID.fullmatch(node_id):
+        text = f"{node_id!r} is not an id; it has at most 128 lowercase letters, digits and dashes."
+        raise InvalidRequest((Violation(field, text),))
+    return node_id
+
+
+def _updated(node: Node, fields: NodeFields, mask: tuple[str, ...], etag: str, now: Nanos) -> Node:
+    """Return the node after an update. Without a mask all that the request sets is taken over. `etag`: of the
+    state that the request was made for, "" = any. Experiments and their runs may have an outdated one, and
+    are then merged. An update that changes nothing leaves the etag as it is. Raises Aborted."""
+    is_stale = etag not in ("", str(node.etag))
+    if is_stale and not (node.schema_title in MERGED and etag.isascii() and etag.isdecimal()):
+        raise _mismatch(node, etag)
+    new = node
+    for name in ("display_name", "description", "labels", "state", "uri"):
+        value = getattr(fields, name)
+        if name in mask or (not mask and value):
+            new = replace(new, **{name: value})
+    metadata = _metadata(node, fields.metadata, mask)
+    if is_stale:
+        metadata = merged(node, metadata, int(etag))
+    if new == node and metadata == node.metadata:
+        return node
+    newest = max(node.etag + 1, now // 10**6)
+    if node.schema_title in MERGED:
+        new = changed(new, metadata, newest)
+    return replace(new, metadata=metadata, etag=newest, updated=now)
+
+
+def _mismatch(node: Node, etag: str) -> Aborted:
+    """Return the error in the words by which the SDK, over gRPC, knows that it should read again."""
+    return Aborted(
+        f"Specified {message_name(node.name.kind)} `etag`: `{etag}` does not match server `etag`: "
+        f"`{node.etag}`"
+    )
+
+
+def _metadata(node: Node, sent: dict[str, Any] | None, mask: tuple[str, ...]) -> dict[str, Any]:
+    """Return the metadata after a request. What the service adds is not taken from the request."""
+    if sent is None or (mask and not any(path.startswith("metadata") for path in mask)):
+        return node.metadata
+    own = {key: value for key, value in sent.items() if key not in node.added}
+    if not mask or "metadata" in mask:
+        return own
+    keys = {path.partition(".")[2] for path in mask if path.startswith("metadata.")}
+    kept = {key: value for key, value in node.metadata.items() if key not in keys}
+    return kept | {key: own[key] for key in keys if key in own}
 
 
 _METHODS: Final[dict[str, Callable[..., Any]]] = {

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from trainshed.api.aiplatform_v1.tensorboards.messages import V1, value_number
-from trainshed.api.aiplatform_v1.tensorboards.resources import SERVICE
+from trainshed.api.aiplatform_v1.messages import message
+from trainshed.api.aiplatform_v1.tensorboards import SERVICE, value_number
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults
@@ -18,7 +18,6 @@ from trainshed.core.tensorboards.records import (
     Point,
     ValueType,
 )
-from trainshed.wire import pool
 
 MOST_POINTS: Final = 5_000
 """Most points of one write."""
@@ -40,7 +39,7 @@ async def write_run(call: Call, request: Any) -> Message:
         await _collect(call, request, "", writes, faults)
     faults.refuse()
     await _write(call, writes)
-    return pool.message_class(f"{V1}.WriteTensorboardRunDataResponse")()
+    return message("WriteTensorboardRunDataResponse")
 
 
 async def write_experiment(call: Call, request: Any) -> Message:
@@ -64,7 +63,7 @@ async def write_experiment(call: Call, request: Any) -> Message:
             await _collect(call, part, at, writes, faults)
     faults.refuse()
     await _write(call, writes)
-    return pool.message_class(f"{V1}.WriteTensorboardExperimentDataResponse")()
+    return message("WriteTensorboardExperimentDataResponse")
 
 
 async def read(call: Call, request: Any) -> Message:
@@ -79,9 +78,7 @@ async def read(call: Call, request: Any) -> Message:
     series = await call.services.tensorboards.resource(name)
     most = request.max_data_points or _shown(series)
     ((_, points),) = await _points(call, (series,), most if most > 0 else None)
-    return pool.message_class(f"{V1}.ReadTensorboardTimeSeriesDataResponse")(
-        time_series_data=_data(series, points)
-    )
+    return message("ReadTensorboardTimeSeriesDataResponse", time_series_data=_data(series, points))
 
 
 async def batch_read(call: Call, request: Any) -> Message:
@@ -104,8 +101,9 @@ async def batch_read(call: Call, request: Any) -> Message:
         some = [series for series in chosen if _shown(series) == most]
         for series, points in await _points(call, some, most):
             data[series.name] = _data(series, points)
-    return pool.message_class(f"{V1}.BatchReadTensorboardTimeSeriesDataResponse")(
-        time_series_data=[data[name] for name in names]
+    return message(
+        "BatchReadTensorboardTimeSeriesDataResponse",
+        time_series_data=[data[name] for name in names],
     )
 
 
@@ -182,8 +180,10 @@ def _shown(series: BoardResource) -> int:
 
 
 def _data(series: BoardResource, points: Iterable[Point]) -> Message:
-    data: Any = pool.message_class(f"{V1}.TimeSeriesData")(
-        tensorboard_time_series_id=series.name.own_id, value_type=value_number(series.value_type)
+    data = message(
+        "TimeSeriesData",
+        tensorboard_time_series_id=series.name.own_id,
+        value_type=value_number(series.value_type),
     )
     _fill(data.values, series, points)
     return data

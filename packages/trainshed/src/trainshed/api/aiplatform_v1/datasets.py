@@ -1,5 +1,9 @@
-"""Converts datasets to messages, and checks what requests may set (facts/datasets#kinds)."""
+"""`aiplatform` v1 DatasetService: datasets, and imports of their data (facts/datasets#kinds).
 
+Everything is done at once, because a dataset only names files, which are read when they are needed.
+"""
+
+import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
@@ -7,8 +11,16 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
+from trainshed.api.aiplatform_v1 import operations
+from trainshed.api.aiplatform_v1.locations import known_location
+from trainshed.api.aiplatform_v1.messages import V1, message
+from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.paging import SCAN_LIMIT, Listing
+from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.api.calls.update_masks import camel
+from trainshed.api.calls.update_masks import camel, read_update_mask
+from trainshed.api.resources.operations import done_at_once
+from trainshed.api.resources.submission import BucketUse, checked
 from trainshed.core.datasets import wildcards
 from trainshed.core.datasets.records import (
     KINDS_BY_SCHEMA,
@@ -18,15 +30,14 @@ from trainshed.core.datasets.records import (
     DatasetName,
 )
 from trainshed.core.datasets.schemas import FORMATS, OTHERWISE
-from trainshed.core.errors import Aborted
+from trainshed.core.errors import Aborted, InvalidRequest, Violation
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault, read_display_name, read_labels
 from trainshed.core.units import Nanos
+from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json
-from trainshed.wire import pool
 
-V1: Final = "google.cloud.aiplatform.v1"
-DATASET: Final = f"{V1}.Dataset"
+_SERVICE: Final = f"{V1}.DatasetService"
 MAX_METADATA: Final = 200_000
 """Most bytes of a dataset's metadata as JSON."""
 MAX_FILES: Final = 1_000
@@ -36,6 +47,127 @@ NO_TABLES: Final = (
     "Tables of BigQuery are not read here. Export the table, `bq extract --destination_format=CSV "
     "PROJECT:DATASET.TABLE 'gs://BUCKET/PATH/*.csv'`, and give the dataset those files as its gcs_source."
 )
+_LISTING: Final = Listing[Dataset](
+    "datasets",
+    {
+        "display_name": lambda record: record.display_name,
+        "metadata_schema_uri": lambda record: record.kind.schema_uri,
+    },
+    {
+        "display_name": lambda record: record.display_name,
+        "create_time": lambda record: record.created,
+        "update_time": lambda record: record.updated,
+    },
+    largest=1_000,
+)
+
+
+async def create(call: Call, request: Any) -> Message:
+    parent = known_location(request.parent)
+    services = call.services
+    name = DatasetName(parent.project_id, parent.location, str(services.new_uid()))
+    metadata = call.value_texts.get("dataset.metadata")
+
+    record = read_new(request.dataset, metadata, name, services.now())
+    await require_files(services, parent.project_id, tuple(uses(record)))
+    done = done_at_once(services, name, OperationKind.CREATE, str(name), view(record))
+    await services.datasets.create(record, done)
+    return operations.finished(done)
+
+
+async def get(call: Call, request: Any) -> Message:
+    return view(await call.services.datasets.dataset(DatasetName.parse(request.name)))
+
+
+async def list_(call: Call, request: Any) -> Message:
+    """List datasets, newest first unless `order_by` says otherwise. At most SCAN_LIMIT datasets are ordered
+    and filtered."""
+    parent = known_location(request.parent)
+    place = parent.project_id, parent.location
+    datasets = await call.services.datasets.datasets(*place, "", SCAN_LIMIT)
+    page, token = await _LISTING.page_of(datasets, request, str(parent))
+    return message("ListDatasetsResponse", datasets=map(view, page), next_page_token=token)
+
+
+async def update(call: Call, request: Any) -> Message:
+    name = DatasetName.parse(request.dataset.name, of="dataset.name")
+    fields = read_update_mask(request.update_mask.paths, UPDATABLE) or UPDATABLE
+    now = call.services.now()
+    return view(
+        await call.services.datasets.change(
+            name, lambda record: updated(record, request.dataset, fields, now)
+        )
+    )
+
+
+async def delete(call: Call, request: Any) -> Message:
+    """Delete a dataset. Its files stay where they are; pipelines and exports that began before go on with
+    them."""
+    name = DatasetName.parse(request.name)
+    done = done_at_once(call.services, name, OperationKind.DELETE, str(name))
+    await call.services.datasets.delete(name, done)
+    return operations.finished(done)
+
+
+async def import_(call: Call, request: Any) -> Message:
+    """Add files to a dataset that is no table. They are read when they are needed."""
+    services = call.services
+    name = DatasetName.parse(request.name)
+    record = await services.datasets.dataset(name)
+    if record.kind.is_table:
+        text = (
+            f"{name} is a {record.kind} dataset: its files are those of its metadata. Make another dataset "
+            "of more files, or name them with a *."
+        )
+        raise InvalidRequest((Violation("name", text),))
+    configs = read_imports(record, request.import_configs)
+    uses = [
+        (f"{path}.gcs_source.uris[{index}]", uri)
+        for path, files in configs
+        for index, uri in enumerate(files.uris)
+    ]
+    await require_files(services, name.project_id, tuple(uses))
+    now = services.now()
+    added = tuple(files for _, files in configs)
+
+    def with_files(current: Dataset) -> Dataset:
+        read_imports(current, request.import_configs)
+        return replace(
+            current, files=(*current.files, *added), updated=max(now, current.updated + 1000)
+        )
+
+    done = done_at_once(
+        services, name, OperationKind.IMPORT, str(name), message("ImportDataResponse")
+    )
+    await services.datasets.change(name, with_files, done)
+    return operations.finished(done)
+
+
+HANDLERS: Final[Handlers] = {
+    f"{_SERVICE}.CreateDataset": create,
+    f"{_SERVICE}.GetDataset": get,
+    f"{_SERVICE}.ListDatasets": list_,
+    f"{_SERVICE}.UpdateDataset": update,
+    f"{_SERVICE}.DeleteDataset": delete,
+    f"{_SERVICE}.ImportData": import_,
+}
+
+
+async def require_files(services: Services, project: str, uses: tuple[BucketUse, ...]) -> None:
+    """Raise InvalidRequest unless all of these files exist and programs of the project may read them."""
+    checked(lambda: None, uses, services.buckets, project=project)
+    missing = await asyncio.to_thread(missing_files, services, uses)
+    if missing:
+        raise InvalidRequest(missing)
+
+
+def missing_files(services: Services, uses: Iterable[BucketUse]) -> tuple[Violation, ...]:
+    """Return a violation for each URI that no object matches. Blocks."""
+    return tuple(
+        Violation(field, f"There is no object {uri!r}; copy the file there first.")
+        for field, uri in uses
+        if not services.buckets.has_object(uri)
+    )
 
 
 def view(record: Dataset) -> Message:
@@ -50,16 +182,16 @@ def view(record: Dataset) -> Message:
     metadata = json.loads(record.metadata)
     if metadata is not None:
         public["metadata"] = metadata
-    message: Any = wire_json.from_public(DATASET, public)
-    set_micros(message.create_time, record.created)
-    set_micros(message.update_time, record.updated)
-    return message
+    dataset: Any = wire_json.from_public(f"{V1}.Dataset", public)
+    set_micros(dataset.create_time, record.created)
+    set_micros(dataset.update_time, record.updated)
+    return dataset
 
 
-def read_new(message: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
+def read_new(sent: Any, metadata: str | None, name: DatasetName, now: Nanos) -> Dataset:
     """Return the record of a dataset to create. `metadata`: as it was sent, None if only the message is
     known. Raises InvalidRequest with all faults."""
-    public = wire_json.to_public(message)
+    public = wire_json.to_public(sent)
     dataset = Section(public, "dataset", Faults())
     display_name = read_display_name(dataset)
     labels = read_labels(dataset)
@@ -195,24 +327,20 @@ def read_imports(record: Dataset, configs: Iterable[Any]) -> tuple[tuple[str, Da
     return tuple(imports)
 
 
-def updated(record: Dataset, message: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
+def updated(record: Dataset, sent: Any, fields: tuple[str, ...], now: Nanos) -> Dataset:
     """Return the dataset with the fields of the message. Raises InvalidRequest with all faults, Aborted for
     an old etag."""
-    if message.etag not in ("", record.etag):
+    if sent.etag not in ("", record.etag):
         raise Aborted(
-            f"{record.name} changed since its etag {message.etag!r} was read: it is {record.etag!r} now. "
+            f"{record.name} changed since its etag {sent.etag!r} was read: it is {record.etag!r} now. "
             "Read it again, and repeat the update with the new one."
         )
-    dataset = Section(wire_json.to_public(message), "dataset", Faults())
+    dataset = Section(wire_json.to_public(sent), "dataset", Faults())
     labels = read_labels(dataset)
     name = read_display_name(dataset) if "display_name" in fields else ""
     dataset.faults.refuse()
-    values = {"display_name": name, "description": message.description, "labels": labels}
+    values = {"display_name": name, "description": sent.description, "labels": labels}
     for field in fields:
         record = replace(record, **{field: values[field]})
     # The time never repeats, because the etag is made from it.
     return replace(record, updated=max(now, record.updated + 1000))
-
-
-def message(kind: str, **fields: Any) -> Message:
-    return pool.message_class(f"{V1}.{kind}")(**fields)

@@ -1,1 +1,0 @@
-"""`aiplatform` v1 TensorboardService: tensorboards, experiments, runs, time series and their points."""
