@@ -5,7 +5,6 @@ The store is a server of its own on loopback, spoken to with signed requests ove
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib.util
 import json
@@ -339,22 +338,18 @@ def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: Service) -> None:
+async def test_models_are_exported_out_of_it_and_into_it(bucket: Any, service: Service) -> None:
     """facts/models#export"""
     bucket.blob("m/deep/x").upload_from_string(b"weights" * MIB)
     client_at(service.address()).create_bucket("near-1", project="theirs")
-
-    async def test() -> None:
-        export = ModelExport("gs://far-1/m/", "gs://near-1/out/", "theirs", "a@example.com")
-        async with BucketCopies(service.uds)(export) as buckets:
-            for source, target in (
-                ("gs://far-1/m/", "gs://near-1/out/"),
-                ("gs://near-1/out/", "gs://far-1/back/"),
-            ):
-                (exported,) = await buckets.objects(source)
-                await buckets.copy(exported, target + exported.uri.removeprefix(source))
-
-    asyncio.run(test())
+    export = ModelExport("gs://far-1/m/", "gs://near-1/out/", "theirs", "a@example.com")
+    async with BucketCopies(service.uds)(export) as buckets:
+        for source, target in (
+            ("gs://far-1/m/", "gs://near-1/out/"),
+            ("gs://near-1/out/", "gs://far-1/back/"),
+        ):
+            (exported,) = await buckets.objects(source)
+            await buckets.copy(exported, target + exported.uri.removeprefix(source))
     assert (service.root / "near-1/out/deep/x").read_bytes() == b"weights" * MIB
     assert bucket.blob("back/deep/x").download_as_bytes() == b"weights" * MIB
 

@@ -115,15 +115,14 @@ def test_the_bucket_process_is_gone_a_second_after_a_service_that_was_killed(
     assert ends_within(child, 1)
 
 
-def test_a_bucket_process_is_there_while_somebody_calls(
+async def test_a_bucket_process_is_there_while_somebody_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ADR 22: the first call waits for it, it ends when nobody is connected for long, and no call is lost
     in that moment."""
     setup = setup_in(tmp_path, linger=0.02)
     listeners = Listeners.opened(setup)
-
-    async def story() -> list[tuple[int, int]]:
+    with caplog.at_level(logging.WARNING):
         keeper = BucketKeeper(setup, listeners)
         keeper.start()
         seen: list[tuple[int, int]] = []
@@ -133,15 +132,11 @@ def test_a_bucket_process_is_there_while_somebody_calls(
                 # Around the moment in which it leaves.
                 await asyncio.sleep(random.uniform(0.01, 0.04))
             await keeper.close()
-        return seen
-
-    with caplog.at_level(logging.WARNING):
-        seen = asyncio.run(story())
     assert {status for status, _ in seen} == {401}
     assert not caplog.records
 
 
-def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
+async def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
     setup = setup_in(tmp_path, linger=0.05)
     listeners = Listeners.opened(setup)
 
@@ -155,14 +150,11 @@ def test_it_stays_while_somebody_is_connected(tmp_path: Path) -> None:
                 # Nothing is to come but its end, if the other side left.
                 assert not select.select([connection.sock], [], [], 0.3)[0]
 
-    async def story() -> None:
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        async with asyncio.timeout(30):
-            await asyncio.to_thread(calls)
-            await keeper.close()
-
-    asyncio.run(story())
+    keeper = BucketKeeper(setup, listeners)
+    keeper.start()
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(calls)
+        await keeper.close()
 
 
 def test_who_listens_at_a_path_by_now_stays_there(tmp_path: Path) -> None:
@@ -180,14 +172,13 @@ def test_the_advisor_is_gone_a_second_after_a_service_that_was_killed() -> None:
     assert ends_within(child, 1)
 
 
-def test_a_bucket_process_that_is_stopped_goes_on_by_itself(
+async def test_a_bucket_process_that_is_stopped_goes_on_by_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Callers would wait for it as long as nobody thinks of it."""
     setup = setup_in(tmp_path)
     listeners = Listeners.opened(setup)
-
-    async def story() -> None:
+    with caplog.at_level(logging.WARNING):
         keeper = BucketKeeper(setup, listeners)
         keeper.start()
         async with asyncio.timeout(30):
@@ -196,14 +187,11 @@ def test_a_bucket_process_that_is_stopped_goes_on_by_itself(
                 os.kill(pid, signal.SIGSTOP)
                 assert await asyncio.to_thread(ask, setup, listeners) == (status, pid)
             await keeper.close()
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(story())
     assert all("was stopped by SIGSTOP" in record.message for record in caplog.records)
     assert caplog.records
 
 
-def test_a_bucket_process_that_hangs_is_replaced(
+async def test_a_bucket_process_that_hangs_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In whatever it hangs: here it is stopped, and nobody has it go on. The next one serves who waits."""
@@ -213,8 +201,7 @@ def test_a_bucket_process_that_hangs_is_replaced(
     monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path, gateway=str(tmp_path / "s"))
     listeners = Listeners.opened(setup)
-
-    async def story() -> tuple[int, int]:
+    with caplog.at_level(logging.WARNING):
         keeper = BucketKeeper(setup, listeners)
         keeper.start()
         async with asyncio.timeout(60):
@@ -225,31 +212,22 @@ def test_a_bucket_process_that_hangs_is_replaced(
                 pass
             _, next_one = await asyncio.to_thread(ask, setup, listeners)
             await keeper.close()
-        return hanging, next_one
-
-    with caplog.at_level(logging.WARNING):
-        hanging, next_one = asyncio.run(story())
     assert hanging != next_one
     assert "it takes no callers any more" in caplog.text
 
 
-def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
+async def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_close(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
     monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path)
     listeners = Listeners.opened(setup)
-
-    async def story() -> int:
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        async with asyncio.timeout(30):
-            _, pid = await asyncio.to_thread(ask, setup, listeners)
-            os.kill(pid, signal.SIGSTOP)
-            await keeper.close()
-        return pid
-
-    pid = asyncio.run(story())
+    keeper = BucketKeeper(setup, listeners)
+    keeper.start()
+    async with asyncio.timeout(30):
+        _, pid = await asyncio.to_thread(ask, setup, listeners)
+        os.kill(pid, signal.SIGSTOP)
+        await keeper.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -84,27 +84,23 @@ def following(tmp_path: Path) -> Iterator[Following]:
     yield Following(tmp_path)
 
 
-def test_every_write_wakes(following: Following, place: Path) -> None:
+async def test_every_write_wakes(following: Following, place: Path) -> None:
     """From before the directory is there, in directories that appear, by appending and by putting another in
     its place."""
-
-    async def play() -> None:
-        assert await following.look() == {}
-        writer = EventWriter(place / "deep" / "eval", Clock())
+    assert await following.look() == {}
+    writer = EventWriter(place / "deep" / "eval", Clock())
+    news = await following.news()
+    writer.scalar("acc", 0.25, 1)
+    while news != {1: 0.25}:
         news = await following.news()
-        writer.scalar("acc", 0.25, 1)
-        while news != {1: 0.25}:
-            news = await following.news()
-        (path,) = (place / "deep" / "eval").iterdir()
-        other = EventWriter(place.parents[1] / "staging", Clock())
-        other.scalar("acc", 0.5, 2)
-        (staged,) = (place.parents[1] / "staging").iterdir()
-        staged.replace(path)
-        while news != {2: 0.5}:
-            news = await following.news()
-        following.summaries.close()
-
-    asyncio.run(play())
+    (path,) = (place / "deep" / "eval").iterdir()
+    other = EventWriter(place.parents[1] / "staging", Clock())
+    other.scalar("acc", 0.5, 2)
+    (staged,) = (place.parents[1] / "staging").iterdir()
+    staged.replace(path)
+    while news != {2: 0.5}:
+        news = await following.news()
+    following.summaries.close()
     assert following.places.asked == [("gs://b/out/3", "demo")]
 
 
@@ -137,22 +133,18 @@ def test_other_files_wake_nobody(tmp_path: Path) -> None:
     assert set(asyncio.run(play())) == {"events"}
 
 
-def test_a_trial_that_is_over_is_looked_at_for_the_last_time(
+async def test_a_trial_that_is_over_is_looked_at_for_the_last_time(
     following: Following, place: Path
 ) -> None:
     """Whoever was woken or not: all is read that there is when its job has ended."""
-
-    async def play() -> None:
-        assert await following.look() == {}
-        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
-        assert await following.look(OVER) == {1: 0.25}
-        following.summaries.forget(TRIAL.uid)
-        following.summaries.close()
-
-    asyncio.run(play())
+    assert await following.look() == {}
+    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    assert await following.look(OVER) == {1: 0.25}
+    following.summaries.forget(TRIAL.uid)
+    following.summaries.close()
 
 
-def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
+async def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
     following: Following, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user may have only so many watches."""
@@ -162,55 +154,40 @@ def test_where_nobody_says_what_changes_it_is_looked_at_now_and_then(
 
     monkeypatch.setattr(kernel, "inotify_handle", refuse)
     monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
-
-    async def play() -> None:
-        assert await following.look() == {}
-        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
-        values: dict[int, float] = {}
-        while values != {1: 0.25}:
-            values = await following.news()
-        following.summaries.close()
-
-    asyncio.run(play())
+    assert await following.look() == {}
+    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    values: dict[int, float] = {}
+    while values != {1: 0.25}:
+        values = await following.news()
+    following.summaries.close()
 
 
-def test_a_place_that_cannot_be_read_is_tried_again(
+async def test_a_place_that_cannot_be_read_is_tried_again(
     following: Following, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store elsewhere that does not answer, for a while."""
     monkeypatch.setattr(trial_summaries, "_UNWATCHED", 0.01)
     root = place.parents[1]
-
-    async def play() -> None:
-        away = root.rename(root.with_name("away"))
-        assert await following.look() == {}
-        away.rename(root)
-        EventWriter(place, Clock()).scalar("acc", 0.25, 1)
-        values: dict[int, float] = {}
-        while values != {1: 0.25}:
-            values = await following.news()
-        following.summaries.close()
-
-    asyncio.run(play())
+    away = root.rename(root.with_name("away"))
+    assert await following.look() == {}
+    away.rename(root)
+    EventWriter(place, Clock()).scalar("acc", 0.25, 1)
+    values: dict[int, float] = {}
+    while values != {1: 0.25}:
+        values = await following.news()
+    following.summaries.close()
 
 
-def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
+async def test_what_is_left_open_is_nothing(following: Following, place: Path) -> None:
     before = set(kernel.open_handles())
-
-    async def play() -> None:
-        EventWriter(place, Clock()).file.close()
-        await following.look()
-        following.summaries.close()
-
-    asyncio.run(play())
+    EventWriter(place, Clock()).file.close()
+    await following.look()
+    following.summaries.close()
     assert len(set(kernel.open_handles()) - before) <= 1, "the listing itself"
 
 
-def test_a_trial_without_a_directory_has_no_summaries(following: Following) -> None:
-    async def play() -> None:
-        assert await following.summaries.of(PARENT, job(), "acc") is None
-
-    asyncio.run(play())
+async def test_a_trial_without_a_directory_has_no_summaries(following: Following) -> None:
+    assert await following.summaries.of(PARENT, job(), "acc") is None
     assert following.places.asked == []
 
 

@@ -84,7 +84,6 @@ class _LateService:
         pass
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("when", ["stopped", "released"])
 async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
     tmp_path: Path, when: str
@@ -147,7 +146,6 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
     assert not place.exists()
 
 
-@pytest.mark.anyio
 async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
     tmp_path: Path,
 ) -> None:

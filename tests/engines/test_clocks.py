@@ -23,10 +23,7 @@ from trainshed.engines.port import NodeChanged, NodeState, ReplicaReport, SlotRe
 
 __all__ = ["port"]
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 
 SECOND = 10**9
 HOUR = 3600 * SECOND

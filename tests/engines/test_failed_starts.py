@@ -73,7 +73,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @needs_root
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("how", "words"),
     [("stillborn", "and said: no such file"), ("short-lived", "and its programs with it")],
@@ -95,7 +94,6 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
 
 
 @needs_root
-@pytest.mark.anyio
 async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(site: Site) -> None:
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
     async with asyncio.timeout(30):
@@ -108,7 +106,6 @@ async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(site: 
 
 
 @needs_root
-@pytest.mark.anyio
 async def test_a_start_that_stays_at_last_is_as_any_other(site: Site) -> None:
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
     async with asyncio.timeout(30):

@@ -14,10 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import EngineUnavailable, NodeChanged, NodeState, SlotRequest
 from trainshed_cluster.remote.engine import RemoteEngine
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 
 
 async def told(engine: RemoteEngine) -> NodeChanged:

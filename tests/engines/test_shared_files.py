@@ -28,10 +28,7 @@ from trainshed_cluster.remote import shared_files
 
 __all__ = ["port"]
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: it freezes a file system"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: it freezes a file system")
 
 
 @pytest.fixture

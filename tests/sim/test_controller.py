@@ -22,82 +22,71 @@ from trainshed.engines.port import LaunchRejected, ReplicaReport, SlotRequest, S
 from trainshed.runtimes.port import BuildFailed, PackageFailed
 
 
-def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, warm=False, limit=1) as w:
-            w.runtimes.gate.clear()
-            first, second = [await w.create(numbered(number, 1)) for number in (1, 2)]
-            placed, waits = await w.store.ledger.load(first), await w.store.ledger.load(second)
-            assert placed is not None and waits is not None
-            assert (placed.job.state, placed.generation) == (JobState.PREPARING, 1)
-            assert waits.job.state is JobState.QUEUED
-            kinds = [entry.kind for entry in await w.store.reader.timeline(first)]
-            assert kinds == ["admitted", "preparing"]
-            w.runtimes.gate.set()
-            await w.state(first, JobState.RUNNING)
-            w.engine.exit(first, 1, PRIMARY, 0)
-            await w.state(second, JobState.RUNNING)
-
-    asyncio.run(story())
-
-
-def test_environments_that_are_there_are_looked_for_once_for_each_start(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(numbered(1, 1))
-            await w.state(uid, JobState.RUNNING)
-            assert w.runtimes.looks == 1
-            w.engine.exit(uid, 1, PRIMARY, 139)
-            again = await w.until(uid, lambda job: job.attempt == 2)
-            await w.state(uid, JobState.RUNNING)
-            assert (again.attempt, w.runtimes.prepared) == (2, 0)
-
-    asyncio.run(story())
+async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, warm=False, limit=1) as w:
+        w.runtimes.gate.clear()
+        first, second = [await w.create(numbered(number, 1)) for number in (1, 2)]
+        placed, waits = await w.store.ledger.load(first), await w.store.ledger.load(second)
+        assert placed is not None and waits is not None
+        assert (placed.job.state, placed.generation) == (JobState.PREPARING, 1)
+        assert waits.job.state is JobState.QUEUED
+        kinds = [entry.kind for entry in await w.store.reader.timeline(first)]
+        assert kinds == ["admitted", "preparing"]
+        w.runtimes.gate.set()
+        await w.state(first, JobState.RUNNING)
+        w.engine.exit(first, 1, PRIMARY, 0)
+        await w.state(second, JobState.RUNNING)
 
 
-def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, limit=2) as w:
-            first = numbered(1, 1)
-            await w.create(first)
-            with pytest.raises(AlreadyExists):
-                await w.create(replace(numbered(2, 1), name=first.name))
-            assert {job.uid for job in w.controller.running()} == {1}
-            await w.create(numbered(3, 1))
-            await w.state(JobUid(3), JobState.RUNNING)
-        assert {key[0] for key in w.engine.launches} == {1, 3}
-
-    asyncio.run(story())
+async def test_environments_that_are_there_are_looked_for_once_for_each_start(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        uid = await w.create(numbered(1, 1))
+        await w.state(uid, JobState.RUNNING)
+        assert w.runtimes.looks == 1
+        w.engine.exit(uid, 1, PRIMARY, 139)
+        again = await w.until(uid, lambda job: job.attempt == 2)
+        await w.state(uid, JobState.RUNNING)
+        assert (again.attempt, w.runtimes.prepared) == (2, 0)
 
 
-def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            asking = asyncio.create_task(w.create(job(1)))
-            await asyncio.sleep(0)
-            asking.cancel()
-            uid = job(1).uid
-            async with asyncio.timeout(10):
-                while w.notices.count(uid) == 0:
-                    await w.notices.wait_beyond(uid, 0, 10)
-            await w.state(uid, JobState.RUNNING)
-
-    asyncio.run(story())
+async def test_a_name_that_is_taken_leaves_its_room_to_others(tmp_path: Path) -> None:
+    async with world(tmp_path, limit=2) as w:
+        first = numbered(1, 1)
+        await w.create(first)
+        with pytest.raises(AlreadyExists):
+            await w.create(replace(numbered(2, 1), name=first.name))
+        assert {job.uid for job in w.controller.running()} == {1}
+        await w.create(numbered(3, 1))
+        await w.state(JobUid(3), JobState.RUNNING)
+    assert {key[0] for key in w.engine.launches} == {1, 3}
 
 
-def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, warm=False) as w:
-            w.runtimes.failure = BuildFailed("no interpreter 3.7")
-            uid = await w.create(job(1))
-            assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
-            done = await w.state(uid, JobState.FAILED)
-            assert done.error is not None
-            message = "Internal error occurred for the current attempt: no interpreter 3.7"
-            assert done.error.message == message
-            assert w.engine.launches == []
+async def test_a_caller_that_gives_up_leaves_a_job_that_runs(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        asking = asyncio.create_task(w.create(job(1)))
+        await asyncio.sleep(0)
+        asking.cancel()
+        uid = job(1).uid
+        async with asyncio.timeout(10):
+            while w.notices.count(uid) == 0:
+                await w.notices.wait_beyond(uid, 0, 10)
+        await w.state(uid, JobState.RUNNING)
 
-    asyncio.run(story())
+
+async def test_a_build_that_fails_ends_the_job_with_the_public_message(tmp_path: Path) -> None:
+    async with world(tmp_path, warm=False) as w:
+        w.runtimes.failure = BuildFailed("no interpreter 3.7")
+        uid = await w.create(job(1))
+        assert [await w.pass_pause(uid) for _ in range(2)] == [2 * SECOND, 10 * SECOND]
+        done = await w.state(uid, JobState.FAILED)
+        assert done.error is not None
+        message = "Internal error occurred for the current attempt: no interpreter 3.7"
+        assert done.error.message == message
+        assert w.engine.launches == []
 
 
 def reading(number: int) -> Job:
@@ -109,138 +98,113 @@ def reading(number: int) -> Job:
     return replace(subject, spec=replace(subject.spec, data=plan))
 
 
-def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.datasets.gate.clear()
-            uid = await w.create(reading(1))
-            await w.state(uid, JobState.PREPARING)
-            assert w.engine.launches == []
-            w.datasets.gate.set()
-            await w.state(uid, JobState.RUNNING)
-            messages = [entry.message for entry in await w.store.reader.timeline(uid)]
-            assert any("the splits of the dataset 7" in message for message in messages)
-            assert any("8 training rows in 1 file" in message for message in messages)
-            (account,) = w.datasets.asked
-            assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
-
-    asyncio.run(story())
+async def test_a_job_starts_when_its_dataset_is_split(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.datasets.gate.clear()
+        uid = await w.create(reading(1))
+        await w.state(uid, JobState.PREPARING)
+        assert w.engine.launches == []
+        w.datasets.gate.set()
+        await w.state(uid, JobState.RUNNING)
+        messages = [entry.message for entry in await w.store.reader.timeline(uid)]
+        assert any("the splits of the dataset 7" in message for message in messages)
+        assert any("8 training rows in 1 file" in message for message in messages)
+        (account,) = w.datasets.asked
+        assert (account.project, account.job_uid) == (job(1).name.project_id, str(uid))
 
 
-def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
-            failed = await w.state(await w.create(reading(1)), JobState.FAILED)
-            assert failed.error is not None
-            # No replica is named, for none has run.
-            assert failed.error.message == "gs://b/a.csv, row 3 (line 3): it has 1 field"
-            assert (failed.outcome and failed.outcome.rule) == "data_failed"
-            assert failed.attempt == 1
-            assert w.engine.launches == []
-
-    asyncio.run(story())
+async def test_a_dataset_that_cannot_be_split_fails_the_job_with_its_row(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.datasets.failure = DataRefused("gs://b/a.csv, row 3 (line 3): it has 1 field")
+        failed = await w.state(await w.create(reading(1)), JobState.FAILED)
+        assert failed.error is not None
+        # No replica is named, for none has run.
+        assert failed.error.message == "gs://b/a.csv, row 3 (line 3): it has 1 field"
+        assert (failed.outcome and failed.outcome.rule) == "data_failed"
+        assert failed.attempt == 1
+        assert w.engine.launches == []
 
 
-def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.datasets.gate.clear()
-            subject = reading(1)
-            uid = await w.create(subject)
-            await w.state(uid, JobState.PREPARING)
-            await w.cancel(subject)
-            await w.state(uid, JobState.CANCELLED)
-            assert w.engine.launches == []
-
-    asyncio.run(story())
+async def test_cancel_while_a_dataset_is_split_starts_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.datasets.gate.clear()
+        subject = reading(1)
+        uid = await w.create(subject)
+        await w.state(uid, JobState.PREPARING)
+        await w.cancel(subject)
+        await w.state(uid, JobState.CANCELLED)
+        assert w.engine.launches == []
 
 
-def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.datasets.gate.clear()
-            uid = await w.create(reading(1))
-            await w.datasets.begun.wait()
-            await w.crash()
-            w.datasets.gate.set()
-            await w.state(uid, JobState.RUNNING)
-            assert len(w.datasets.asked) == 2
-
-    asyncio.run(story())
-
-
-def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
-    """spec/failures#service-failures: at once. It is not left PREPARING, where no limit of time runs."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.always["launch"] = LaunchRejected("there is no such node")
-            uid = await w.create(job(1))
-            failed = await w.state(uid, JobState.FAILED)
-            assert failed.error is not None
-            assert (failed.error.code, failed.attempt) == (9, 1)
-            assert "there is no such node" in failed.error.message
-            async with asyncio.timeout(5):
-                while await w.engine.released.get() != (uid, 1):
-                    pass
-
-    asyncio.run(story())
-
-
-def test_a_start_that_fails_is_tried_three_times_in_all(tmp_path: Path) -> None:
-    """spec/failures#service-failures: the service's own failure."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.always["launch"] = StartFailed("no node reaches another one")
-            uid = await w.create(job(1))
-            for _ in range(2):
-                await w.pass_pause(uid)
-            failed = await w.state(uid, JobState.FAILED)
-            assert failed.error is not None
-            assert (failed.error.code, failed.attempt) == (13, 3)
-            assert "no node reaches another one" in failed.error.reason
-
-    asyncio.run(story())
-
-
-def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
+async def test_a_service_that_is_killed_while_a_dataset_is_split_does_it_again(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.unavailable = 10**6
-            uid = await w.create(job(1))
-            await w.until(uid, lambda found: found.phase is AttemptState.STARTING)
-            w.runtimes.warm, w.runtimes.failure = False, PackageFailed("no such object gs://b/x")
-            await w.crash()
-            w.engine.unavailable = 0
-            failed = await w.state(uid, JobState.FAILED)
-            assert failed.error is not None
-            assert "no such object gs://b/x" in failed.error.message
+    async with world(tmp_path) as w:
+        w.datasets.gate.clear()
+        uid = await w.create(reading(1))
+        await w.datasets.begun.wait()
+        await w.crash()
+        w.datasets.gate.set()
+        await w.state(uid, JobState.RUNNING)
+        assert len(w.datasets.asked) == 2
 
-    asyncio.run(story())
+
+async def test_a_launch_that_is_refused_ends_the_job(tmp_path: Path) -> None:
+    """spec/failures#service-failures: at once. It is not left PREPARING, where no limit of time runs."""
+    async with world(tmp_path) as w:
+        w.engine.always["launch"] = LaunchRejected("there is no such node")
+        uid = await w.create(job(1))
+        failed = await w.state(uid, JobState.FAILED)
+        assert failed.error is not None
+        assert (failed.error.code, failed.attempt) == (9, 1)
+        assert "there is no such node" in failed.error.message
+        async with asyncio.timeout(5):
+            while await w.engine.released.get() != (uid, 1):
+                pass
+
+
+async def test_a_start_that_fails_is_tried_three_times_in_all(tmp_path: Path) -> None:
+    """spec/failures#service-failures: the service's own failure."""
+    async with world(tmp_path) as w:
+        w.engine.always["launch"] = StartFailed("no node reaches another one")
+        uid = await w.create(job(1))
+        for _ in range(2):
+            await w.pass_pause(uid)
+        failed = await w.state(uid, JobState.FAILED)
+        assert failed.error is not None
+        assert (failed.error.code, failed.attempt) == (13, 3)
+        assert "no node reaches another one" in failed.error.reason
+
+
+async def test_a_package_that_is_gone_when_a_restarted_service_starts_the_job_ends_it(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        w.engine.unavailable = 10**6
+        uid = await w.create(job(1))
+        await w.until(uid, lambda found: found.phase is AttemptState.STARTING)
+        w.runtimes.warm, w.runtimes.failure = False, PackageFailed("no such object gs://b/x")
+        await w.crash()
+        w.engine.unavailable = 0
+        failed = await w.state(uid, JobState.FAILED)
+        assert failed.error is not None
+        assert "no such object gs://b/x" in failed.error.message
 
 
 @pytest.mark.parametrize("method", ["stop", "release"])
-def test_ending_a_job_is_tried_again_whatever_went_wrong(
+async def test_ending_a_job_is_tried_again_whatever_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(carrier, "PAUSE", 0.01)
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            subject = job(1)
-            uid = await w.create(subject)
-            await w.state(uid, JobState.RUNNING)
-            w.engine.faults[method] = RuntimeError("scripted")
-            await w.cancel(subject)
-            await w.state(uid, JobState.CANCELLED)
-            async with asyncio.timeout(10):
-                assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
+    async with world(tmp_path) as w:
+        subject = job(1)
+        uid = await w.create(subject)
+        await w.state(uid, JobState.RUNNING)
+        w.engine.faults[method] = RuntimeError("scripted")
+        await w.cancel(subject)
+        await w.state(uid, JobState.CANCELLED)
+        async with asyncio.timeout(10):
+            assert await w.engine.released.get() == (uid, 1)
 
 
 async def over(w: World) -> JobUid:
@@ -253,52 +217,44 @@ async def over(w: World) -> JobUid:
     return uid
 
 
-def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
+async def test_a_start_survives_the_end_of_what_it_is_about_to_stop(tmp_path: Path) -> None:
     """The end of a leftover replica is told, and its slots are given back, while the start would stop
     them."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await over(w)
-            await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
-            w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
-            await w.crash()
-            assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
+    async with world(tmp_path) as w:
+        uid = await over(w)
+        await w.engine.allocate(uid, 1, (SlotRequest(PRIMARY, "host", "node-0"),))
+        w.engine.ended[uid, 1, PRIMARY] = (1, exited(0))
+        await w.crash()
+        assert await w.engine.released.get() == (uid, 1)
 
 
-def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) -> None:
+async def test_an_end_that_is_told_again_makes_no_commit_of_a_retry(tmp_path: Path) -> None:
     """Who is stopped and over already tells its end once more; the next attempt begins with the commit of the
     others' ends."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.ignore_stop = True
-            uid = await w.create(job(1, 2))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, PRIMARY, 139)
-            await w.until(uid, lambda found: found.phase is AttemptState.STOPPING)
-            before = await w.store.ledger.load(uid)
-            for which in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
-                if which is PRIMARY:
-                    incarnation, record = w.engine.ended[uid, 1, which]
-                    again = ReplicaExited(1, which, incarnation, record)
-                    w.engine.events.put_nowait(ReplicaReport(uid, again))
-                else:
-                    w.engine.exit(uid, 1, which, signal=15, stopped=True)
-                for _ in range(20):
-                    await asyncio.sleep(0)
-            await w.until(uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING)
-            after = await w.store.ledger.load(uid)
-            assert before is not None and after is not None
-            # The ends, and the starts.
-            assert after.generation == before.generation + 2
-
-    asyncio.run(story())
+    async with world(tmp_path) as w:
+        w.engine.ignore_stop = True
+        uid = await w.create(job(1, 2))
+        await w.state(uid, JobState.RUNNING)
+        w.engine.exit(uid, 1, PRIMARY, 139)
+        await w.until(uid, lambda found: found.phase is AttemptState.STOPPING)
+        before = await w.store.ledger.load(uid)
+        for which in (PRIMARY, ReplicaId(1, 0), ReplicaId(1, 1)):
+            if which is PRIMARY:
+                incarnation, record = w.engine.ended[uid, 1, which]
+                again = ReplicaExited(1, which, incarnation, record)
+                w.engine.events.put_nowait(ReplicaReport(uid, again))
+            else:
+                w.engine.exit(uid, 1, which, signal=15, stopped=True)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        await w.until(uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING)
+        after = await w.store.ledger.load(uid)
+        assert before is not None and after is not None
+        # The ends, and the starts.
+        assert after.generation == before.generation + 2
 
 
-def test_others_have_their_turn_while_jobs_are_taken_in(
+async def test_others_have_their_turn_while_jobs_are_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that starts with a hundred thousand queued jobs hears signals and shims meanwhile."""
@@ -315,17 +271,14 @@ def test_others_have_their_turn_while_jobs_are_taken_in(
             turns += 1
             await asyncio.sleep(0)
 
-    async def story() -> None:
-        w = World(tmp_path)
-        for number in range(1, 4):
-            await w.store.intake.create_job(numbered(number), ())
-        monkeypatch.setattr(controller, "_TURN", 0.0)
-        monkeypatch.setattr(CapacityTracker, "put", counted)
-        turning = asyncio.create_task(turn())
-        await w.controller.start()
-        turning.cancel()
-        assert seen[0] < seen[1] < seen[2]
-        await w.controller.close()
-        w.store.close()
-
-    asyncio.run(story())
+    w = World(tmp_path)
+    for number in range(1, 4):
+        await w.store.intake.create_job(numbered(number), ())
+    monkeypatch.setattr(controller, "_TURN", 0.0)
+    monkeypatch.setattr(CapacityTracker, "put", counted)
+    turning = asyncio.create_task(turn())
+    await w.controller.start()
+    turning.cancel()
+    assert seen[0] < seen[1] < seen[2]
+    await w.controller.close()
+    w.store.close()

@@ -1,7 +1,6 @@
 """Why a job that has its places does not start: what an engine tells, or fails at, on the job's timeline and
 in what is asked of the controller (spec/operations#why-it-waits)."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -26,43 +25,39 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "RETRY_DELAYS", (0.001, 0.001, 0.001, 0.01))
 
 
-def test_what_an_engine_waits_for_is_why_the_job_waits_until_it_starts(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.always["allocate"] = StillWaiting("it was told")
-            uid = await w.create(job(1))
-            await w.state(uid, JobState.PREPARING)
-            w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
-            await w.until(uid, lambda found: found.delay is not None)
-            waiting = w.controller.why(uid)
-            assert waiting is not None
-            assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
-            assert waiting.position == 3
-            # Told once more after a restart, as engines do: known at once, and on the timeline once.
-            await w.crash()
-            w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
-            w.engine.always.clear()
-            await w.state(uid, JobState.RUNNING)
-            assert w.controller.why(uid) is None
-            assert await delays(w, uid) == [f"{BUSY.message}; number 3 in its queue."]
+async def test_what_an_engine_waits_for_is_why_the_job_waits_until_it_starts(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        w.engine.always["allocate"] = StillWaiting("it was told")
+        uid = await w.create(job(1))
+        await w.state(uid, JobState.PREPARING)
+        w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
+        await w.until(uid, lambda found: found.delay is not None)
+        waiting = w.controller.why(uid)
+        assert waiting is not None
+        assert (waiting.reason, waiting.message) == (WaitReason.CLUSTER, BUSY.message)
+        assert waiting.position == 3
+        # Told once more after a restart, as engines do: known at once, and on the timeline once.
+        await w.crash()
+        w.engine.events.put_nowait(StartWaits(uid, 1, BUSY))
+        w.engine.always.clear()
+        await w.state(uid, JobState.RUNNING)
+        assert w.controller.why(uid) is None
+        assert await delays(w, uid) == [f"{BUSY.message}; number 3 in its queue."]
 
-    asyncio.run(story())
 
-
-def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
-            uid = await w.create(job(1))
-            await w.until(uid, lambda found: found.delay is not None)
-            waiting = w.controller.why(uid)
-            assert waiting is not None and waiting.reason is WaitReason.ENGINE
-            assert waiting.message.endswith("node n1 does not answer")
-            w.engine.always.clear()
-            await w.state(uid, JobState.RUNNING)
-            assert w.controller.why(uid) is None
-            [delay] = await delays(w, uid)
-            assert delay.startswith("The engine cannot start it now, and tries every")
-            assert delay.endswith(": node n1 does not answer.")
-
-    asyncio.run(story())
+async def test_what_an_engine_cannot_do_for_a_while_is_told_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.engine.always["allocate"] = EngineUnavailable("node n1 does not answer")
+        uid = await w.create(job(1))
+        await w.until(uid, lambda found: found.delay is not None)
+        waiting = w.controller.why(uid)
+        assert waiting is not None and waiting.reason is WaitReason.ENGINE
+        assert waiting.message.endswith("node n1 does not answer")
+        w.engine.always.clear()
+        await w.state(uid, JobState.RUNNING)
+        assert w.controller.why(uid) is None
+        [delay] = await delays(w, uid)
+        assert delay.startswith("The engine cannot start it now, and tries every")
+        assert delay.endswith(": node n1 does not answer.")

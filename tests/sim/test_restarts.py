@@ -49,42 +49,37 @@ async def kinds(w: World, uid: JobUid) -> list[str]:
     return [entry.kind for entry in await w.store.reader.timeline(uid)]
 
 
-def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
+async def test_a_retry_goes_back_to_preparing_and_keeps_its_start_time(tmp_path: Path) -> None:
     """spec/lifecycle#time-limits: during a job retry the state goes back; startTime stays the first."""
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1))
-            first = await w.state(uid, JobState.RUNNING)
-            w.runtimes.warm = False
-            w.runtimes.gate.clear()
-            w.engine.exit(uid, 1, PRIMARY, 139)
-            waiting = await w.until(uid, lambda found: found.attempt == 2)
-            assert waiting.state is JobState.PREPARING
-            w.runtimes.gate.set()
-            again = await w.state(uid, JobState.RUNNING)
-            assert (again.attempt, again.started) == (2, first.started)
-            assert await w.engine.released.get() == (uid, 1)
-
-    asyncio.run(story())
+    async with world(tmp_path) as w:
+        uid = await w.create(job(1))
+        first = await w.state(uid, JobState.RUNNING)
+        w.runtimes.warm = False
+        w.runtimes.gate.clear()
+        w.engine.exit(uid, 1, PRIMARY, 139)
+        waiting = await w.until(uid, lambda found: found.attempt == 2)
+        assert waiting.state is JobState.PREPARING
+        w.runtimes.gate.set()
+        again = await w.state(uid, JobState.RUNNING)
+        assert (again.attempt, again.started) == (2, first.started)
+        assert await w.engine.released.get() == (uid, 1)
 
 
-def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            w.engine.unavailable = 3
-            subject = job(1)
-            uid = await w.create(subject)
-            await w.until(uid, lambda found: found.attempt == 1)
-            await w.cancel(subject)
-            async with asyncio.timeout(2):
-                await w.state(uid, JobState.CANCELLED)
-            assert w.engine.launches == []
+async def test_a_cancel_does_not_wait_for_a_start_that_the_engine_keeps_refusing(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w:
+        w.engine.unavailable = 3
+        subject = job(1)
+        uid = await w.create(subject)
+        await w.until(uid, lambda found: found.attempt == 1)
+        await w.cancel(subject)
+        async with asyncio.timeout(2):
+            await w.state(uid, JobState.CANCELLED)
+        assert w.engine.launches == []
 
-    asyncio.run(story())
 
-
-def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever(
+async def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#service-failures: the service itself failed, code 13; nothing lives when the end is
@@ -96,152 +91,130 @@ def test_an_event_that_cannot_be_applied_ends_the_job_instead_of_coming_for_ever
         return step(subject, event, now, policy)
 
     monkeypatch.setattr(steps, "step", broken)
-
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            uid = await w.create(job(1, 1))
-            await w.state(uid, JobState.RUNNING)
-            w.engine.exit(uid, 1, WORKER, 1)
-            failed = await w.state(uid, JobState.FAILED)
-            assert failed.error is not None
-            assert failed.error.code == 13
-            assert not w.engine.alive
-            assert "service_failed" in await kinds(w, uid)
-
-    asyncio.run(story())
+    async with world(tmp_path) as w:
+        uid = await w.create(job(1, 1))
+        await w.state(uid, JobState.RUNNING)
+        w.engine.exit(uid, 1, WORKER, 1)
+        failed = await w.state(uid, JobState.FAILED)
+        assert failed.error is not None
+        assert failed.error.code == 13
+        assert not w.engine.alive
+        assert "service_failed" in await kinds(w, uid)
 
 
-def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with world(tmp_path, limit=1) as w:
-            first = await w.create(job(1))
-            await w.state(first, JobState.RUNNING)
-            other = job(1)
-            second = replace(
-                other, uid=JobUid(8), name=replace(other.name, job_id="8"), created=CREATED + 1
-            )
-            uid = await w.create(second)
-            async with asyncio.timeout(5):
-                while "waiting" not in await kinds(w, uid):
-                    await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
-            assert w.controller.position(uid) == 1
-            waiting = w.controller.why(uid)
-            assert waiting is not None
-            assert waiting.blockers == (str(other.name),)
-            w.engine.exit(first, 1, PRIMARY, 0)
-            await w.state(uid, JobState.RUNNING)
-            assert w.controller.position(uid) == 0
-
-    asyncio.run(story())
+async def test_a_job_that_waits_says_why_on_its_timeline(tmp_path: Path) -> None:
+    async with world(tmp_path, limit=1) as w:
+        first = await w.create(job(1))
+        await w.state(first, JobState.RUNNING)
+        other = job(1)
+        second = replace(
+            other, uid=JobUid(8), name=replace(other.name, job_id="8"), created=CREATED + 1
+        )
+        uid = await w.create(second)
+        async with asyncio.timeout(5):
+            while "waiting" not in await kinds(w, uid):
+                await w.notices.wait_beyond(uid, w.notices.count(uid), 0.1)
+        assert w.controller.position(uid) == 1
+        waiting = w.controller.why(uid)
+        assert waiting is not None
+        assert waiting.blockers == (str(other.name),)
+        w.engine.exit(first, 1, PRIMARY, 0)
+        await w.state(uid, JobState.RUNNING)
+        assert w.controller.position(uid) == 0
 
 
-def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
+async def test_room_that_was_given_to_another_job_meanwhile_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/queue#order: a job gets room while its own commit is under way; when that is stored, a job of
     higher priority is there, and gets the room in its place. Not both."""
+    async with world(tmp_path, limit=1) as w:
+        gate = asyncio.Event()
+        commit = w.store.ledger.commit
 
-    async def story() -> None:
-        async with world(tmp_path, limit=1) as w:
-            gate = asyncio.Event()
-            commit = w.store.ledger.commit
+        async def slow(epoch: int, step: Commit) -> int:
+            if step.job.uid == 8:
+                await gate.wait()
+            return await commit(epoch, step)
 
-            async def slow(epoch: int, step: Commit) -> int:
-                if step.job.uid == 8:
-                    await gate.wait()
-                return await commit(epoch, step)
-
-            monkeypatch.setattr(w.store.ledger, "commit", slow)
-            first = await w.create(job(1))
-            await w.state(first, JobState.RUNNING)
-            slower = await w.create(numbered(8))
-            w.engine.exit(first, 1, PRIMARY, 0)
-            await w.state(first, JobState.SUCCEEDED)
-            urgent = await w.create(numbered(9, Scheduling(priority=5)))
-            async with asyncio.timeout(5):
-                while "waiting" not in await kinds(w, urgent):
-                    await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)
-            gate.set()
-            await w.state(urgent, JobState.RUNNING)
-            waits, _ = await w.store.reader.job_by_uid(slower)
-            assert isinstance(waits, Job)
-            assert (waits.state, waits.attempt) == (JobState.QUEUED, 0)
-            assert list(w.engine.alive) == [(urgent, 1, PRIMARY)]
-            w.engine.exit(urgent, 1, PRIMARY, 0)
-            await w.state(slower, JobState.RUNNING)
-
-    asyncio.run(story())
+        monkeypatch.setattr(w.store.ledger, "commit", slow)
+        first = await w.create(job(1))
+        await w.state(first, JobState.RUNNING)
+        slower = await w.create(numbered(8))
+        w.engine.exit(first, 1, PRIMARY, 0)
+        await w.state(first, JobState.SUCCEEDED)
+        urgent = await w.create(numbered(9, Scheduling(priority=5)))
+        async with asyncio.timeout(5):
+            while "waiting" not in await kinds(w, urgent):
+                await w.notices.wait_beyond(urgent, w.notices.count(urgent), 0.1)
+        gate.set()
+        await w.state(urgent, JobState.RUNNING)
+        waits, _ = await w.store.reader.job_by_uid(slower)
+        assert isinstance(waits, Job)
+        assert (waits.state, waits.attempt) == (JobState.QUEUED, 0)
+        assert list(w.engine.alive) == [(urgent, 1, PRIMARY)]
+        w.engine.exit(urgent, 1, PRIMARY, 0)
+        await w.state(slower, JobState.RUNNING)
 
 
-def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
+async def test_a_start_that_fails_late_is_not_held_against_the_next_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """spec/failures#budgets: counters are separate per cause; an attempt that is over costs no other one."""
+    async with world(tmp_path) as w:
+        launch = w.engine.launch
 
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            launch = w.engine.launch
+        async def refused(plans: Sequence[LaunchPlan]) -> None:
+            monkeypatch.undo()
+            await launch(plans)
+            w.engine.exit(plans[0].job_uid, 1, PRIMARY, 139)
+            await w.until(plans[0].job_uid, lambda found: found.attempt == 2)
+            raise LaunchRejected("too late")
 
-            async def refused(plans: Sequence[LaunchPlan]) -> None:
-                monkeypatch.undo()
-                await launch(plans)
-                w.engine.exit(plans[0].job_uid, 1, PRIMARY, 139)
-                await w.until(plans[0].job_uid, lambda found: found.attempt == 2)
-                raise LaunchRejected("too late")
-
-            monkeypatch.setattr(w.engine, "launch", refused)
-            uid = await w.create(job(1))
-            again = await w.until(
-                uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING
-            )
-            assert again.retries == (("transient_exit", 1),)
-
-    asyncio.run(story())
+        monkeypatch.setattr(w.engine, "launch", refused)
+        uid = await w.create(job(1))
+        again = await w.until(
+            uid, lambda found: found.attempt == 2 and found.state is JobState.RUNNING
+        )
+        assert again.retries == (("transient_exit", 1),)
 
 
-def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
+async def test_a_gang_is_handed_over_once_however_its_starts_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start must not cost the square of the gang: each plan names all its peers."""
+    async with world(tmp_path) as w:
+        launch, handed, late = w.engine.launch, list[int](), list[ReplicaReport]()
 
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            launch, handed, late = w.engine.launch, list[int](), list[ReplicaReport]()
+        async def slow(plans: Sequence[LaunchPlan]) -> None:
+            handed.append(len(plans))
+            await launch(plans)
+            for _ in range(2):
+                started = w.engine.events.get_nowait()
+                assert isinstance(started, ReplicaReport)
+                late.append(started)
 
-            async def slow(plans: Sequence[LaunchPlan]) -> None:
-                handed.append(len(plans))
-                await launch(plans)
-                for _ in range(2):
-                    started = w.engine.events.get_nowait()
-                    assert isinstance(started, ReplicaReport)
-                    late.append(started)
-
-            monkeypatch.setattr(w.engine, "launch", slow)
-            uid = await w.create(job(1, 3))
-            await up(w, uid, ReplicaId(1, 2), 1)
-            for event in late:
-                w.engine.events.put_nowait(event)
-                await up(w, uid, event.event.replica, 1)
-            await w.state(uid, JobState.RUNNING)
-            assert handed == [4]
-
-    asyncio.run(story())
+        monkeypatch.setattr(w.engine, "launch", slow)
+        uid = await w.create(job(1, 3))
+        await up(w, uid, ReplicaId(1, 2), 1)
+        for event in late:
+            w.engine.events.put_nowait(event)
+            await up(w, uid, event.event.replica, 1)
+        await w.state(uid, JobState.RUNNING)
+        assert handed == [4]
 
 
-def test_a_gang_that_was_handed_over_in_part_is_handed_over_again(
+async def test_a_gang_that_was_handed_over_in_part_is_handed_over_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story() -> None:
-        async with world(tmp_path) as w:
-            launch = w.engine.launch
+    async with world(tmp_path) as w:
+        launch = w.engine.launch
 
-            async def halting(plans: Sequence[LaunchPlan]) -> None:
-                monkeypatch.undo()
-                await launch(plans[:1])
-                raise EngineUnavailable("planted")
+        async def halting(plans: Sequence[LaunchPlan]) -> None:
+            monkeypatch.undo()
+            await launch(plans[:1])
+            raise EngineUnavailable("planted")
 
-            monkeypatch.setattr(w.engine, "launch", halting)
-            uid = await w.create(job(1, 3))
-            await w.state(uid, JobState.RUNNING)
-
-    asyncio.run(story())
+        monkeypatch.setattr(w.engine, "launch", halting)
+        uid = await w.create(job(1, 3))
+        await w.state(uid, JobState.RUNNING)

@@ -44,21 +44,18 @@ def drilled(*patterns: str) -> Job:
     return replace(job(), drills=drills)
 
 
-def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:
-    async def body() -> None:
-        log = Log("step 7")
-        fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+async def test_a_drill_ordered_during_a_search_finds_its_line_though_it_is_the_last_one() -> None:
+    log = Log("step 7")
+    fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def report(_: JobUid, event: Event) -> None:
-            assert isinstance(event, DrillTriggered)
-            fired.set_result(event.number)
+    def report(_: JobUid, event: Event) -> None:
+        assert isinstance(event, DrillTriggered)
+        fired.set_result(event.number)
 
-        watchers = Watchers(log, lambda: CREATED, report)
-        watchers.lines_written(drilled("never"))
-        await log.asked.wait()
-        watchers.lines_written(drilled("never", "step 7"))
-        log.released.set()
-        assert await asyncio.wait_for(fired, 10) == 2
-        watchers.close()
-
-    asyncio.run(body())
+    watchers = Watchers(log, lambda: CREATED, report)
+    watchers.lines_written(drilled("never"))
+    await log.asked.wait()
+    watchers.lines_written(drilled("never", "step 7"))
+    log.released.set()
+    assert await asyncio.wait_for(fired, 10) == 2
+    watchers.close()

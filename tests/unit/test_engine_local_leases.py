@@ -37,45 +37,37 @@ def slot_handle(
     return made
 
 
-def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -> None:
-    async def body() -> None:
-        ours, theirs = socket.socketpair()
-        heard = asyncio.Event()
-        subject = slot_handle("a", emit=lambda _: heard.set())
-        subject.attach(ours)
-        assert [subject.ask() for _ in range(4)] == [0, 1, 2, 3]
-        orders = protocol.Lines().feed(theirs.recv(4096))
-        assert [order["o"] for order in orders] == ["ping"] * 4
-        for message in ({"e": "pong", "n": 3}, {"e": "lines", "n": 1}):
-            theirs.sendall(protocol.encode(message))
-        await asyncio.wait_for(heard.wait(), 10)
-        assert [subject.ask(), subject.ask()] == [0, 1]
-        subject.begin(2)
-        assert subject.ask() == 0
-        theirs.close()
-
-    asyncio.run(body())
+async def test_an_answer_ends_the_silence_and_a_new_incarnation_begins_without_one() -> None:
+    ours, theirs = socket.socketpair()
+    heard = asyncio.Event()
+    subject = slot_handle("a", emit=lambda _: heard.set())
+    subject.attach(ours)
+    assert [subject.ask() for _ in range(4)] == [0, 1, 2, 3]
+    orders = protocol.Lines().feed(theirs.recv(4096))
+    assert [order["o"] for order in orders] == ["ping"] * 4
+    for message in ({"e": "pong", "n": 3}, {"e": "lines", "n": 1}):
+        theirs.sendall(protocol.encode(message))
+    await asyncio.wait_for(heard.wait(), 10)
+    assert [subject.ask(), subject.ask()] == [0, 1]
+    subject.begin(2)
+    assert subject.ask() == 0
+    theirs.close()
 
 
-def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
-    async def body() -> None:
-        silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
-        other.wants_room = True
-        over.lose("gone")
-        reported: asyncio.Future[list[list[SlotHandle]]] = (
-            asyncio.get_running_loop().create_future()
-        )
+async def test_the_timer_runs_while_anything_lives_and_tells_whose_lease_is_over() -> None:
+    silent, other, over = slot_handle("a"), slot_handle("a", 1), slot_handle("b")
+    other.wants_room = True
+    over.lose("gone")
+    reported: asyncio.Future[list[list[SlotHandle]]] = asyncio.get_running_loop().create_future()
 
-        def late(*slot_handles: object) -> None:
-            if not reported.done():
-                reported.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
+    def late(*slot_handles: object) -> None:
+        if not reported.done():
+            reported.set_result([list(group) for group in slot_handles])  # pyright: ignore - three lists
 
-        leases = Leases(0.003, lambda: iter([silent, other, over]), late)
-        leases.watch()
-        assert await asyncio.wait_for(reported, 10) == [[silent], [silent], [silent, other]]
-        leases.close()
-
-    asyncio.run(body())
+    leases = Leases(0.003, lambda: iter([silent, other, over]), late)
+    leases.watch()
+    assert await asyncio.wait_for(reported, 10) == [[silent], [silent], [silent, other]]
+    leases.close()
 
 
 def changes(*nodes: str) -> tuple[Nodes, list[NodeChanged]]:
@@ -121,42 +113,38 @@ def test_what_follows_in_each_state_from_each_event_is_a_total_table() -> None:
 
 
 @pytest.mark.parametrize("events", list(itertools.product(Event, repeat=3)))
-def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
+async def test_a_slot_goes_through_its_table(events: tuple[Event, ...]) -> None:
     """Every three events: the state is the table's, each end is told once, and who is not connected is looked
     into."""
-
-    async def body() -> None:
-        events_told: list[EngineEvent] = []
-        unclear: list[SlotHandle] = []
-        subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
-        expected, ends, looks, incarnation = subject.state, 0, 0, 1
-        others: list[socket.socket] = []
-        for event in events:
-            before, expected = expected, TABLE[expected][event]
-            ends += before is not State.ENDED and expected is State.ENDED
-            match event:
-                case Event.BEGUN:
-                    incarnation += 1
-                    subject.begin(incarnation)
-                case Event.FOUND_HELD:
-                    subject.settle(incarnation, findings.Held())
-                case Event.CONNECTED:
-                    ours, theirs = socket.socketpair()
-                    others.append(theirs)
-                    subject.settle(incarnation, findings.Alive(ours))
-                case Event.DISCONNECTED:
-                    # Only a connection breaks, and only who is held is called.
-                    if before is State.ATTACHED:
-                        others[-1].close()
-                        await asyncio.sleep(0.001)
-                        looks += 1
-                    elif before is State.HELD:
-                        subject.call()
-                        looks += 1
-                case Event.ENDED:
-                    subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
-            assert subject.state is expected
-        assert (len(events_told), len(unclear)) == (ends, looks)
-        subject.close()
-
-    asyncio.run(body())
+    events_told: list[EngineEvent] = []
+    unclear: list[SlotHandle] = []
+    subject = slot_handle("a", emit=events_told.append, unclear=unclear.append)
+    expected, ends, looks, incarnation = subject.state, 0, 0, 1
+    others: list[socket.socket] = []
+    for event in events:
+        before, expected = expected, TABLE[expected][event]
+        ends += before is not State.ENDED and expected is State.ENDED
+        match event:
+            case Event.BEGUN:
+                incarnation += 1
+                subject.begin(incarnation)
+            case Event.FOUND_HELD:
+                subject.settle(incarnation, findings.Held())
+            case Event.CONNECTED:
+                ours, theirs = socket.socketpair()
+                others.append(theirs)
+                subject.settle(incarnation, findings.Alive(ours))
+            case Event.DISCONNECTED:
+                # Only a connection breaks, and only who is held is called.
+                if before is State.ATTACHED:
+                    others[-1].close()
+                    await asyncio.sleep(0.001)
+                    looks += 1
+                elif before is State.HELD:
+                    subject.call()
+                    looks += 1
+            case Event.ENDED:
+                subject.settle(incarnation, findings.Over({"lost": "x", "by_service": False}))
+        assert subject.state is expected
+    assert (len(events_told), len(unclear)) == (ends, looks)
+    subject.close()

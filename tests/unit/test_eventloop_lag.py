@@ -22,7 +22,7 @@ def measured(block: float, *, computing: bool) -> Lag:
             while time.thread_time() < end:
                 pass
         else:
-            time.sleep(block)  # noqa: ASYNC251 - what is not to happen
+            time.sleep(block)
         await asyncio.sleep(0.1)
         meter.close()
         return meter.reading()

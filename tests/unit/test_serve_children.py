@@ -51,14 +51,13 @@ class Spawning:
         return self.spawned[-1]
 
 
-def test_a_bucket_process_that_cannot_be_started_is_tried_again(
+async def test_a_bucket_process_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """No memory, or too many processes, for a moment: it once ended the keeper, and with it the buckets for
     good."""
     setup = setup_in(tmp_path)
-
-    async def story() -> list[int]:
+    with caplog.at_level(logging.WARNING):
         spawning = Spawning(
             [OSError(errno.ENOMEM, "Cannot allocate memory"), OSError(errno.EAGAIN)]
         )
@@ -72,32 +71,25 @@ def test_a_bucket_process_that_cannot_be_started_is_tried_again(
                     spawning.asked.clear()
                     await spawning.asked.wait()
             await keeper.close()
-        return spawning.spawned
-
-    with caplog.at_level(logging.WARNING):
-        (pid,) = asyncio.run(story())
+        (pid,) = spawning.spawned
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert "Cannot allocate memory; begun again after 0.01 s" in caplog.text
     assert "begun again after 0.02 s" in caplog.text
 
 
-def test_callers_are_turned_away_while_it_waits_long_and_the_keeper_ends_at_once(
+async def test_callers_are_turned_away_while_it_waits_long_and_the_keeper_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     setup = setup_in(tmp_path)
-
-    async def story() -> None:
-        spawning = Spawning([OSError(errno.EAGAIN)])
-        monkeypatch.setattr(children, "spawn_buckets", spawning)
-        monkeypatch.setattr(children, "PAUSE", 3600.0)
-        keeper = BucketKeeper(setup, Listeners.opened(setup))
-        keeper.start()
-        async with asyncio.timeout(30):
-            for _ in range(2):
-                with call(setup) as connection:
-                    connection.settimeout(20)
-                    assert await asyncio.to_thread(connection.recv, 1) == b""
-            await keeper.close()
-
-    asyncio.run(story())
+    spawning = Spawning([OSError(errno.EAGAIN)])
+    monkeypatch.setattr(children, "spawn_buckets", spawning)
+    monkeypatch.setattr(children, "PAUSE", 3600.0)
+    keeper = BucketKeeper(setup, Listeners.opened(setup))
+    keeper.start()
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            with call(setup) as connection:
+                connection.settimeout(20)
+                assert await asyncio.to_thread(connection.recv, 1) == b""
+        await keeper.close()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,18 @@ from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
 from trainshed.studies.port import AdvisorFailed, Curve, Seen
 
-Story = Callable[[ProcessAdvisor], Awaitable[None]]
-
 
 def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
     plain = study_spec()
     return StudySpec(plain.parameters, plain.metrics, algorithm, median_stopping=MedianStopping())
 
 
-def live(story: Story) -> None:
-    """The story of one advisor, which is closed after it; nothing of it lives then."""
-
-    async def lived() -> None:
-        advisor = ProcessAdvisor()
-        try:
-            async with asyncio.timeout(60):
-                await story(advisor)
-        finally:
-            await advisor.close()
-
-    asyncio.run(lived())
+@pytest.fixture
+async def advisor() -> AsyncIterator[ProcessAdvisor]:
+    """One that is closed in the end; nothing of it lives then."""
+    advisor = ProcessAdvisor()
+    yield advisor
+    await advisor.close()
 
 
 def pid_of(advisor: ProcessAdvisor) -> int:
@@ -59,67 +51,57 @@ def is_alive(pid: int) -> bool:
 SEEN = (Seen(1, TrialState.SUCCEEDED, (("x", 0.5),), Measurement(((METRIC, 0.5),), 1)),)
 
 
-def test_it_answers_what_the_algorithm_says() -> None:
+async def test_it_answers_what_the_algorithm_says(advisor: ProcessAdvisor) -> None:
     """spec/tuning#algorithms: the same as in this process, whoever computes it, and as often as it is
     asked."""
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        answer = await advisor.suggest(spec(), SEEN, 3, 7)
-        assert answer == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
-        assert await advisor.suggest(spec(), SEEN, 3, 7) == answer
-        assert pid_of(advisor) != os.getpid()
-        lags = Curve(2, (Measurement(((METRIC, 0.1),), 1),), is_over=False)
-        others = [Curve(n, (Measurement(((METRIC, 0.9),), 1),), is_over=True) for n in range(3, 9)]
-        verdict, other = await advisor.should_stop(spec(), [*others, lags], [2, 3])
-        assert verdict.should_stop
-        assert verdict.why
-        assert not other.should_stop
-
-    live(story)
+    answer = await advisor.suggest(spec(), SEEN, 3, 7)
+    assert answer == algorithm_for(Algorithm.RANDOM_SEARCH).suggest(spec(), SEEN, 3, 7)
+    assert await advisor.suggest(spec(), SEEN, 3, 7) == answer
+    assert pid_of(advisor) != os.getpid()
+    lags = Curve(2, (Measurement(((METRIC, 0.1),), 1),), is_over=False)
+    others = [Curve(n, (Measurement(((METRIC, 0.9),), 1),), is_over=True) for n in range(3, 9)]
+    verdict, other = await advisor.should_stop(spec(), [*others, lags], [2, 3])
+    assert verdict.should_stop
+    assert verdict.why
+    assert not other.should_stop
 
 
-def test_several_at_once_are_answered_one_after_the_other() -> None:
-    async def story(advisor: ProcessAdvisor) -> None:
-        asking = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
-        answers = await asyncio.gather(*asking)
-        random = algorithm_for(Algorithm.RANDOM_SEARCH)
-        assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
-
-    live(story)
+async def test_several_at_once_are_answered_one_after_the_other(advisor: ProcessAdvisor) -> None:
+    asking = [advisor.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
+    answers = await asyncio.gather(*asking)
+    random = algorithm_for(Algorithm.RANDOM_SEARCH)
+    assert answers == [random.suggest(spec(), SEEN, 1, seed) for seed in range(5)]
 
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "in-this-moment"])
-def test_an_idle_process_that_was_killed_is_started_anew(noticed: bool) -> None:
+async def test_an_idle_process_that_was_killed_is_started_anew(
+    advisor: ProcessAdvisor, noticed: bool
+) -> None:
     """docs/adr/0018: the suggestion is computed again, and is the same; nobody is told of the loss."""
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        before = await advisor.suggest(spec(), SEEN, 2, 7)
-        idle = advisor._process  # pyright: ignore[reportPrivateUsage] # the one that is to be killed
-        assert idle is not None
-        os.kill(idle.pid, signal.SIGKILL)
-        if noticed:
-            # By now the loop has closed its pipes: uvloop refuses to write to them with RuntimeError.
-            await idle.wait()
-        assert await advisor.suggest(spec(), SEEN, 2, 7) == before
-        assert pid_of(advisor) != idle.pid
-
-    live(story)
+    before = await advisor.suggest(spec(), SEEN, 2, 7)
+    idle = advisor._process  # pyright: ignore[reportPrivateUsage] # the one that is to be killed
+    assert idle is not None
+    os.kill(idle.pid, signal.SIGKILL)
+    if noticed:
+        # By now the loop has closed its pipes: uvloop refuses to write to them with RuntimeError.
+        await idle.wait()
+    assert await advisor.suggest(spec(), SEEN, 2, 7) == before
+    assert pid_of(advisor) != idle.pid
 
 
-def test_a_computation_that_fails_is_told_and_the_process_goes_on() -> None:
-    async def story(advisor: ProcessAdvisor) -> None:
-        nothing = Parameter("x", ParameterType.DISCRETE)
-        broken = StudySpec((nothing,), spec().metrics, Algorithm.RANDOM_SEARCH)
-        with pytest.raises(AdvisorFailed):
-            await advisor.suggest(broken, (), 1, 7)
-        running = pid_of(advisor)
-        await advisor.suggest(spec(), SEEN, 1, 7)
-        assert pid_of(advisor) == running
+async def test_a_computation_that_fails_is_told_and_the_process_goes_on(
+    advisor: ProcessAdvisor,
+) -> None:
+    nothing = Parameter("x", ParameterType.DISCRETE)
+    broken = StudySpec((nothing,), spec().metrics, Algorithm.RANDOM_SEARCH)
+    with pytest.raises(AdvisorFailed):
+        await advisor.suggest(broken, (), 1, 7)
+    running = pid_of(advisor)
+    await advisor.suggest(spec(), SEEN, 1, 7)
+    assert pid_of(advisor) == running
 
-    live(story)
 
-
-def test_it_ends_with_its_parent_however_that_died() -> None:
+async def test_it_ends_with_its_parent_however_that_died() -> None:
     """The end of its input is its own end."""
     parent = textwrap.dedent(
         """
@@ -155,37 +137,29 @@ def test_it_ends_with_its_parent_however_that_died() -> None:
         finally:
             os.close(watched)
 
-    async def in_time() -> None:
-        async with asyncio.timeout(60):
-            await story()
-
-    asyncio.run(in_time())
+    async with asyncio.timeout(60):
+        await story()
 
 
-def test_an_interrupt_at_the_terminal_is_not_for_it() -> None:
+async def test_an_interrupt_at_the_terminal_is_not_for_it(advisor: ProcessAdvisor) -> None:
     """A Ctrl-C is the service's to take."""
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        before = await advisor.suggest(spec(), SEEN, 1, 7)
-        running = pid_of(advisor)
-        os.kill(running, signal.SIGINT)
-        assert await advisor.suggest(spec(), SEEN, 1, 7) == before
-        assert pid_of(advisor) == running
-
-    live(story)
+    before = await advisor.suggest(spec(), SEEN, 1, 7)
+    running = pid_of(advisor)
+    os.kill(running, signal.SIGINT)
+    assert await advisor.suggest(spec(), SEEN, 1, 7) == before
+    assert pid_of(advisor) == running
 
 
-def test_closing_ends_the_process_and_what_is_asked_then_fails() -> None:
-    async def story(advisor: ProcessAdvisor) -> None:
+async def test_closing_ends_the_process_and_what_is_asked_then_fails(
+    advisor: ProcessAdvisor,
+) -> None:
+    await advisor.suggest(spec(), SEEN, 1, 7)
+    running = pid_of(advisor)
+    await advisor.close()
+    assert not is_alive(running)
+    with pytest.raises(AdvisorFailed, match="the service is stopping"):
         await advisor.suggest(spec(), SEEN, 1, 7)
-        running = pid_of(advisor)
-        await advisor.close()
-        assert not is_alive(running)
-        with pytest.raises(AdvisorFailed, match="the service is stopping"):
-            await advisor.suggest(spec(), SEEN, 1, 7)
-        await advisor.close()
-
-    live(story)
+    await advisor.close()
 
 
 # --- processes that misbehave, played by scripts ---
@@ -209,7 +183,9 @@ def played(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(asyncio, "create_subprocess_exec", other)
 
 
-def test_an_answer_that_makes_no_sense_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_makes_no_sense_is_a_failure(
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     played(
         monkeypatch,
         """
@@ -219,42 +195,33 @@ def test_an_answer_that_makes_no_sense_is_a_failure(monkeypatch: pytest.MonkeyPa
         sys.stdin.buffer.read()
         """,
     )
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        with pytest.raises(AdvisorFailed, match="makes no sense"):
-            await advisor.suggest(spec(), SEEN, 1, 7)
-
-    live(story)
+    with pytest.raises(AdvisorFailed, match="makes no sense"):
+        await advisor.suggest(spec(), SEEN, 1, 7)
 
 
-def test_files_of_the_working_directory_are_no_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_files_of_the_working_directory_are_no_libraries(
+    advisor: ProcessAdvisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service may be started where a user's program lies."""
     (tmp_path / "msgspec.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
-
-    live(story)
+    assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
 
 
-def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_takes_too_long_is_ended(
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the next call gets a new one."""
     monkeypatch.setattr(client, "_LONGEST", 0.2)
     played(monkeypatch, "sys.stdin.buffer.read()")
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        for _ in range(2):
-            with pytest.raises(AdvisorFailed, match="no answer within"):
-                await advisor.suggest(spec(), SEEN, 1, 7)
-            assert advisor._process is None  # pyright: ignore[reportPrivateUsage] # nothing else shows it
-
-    live(story)
+    for _ in range(2):
+        with pytest.raises(AdvisorFailed, match="no answer within"):
+            await advisor.suggest(spec(), SEEN, 1, 7)
+        assert advisor._process is None  # pyright: ignore[reportPrivateUsage] # nothing else shows it
 
 
-def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
+async def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
+    advisor: ProcessAdvisor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     played(
@@ -264,16 +231,13 @@ def test_one_that_dies_in_the_middle_of_an_answer_is_replaced(
         os.write(1, frame(Kind.PROPOSALS, Proposals(()))[:7])
         """,
     )
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        for _ in range(2):
-            with pytest.raises(AdvisorFailed, match="its process ended"):
-                await advisor.suggest(spec(), SEEN, 1, 7)
-
-    live(story)
+    for _ in range(2):
+        with pytest.raises(AdvisorFailed, match="its process ended"):
+            await advisor.suggest(spec(), SEEN, 1, 7)
 
 
-def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
+async def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
+    advisor: ProcessAdvisor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Half an exchange leaves the stream in no known state: the process is ended."""
@@ -286,31 +250,25 @@ def test_a_caller_who_gives_up_does_not_leave_his_answer_to_the_next(
                 os.write(1, frame(Kind.PROPOSALS, Proposals((), exhausted=True)))
         """,
     )
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        await advisor.suggest(spec(), SEEN, 1, 2)
-        waits = asyncio.create_task(advisor.suggest(spec(), SEEN, 1, 1))
-        await asyncio.sleep(0)
-        waits.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waits
-        assert (await advisor.suggest(spec(), SEEN, 1, 2)).exhausted
-
-    live(story)
+    await advisor.suggest(spec(), SEEN, 1, 2)
+    waits = asyncio.create_task(advisor.suggest(spec(), SEEN, 1, 1))
+    await asyncio.sleep(0)
+    waits.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    assert (await advisor.suggest(spec(), SEEN, 1, 2)).exhausted
 
 
-def test_an_idle_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_process_is_ended(
+    advisor: ProcessAdvisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """docs/adr/0018: it weighs nothing while no study asks; the end of its input ends it."""
     monkeypatch.setattr(client, "_IDLE", 0.01)
-
-    async def story(advisor: ProcessAdvisor) -> None:
-        await advisor.suggest(spec(), SEEN, 1, 7)
-        running = advisor._process  # pyright: ignore[reportPrivateUsage] # nothing else shows it
-        assert running is not None
-        assert await running.wait() == 0
-        assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
-
-    live(story)
+    await advisor.suggest(spec(), SEEN, 1, 7)
+    running = advisor._process  # pyright: ignore[reportPrivateUsage] # nothing else shows it
+    assert running is not None
+    assert await running.wait() == 0
+    assert (await advisor.suggest(spec(), SEEN, 1, 7)).parameters
 
 
 # --- the process itself ---

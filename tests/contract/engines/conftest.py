@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ class House:
         self._gangs: dict[JobUid, tuple[Slot, ...]] = {}
         self.engine = LocalEngine(data, Options(level=level, **self.options))
         self._reader: asyncio.Task[None] | None = None
-        #: A replica counts as started when its guardian has come to rest.
 
     async def open(self) -> None:
         await self.engine.start()
@@ -244,10 +243,6 @@ class House:
         return entries
 
 
-Test = Callable[[House], Awaitable[None]]
-Run = Callable[[Test], None]
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
@@ -264,22 +259,13 @@ def data(tmp_path: Path) -> Path:
         ),
     ]
 )
-def house(data: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
-    """Runs an async test body with an open engine; at the end nothing it started may be left."""
-
-    def run(test: Test) -> None:
-        async def body() -> None:
-            house = House(data, request.param)
-            await house.open()
-            try:
-                await test(house)
-            finally:
-                await house.end_all()
-                await house.close()
-
-        asyncio.run(body())
-
-    yield run
+async def house(data: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+    """An open engine; at the end nothing that it started may be left."""
+    house = House(data, request.param)
+    await house.open()
+    yield house
+    await house.end_all()
+    await house.close()
 
 
 def processes_marked(mark: str) -> list[int]:

@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, Run, processes_marked
+from tests.contract.engines.conftest import PRIMARY, House, processes_marked
 from tests.contract.engines.test_terminals import shown
 from trainshed.core.names import JobUid
 from trainshed.core.terminals import Autopsy, TerminalRequest
@@ -55,71 +55,58 @@ async def weighed(house: House, uid: JobUid) -> Autopsy:
     return autopsy
 
 
-def test_no_secret_is_on_the_disk(house: Run) -> None:
+async def test_no_secret_is_on_the_disk(house: House) -> None:
     """Redacted when it is captured: soon after the program is started, or when the service ends."""
-
-    async def test(house: House) -> None:
-        await keeping(house)
-        secret = "tell-nobody-of-this"
-        uid = await house.run("sleep", "100", environ=(("DB_PASSWORD", secret), ("SEEN", "shown")))
-        await house.started(uid)
-        await keeping(house)
-        files = [path for path in house.data.rglob("*") if path.is_file()]
-        assert any("shown" in path.read_text(errors="replace") for path in files)
-        assert not [path for path in files if secret in path.read_text(errors="replace")]
-
-    house(test)
+    await keeping(house)
+    secret = "tell-nobody-of-this"
+    uid = await house.run("sleep", "100", environ=(("DB_PASSWORD", secret), ("SEEN", "shown")))
+    await house.started(uid)
+    await keeping(house)
+    files = [path for path in house.data.rglob("*") if path.is_file()]
+    assert any("shown" in path.read_text(errors="replace") for path in files)
+    assert not [path for path in files if secret in path.read_text(errors="replace")]
 
 
-def test_only_what_failed_by_itself_is_kept(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        assert house.engine.autopsies(await failed(house, "exit 0")) == ()
-        uid = await house.run("sleep", "100")
-        await house.started(uid)
-        await house.engine.stop(uid, 1, 0)
-        await house.exit(uid)
-        await house.engine.release(uid, 1)
-        house.forget(uid)
-        assert house.engine.autopsies(uid) == ()
-        by_signal = await failed(house, "kill -SEGV $$")
-        assert (await weighed(house, by_signal)).signal == 11
-
-    house(test)
+async def test_only_what_failed_by_itself_is_kept(house: House) -> None:
+    await keeping(house)
+    assert house.engine.autopsies(await failed(house, "exit 0")) == ()
+    uid = await house.run("sleep", "100")
+    await house.started(uid)
+    await house.engine.stop(uid, 1, 0)
+    await house.exit(uid)
+    await house.engine.release(uid, 1)
+    house.forget(uid)
+    assert house.engine.autopsies(uid) == ()
+    by_signal = await failed(house, "kill -SEGV $$")
+    assert (await weighed(house, by_signal)).signal == 11
 
 
-def test_a_terminal_begins_with_what_one_sees(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(house, "printf 'the \\033[31mlast\\033[0m words\\n'; exit 3")
-        terminal = await look(house, uid, is_terminal=True)
-        seen = await shown(terminal, b"exit\n")
-        assert "exit code 3" in seen
-        assert "sh -c" in seen
-        # What the program wrote does not command the terminal of who reads it.
-        assert "last" in seen
-        assert "\x1b[31m" not in seen
-
-    house(test)
+async def test_a_terminal_begins_with_what_one_sees(house: House) -> None:
+    await keeping(house)
+    uid = await failed(house, "printf 'the \\033[31mlast\\033[0m words\\n'; exit 3")
+    terminal = await look(house, uid, is_terminal=True)
+    seen = await shown(terminal, b"exit\n")
+    assert "exit code 3" in seen
+    assert "sh -c" in seen
+    # What the program wrote does not command the terminal of who reads it.
+    assert "last" in seen
+    assert "\x1b[31m" not in seen
 
 
-def test_nothing_runs_on_when_the_shell_is_left(house: Run, mark: str) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(house, "exit 1")
-        terminal = await look(house, uid)
-        script = f"trap '' HUP; sh -c ': {mark}; echo on; sleep 100; :' &\n"
-        await terminal.write(script.encode())
-        assert b"on" in await terminal.read()
-        left = processes_marked(mark)
-        assert left
-        terminal.close()
-        for process in left:
-            await gone(process)
-
+async def test_nothing_runs_on_when_the_shell_is_left(house: House, mark: str) -> None:
     if not hasattr(os, "pidfd_open"):
         pytest.skip("only Linux tells when a process that is not ours ends")
-    house(test)
+    await keeping(house)
+    uid = await failed(house, "exit 1")
+    terminal = await look(house, uid)
+    script = f"trap '' HUP; sh -c ': {mark}; echo on; sleep 100; :' &\n"
+    await terminal.write(script.encode())
+    assert b"on" in await terminal.read()
+    left = processes_marked(mark)
+    assert left
+    terminal.close()
+    for process in left:
+        await gone(process)
 
 
 async def gone(process: int) -> None:
@@ -137,79 +124,65 @@ async def gone(process: int) -> None:
         os.close(handle)
 
 
-def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: Run) -> None:
+async def test_the_archive_holds_what_was_left_and_nothing_of_ours(house: House) -> None:
     """Whatever the program made of its directory: no link is followed."""
-
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(
-            house,
-            "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; "
-            "exit 1",
-        )
-        await weighed(house, uid)
-        content = b""
-        async for chunk in house.engine.autopsy_files(uid, 1, PRIMARY):
-            content += chunk
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            names = archive.getnames()
-            link = archive.getmember("work/l")
-        assert link.issym()
-        assert "autopsy.json" in names
-        assert not [name for name in names if name.startswith("work/e/")]
-        assert {"work/d/f", "work/e"} <= set(names)
-
-    house(test)
+    await keeping(house)
+    uid = await failed(
+        house,
+        "mkdir d; echo in >d/f; ln -s /etc/passwd l; ln -s /etc e; mkfifo p; echo no >n; chmod 0 n; "
+        "exit 1",
+    )
+    await weighed(house, uid)
+    content = b""
+    async for chunk in house.engine.autopsy_files(uid, 1, PRIMARY):
+        content += chunk
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        names = archive.getnames()
+        link = archive.getmember("work/l")
+    assert link.issym()
+    assert "autopsy.json" in names
+    assert not [name for name in names if name.startswith("work/e/")]
+    assert {"work/d/f", "work/e"} <= set(names)
 
 
-def test_they_are_found_again_and_go_in_time(house: Run) -> None:
+async def test_they_are_found_again_and_go_in_time(house: House) -> None:
     """Also what was kept before a crash that came before anything was written of it."""
-
-    async def test(house: House) -> None:
-        time = await keeping(house)
-        uid = await failed(house, "exit 1")
-        autopsy = await weighed(house, uid)
-        await house.restart()
-        assert house.engine.autopsies(uid) == (autopsy,)
-        (house.data / "autopsies" / str(uid) / "1" / str(PRIMARY) / "autopsy.json").unlink()
-        await house.restart()
-        assert (await weighed(house, uid)).exit_code == 1
-        time.now += HOUR + 1
-        await house.restart()
-        assert house.engine.autopsies(uid) == ()
-        assert not (house.data / "autopsies" / str(uid)).exists()
-        with pytest.raises(TerminalRefused):
-            await look(house, uid)
-
-    house(test)
+    time = await keeping(house)
+    uid = await failed(house, "exit 1")
+    autopsy = await weighed(house, uid)
+    await house.restart()
+    assert house.engine.autopsies(uid) == (autopsy,)
+    (house.data / "autopsies" / str(uid) / "1" / str(PRIMARY) / "autopsy.json").unlink()
+    await house.restart()
+    assert (await weighed(house, uid)).exit_code == 1
+    time.now += HOUR + 1
+    await house.restart()
+    assert house.engine.autopsies(uid) == ()
+    assert not (house.data / "autopsies" / str(uid)).exists()
+    with pytest.raises(TerminalRefused):
+        await look(house, uid)
 
 
-def test_the_oldest_goes_first_when_it_is_too_much(house: Run) -> None:
-    async def test(house: House) -> None:
-        time = await keeping(house, limit=6 << 20)
-        # Bytes that no file system leaves out.
-        fill = "head -c 4000000 /dev/urandom >big; exit 1"
-        first = await failed(house, fill)
-        await weighed(house, first)
-        time.now += 1
-        second = await failed(house, fill)
-        await weighed(house, second)
-        assert house.engine.autopsies(first) == ()
-        assert house.engine.autopsies(second)
-
-    house(test)
+async def test_the_oldest_goes_first_when_it_is_too_much(house: House) -> None:
+    time = await keeping(house, limit=6 << 20)
+    # Bytes that no file system leaves out.
+    fill = "head -c 4000000 /dev/urandom >big; exit 1"
+    first = await failed(house, fill)
+    await weighed(house, first)
+    time.now += 1
+    second = await failed(house, fill)
+    await weighed(house, second)
+    assert house.engine.autopsies(first) == ()
+    assert house.engine.autopsies(second)
 
 
-def test_it_is_deleted_but_not_under_somebodys_feet(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(house, "exit 1")
-        terminal = await look(house, uid)
-        with pytest.raises(TerminalRefused, match="open"):
-            await house.engine.delete_autopsy(uid, 1, PRIMARY)
-        terminal.close()
-        assert await house.engine.delete_autopsy(uid, 1, PRIMARY)
-        assert not await house.engine.delete_autopsy(uid, 1, PRIMARY)
-        assert house.engine.autopsies(uid) == ()
-
-    house(test)
+async def test_it_is_deleted_but_not_under_somebodys_feet(house: House) -> None:
+    await keeping(house)
+    uid = await failed(house, "exit 1")
+    terminal = await look(house, uid)
+    with pytest.raises(TerminalRefused, match="open"):
+        await house.engine.delete_autopsy(uid, 1, PRIMARY)
+    terminal.close()
+    assert await house.engine.delete_autopsy(uid, 1, PRIMARY)
+    assert not await house.engine.delete_autopsy(uid, 1, PRIMARY)
+    assert house.engine.autopsies(uid) == ()

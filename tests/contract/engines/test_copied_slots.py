@@ -1,4 +1,4 @@
-"""A copied data directory names processes that are the original's: the copy's service leaves them alone."""
+"""A copied data directory names processes that are the house's: the copy's service leaves them alone."""
 
 import shutil
 import stat
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.replica.protocol import process_start
 
@@ -21,26 +21,25 @@ def copy(source: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("started_twice", [False, True])
-def test_a_copy_of_live_slots_kills_nobody(house: Run, tmp_path: Path, started_twice: bool) -> None:
-    async def test(original: House) -> None:
-        uid = await original.python(SLEEPS)
-        await original.line(uid, lambda text: text == "up")
-        ids = original.shim(uid)
-        guardian, since = ids["guardian"], ids["since"]
-        copy(original.data, tmp_path / "copy")
-        twin = House(tmp_path / "copy", original.level)
-        await twin.open()
-        if started_twice:
-            await twin.restart()
-        lost = await twin.end(uid)
-        assert isinstance(lost, ReplicaLost)
-        assert "another service's" in lost.cause
-        # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
-        # ours.
-        plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
-        await twin.engine.launch([plan])
-        await twin.end(uid, incarnation=2)
-        assert process_start(guardian) == since
-        await twin.close()
-
-    house(test)
+async def test_a_copy_of_live_slots_kills_nobody(
+    house: House, tmp_path: Path, started_twice: bool
+) -> None:
+    uid = await house.python(SLEEPS)
+    await house.line(uid, lambda text: text == "up")
+    ids = house.shim(uid)
+    guardian, since = ids["guardian"], ids["since"]
+    copy(house.data, tmp_path / "copy")
+    twin = House(tmp_path / "copy", house.level)
+    await twin.open()
+    if started_twice:
+        await twin.restart()
+    lost = await twin.end(uid)
+    assert isinstance(lost, ReplicaLost)
+    assert "another service's" in lost.cause
+    # The next incarnation begins in the same slot, and clears away what its predecessor left: nothing of
+    # ours.
+    plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
+    await twin.engine.launch([plan])
+    await twin.end(uid, incarnation=2)
+    assert process_start(guardian) == since
+    await twin.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.core.lifecycle.replica_events import ReplicaLost
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local import findings, reconciler, spawner
@@ -17,104 +17,88 @@ from trainshed.engines.local import findings, reconciler, spawner
 SLEEPS = "import time; print('up'); time.sleep(60)"
 
 
-def test_running_programs_do_not_notice_the_death_of_the_zygote(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(SLEEPS)
-        await house.line(uid, lambda text: text == "up")
-        zygote = house.zygote()
-        os.kill(zygote, signal.SIGKILL)
-        replicas = [ReplicaId(1, index) for index in range(4)]
-        many = house.job()
-        await house.allocate(many, replicas)
-        await house.engine.launch(
-            [house.plan(many, "true", replica=replica) for replica in replicas]
-        )
-        for replica in replicas:
-            assert (await house.exit(many, replica)).exit.exit_code == 0
-        assert not house.ends(uid)
-
-    house(test)
+async def test_running_programs_do_not_notice_the_death_of_the_zygote(house: House) -> None:
+    uid = await house.python(SLEEPS)
+    await house.line(uid, lambda text: text == "up")
+    zygote = house.zygote()
+    os.kill(zygote, signal.SIGKILL)
+    replicas = [ReplicaId(1, index) for index in range(4)]
+    many = house.job()
+    await house.allocate(many, replicas)
+    await house.engine.launch([house.plan(many, "true", replica=replica) for replica in replicas])
+    for replica in replicas:
+        assert (await house.exit(many, replica)).exit.exit_code == 0
+    assert not house.ends(uid)
 
 
-def test_launches_in_flight_survive_the_death_of_the_zygote(house: Run) -> None:
-    async def test(house: House) -> None:
-        zygote = house.zygote()
-        os.kill(zygote, signal.SIGSTOP)
-        replicas = [ReplicaId(1, index) for index in range(4)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
-        await house.engine.launch(plans)
-        os.kill(zygote, signal.SIGKILL)
-        for replica in replicas:
-            assert (await house.exit(uid, replica)).exit.exit_code == 0
-            assert house.texts(uid, replica) == ["ran"]
-
-    house(test)
+async def test_launches_in_flight_survive_the_death_of_the_zygote(house: House) -> None:
+    zygote = house.zygote()
+    os.kill(zygote, signal.SIGSTOP)
+    replicas = [ReplicaId(1, index) for index in range(4)]
+    uid = house.job()
+    await house.allocate(uid, replicas)
+    plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r) for r in replicas]
+    await house.engine.launch(plans)
+    os.kill(zygote, signal.SIGKILL)
+    for replica in replicas:
+        assert (await house.exit(uid, replica)).exit.exit_code == 0
+        assert house.texts(uid, replica) == ["ran"]
 
 
-def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
-    house: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_gang_whose_zygote_hangs_starts_by_a_new_one_and_nobody_waits(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than the socket of a zygote holds that was stopped (SIGSTOP, or swap): the loop goes on turning
     meanwhile, the zygote is replaced, every program starts once, and what ran before runs on."""
-
-    async def test(house: House) -> None:
-        # Not before: a busy machine may take longer to find out what it can do.
-        monkeypatch.setattr(spawner, "PATIENCE", 2.0)
-        before = await house.python(SLEEPS)
-        await house.line(before, lambda text: text == "up")
-        hung = house.zygote()
-        os.kill(hung, signal.SIGSTOP)
-        replicas = [ReplicaId(1, index) for index in range(40)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        bulk = (("BULK", "x" * 20_000),)
-        plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
-        launching = asyncio.ensure_future(house.engine.launch(plans))
-        turned = 0
-        while not launching.done():
-            await asyncio.sleep(0.05)
-            turned += 1
-        # It waits for the zygote, and the loop for nobody.
-        assert turned >= 5
-        await launching
-        for replica in replicas:
-            assert (await house.exit(uid, replica)).exit.exit_code == 0
-            assert house.texts(uid, replica) == ["ran"]
-        assert house.zygote() != hung
-        with pytest.raises(ProcessLookupError):
-            os.kill(hung, 0)
-        assert not house.ends(before)
-
-    house(test)
+    # Not before: a busy machine may take longer to find out what it can do.
+    monkeypatch.setattr(spawner, "PATIENCE", 2.0)
+    before = await house.python(SLEEPS)
+    await house.line(before, lambda text: text == "up")
+    hung = house.zygote()
+    os.kill(hung, signal.SIGSTOP)
+    replicas = [ReplicaId(1, index) for index in range(40)]
+    uid = house.job()
+    await house.allocate(uid, replicas)
+    bulk = (("BULK", "x" * 20_000),)
+    plans = [house.plan(uid, "sh", "-c", "echo ran", replica=r, environ=bulk) for r in replicas]
+    launching = asyncio.ensure_future(house.engine.launch(plans))
+    turned = 0
+    while not launching.done():
+        await asyncio.sleep(0.05)
+        turned += 1
+    # It waits for the zygote, and the loop for nobody.
+    assert turned >= 5
+    await launching
+    for replica in replicas:
+        assert (await house.exit(uid, replica)).exit.exit_code == 0
+        assert house.texts(uid, replica) == ["ran"]
+    assert house.zygote() != hung
+    with pytest.raises(ProcessLookupError):
+        os.kill(hung, 0)
+    assert not house.ends(before)
 
 
-def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
-    house: Run, monkeypatch: pytest.MonkeyPatch
+async def test_what_is_taken_up_by_a_zygote_that_was_taken_for_hung_starts_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped, and goes on in the moment in which it is replaced."""
-
-    async def test(house: House) -> None:
-        hung = house.zygote()
-        os.kill(hung, signal.SIGSTOP)
-        replicas = [ReplicaId(1, index) for index in range(8)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        await house.engine.launch(
-            [house.plan(uid, "sh", "-c", "echo ran; sleep 0.2", replica=r) for r in replicas]
-        )
-        os.kill(hung, signal.SIGCONT)
-        await house.engine._spawner.renew(hung)  # pyright: ignore[reportPrivateUsage] - as a lease does
-        for replica in replicas:
-            assert (await house.exit(uid, replica)).exit.exit_code == 0
-            assert house.texts(uid, replica) == ["ran"]
-
-    house(test)
+    hung = house.zygote()
+    os.kill(hung, signal.SIGSTOP)
+    replicas = [ReplicaId(1, index) for index in range(8)]
+    uid = house.job()
+    await house.allocate(uid, replicas)
+    await house.engine.launch(
+        [house.plan(uid, "sh", "-c", "echo ran; sleep 0.2", replica=r) for r in replicas]
+    )
+    os.kill(hung, signal.SIGCONT)
+    await house.engine._spawner.renew(hung)  # pyright: ignore[reportPrivateUsage] - as a lease does
+    for replica in replicas:
+        assert (await house.exit(uid, replica)).exit.exit_code == 0
+        assert house.texts(uid, replica) == ["ran"]
 
 
-def test_an_end_that_cannot_be_written_down_yet_is_told_later(
-    house: Run, monkeypatch: pytest.MonkeyPatch
+async def test_an_end_that_cannot_be_written_down_yet_is_told_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, say: the service looks again, and the replica is not forgotten."""
     look = findings.probe_slot
@@ -127,25 +111,18 @@ def test_an_end_that_cannot_be_written_down_yet_is_told_later(
 
     monkeypatch.setattr(findings, "probe_slot", refusing)
     monkeypatch.setattr(reconciler, "_PAUSE", 0.01)
-
-    async def test(house: House) -> None:
-        uid = await house.run("sleep", "60")
-        await house.started(uid)
-        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        assert isinstance(await house.end(uid), ReplicaLost)
-
-    house(test)
+    uid = await house.run("sleep", "60")
+    await house.started(uid)
+    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+    assert isinstance(await house.end(uid), ReplicaLost)
 
 
-def test_a_shim_killed_while_the_service_was_down(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(SLEEPS)
-        await house.line(uid, lambda text: text == "up")
-        await house.close()
-        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        await house.restart()
-        assert await house.end(uid) == ReplicaLost(
-            1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
-        )
-
-    house(test)
+async def test_a_shim_killed_while_the_service_was_down(house: House) -> None:
+    uid = await house.python(SLEEPS)
+    await house.line(uid, lambda text: text == "up")
+    await house.close()
+    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+    await house.restart()
+    assert await house.end(uid) == ReplicaLost(
+        1, PRIMARY, 1, "the replica's shim was killed; its program died with it"
+    )

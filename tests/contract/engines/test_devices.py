@@ -1,6 +1,6 @@
 """GPUs of replicas, with devices that are only said to be there (spec/queue#capacity; spec/machines#gpus)."""
 
-from tests.contract.engines.conftest import PRIMARY, House, Run
+from tests.contract.engines.conftest import PRIMARY, House
 from tests.fake_devices import FakeDevices
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Node
@@ -17,55 +17,45 @@ async def shown(house: House, uid: JobUid, replica: ReplicaId) -> object:
     return house.texts(uid, replica)[0]
 
 
-def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: Run) -> None:
+async def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: House) -> None:
     """spec/machines#gpus: assigned GPUs only."""
-
-    async def test(house: House) -> None:
-        await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
-        (node,) = await house.engine.capacity()
-        assert node.accelerators == (("NVIDIA_TESLA_T4", 2),)
-        uid, other = house.job(), JobUid(99)
-        slots = await house.allocate(uid, WORKERS, accelerators=1)
-        assert [slot.devices for slot in slots] == ["0", "1"]
-        await house.restart()
-        assert await house.allocate(uid, WORKERS, accelerators=1) == slots
-        assert [await shown(house, uid, worker) for worker in WORKERS] == ["[0]", "[1]"]
-        await house.allocate(other, [PRIMARY])
-        assert await shown(house, other, PRIMARY) == "[]"
-
-    house(test)
+    await house.restart(devices=FakeDevices("Tesla T4", "Tesla T4"))
+    (node,) = await house.engine.capacity()
+    assert node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    uid, other = house.job(), JobUid(99)
+    slots = await house.allocate(uid, WORKERS, accelerators=1)
+    assert [slot.devices for slot in slots] == ["0", "1"]
+    await house.restart()
+    assert await house.allocate(uid, WORKERS, accelerators=1) == slots
+    assert [await shown(house, uid, worker) for worker in WORKERS] == ["[0]", "[1]"]
+    await house.allocate(other, [PRIMARY])
+    assert await shown(house, other, PRIMARY) == "[]"
 
 
-def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(house: Run) -> None:
+async def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(
+    house: House,
+) -> None:
     """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
-
-    async def test(house: House) -> None:
-        await house.restart(devices=FakeDevices())
-        uid = house.job()
-        (slot,) = await house.allocate(uid, accelerators=4)
-        assert slot.devices == ""
-        assert await shown(house, uid, PRIMARY) == "[]"
-
-    house(test)
+    await house.restart(devices=FakeDevices())
+    uid = house.job()
+    (slot,) = await house.allocate(uid, accelerators=4)
+    assert slot.devices == ""
+    assert await shown(house, uid, PRIMARY) == "[]"
 
 
-def test_nodes_have_what_they_are_declared_to_have(house: Run) -> None:
+async def test_nodes_have_what_they_are_declared_to_have(house: House) -> None:
     """spec/queue#capacity, strict mode: nodes have capacities."""
-
-    async def test(house: House) -> None:
-        await house.restart(
-            devices=FakeDevices("Tesla T4"),
-            nodes=2,
-            node_vcpus=16,
-            node_memory_bytes=1 << 36,
-            node_accelerators=(("NVIDIA_L4", 4),),
-        )
-        assert await house.engine.capacity() == tuple(
-            Node(name, 16, 1 << 36, (("NVIDIA_L4", 4),)) for name in ("local-0", "local-1")
-        )
-        # Of what is only declared nobody sees anything.
-        uid = house.job()
-        (slot,) = await house.allocate(uid, node="local-1", accelerators=4)
-        assert slot.devices == ""
-
-    house(test)
+    await house.restart(
+        devices=FakeDevices("Tesla T4"),
+        nodes=2,
+        node_vcpus=16,
+        node_memory_bytes=1 << 36,
+        node_accelerators=(("NVIDIA_L4", 4),),
+    )
+    assert await house.engine.capacity() == tuple(
+        Node(name, 16, 1 << 36, (("NVIDIA_L4", 4),)) for name in ("local-0", "local-1")
+    )
+    # Of what is only declared nobody sees anything.
+    uid = house.job()
+    (slot,) = await house.allocate(uid, node="local-1", accelerators=4)
+    assert slot.devices == ""

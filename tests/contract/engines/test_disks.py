@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PYTHON, House, Run
+from tests.contract.engines.conftest import PYTHON, House
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot, Limits, Software
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted
@@ -26,47 +26,38 @@ async def fills_up(house: House, uid: JobUid) -> None:
     assert not any(isinstance(e, ReplicaExited) for e in house.seen(uid))
 
 
-def test_a_full_disk_is_noted(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(usage_every=0.05)
-        fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-        await fills_up(house, await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT)))
-
-    house(test)
+async def test_a_full_disk_is_noted(house: House) -> None:
+    await house.restart(usage_every=0.05)
+    fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
+    await fills_up(house, await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT)))
 
 
-def test_a_replica_can_be_held_to_its_disk(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(disk_enforced=True)
-        fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
-        uid = await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT))
-        assert (await house.exit(uid)).exit.out_of_disk
-        assert EXCEEDED in noted(house, uid)
-
-    house(test)
+async def test_a_replica_can_be_held_to_its_disk(house: House) -> None:
+    await house.restart(disk_enforced=True)
+    fills = "open('big', 'wb').write(bytes(11 << 20)); import time; time.sleep(99)"
+    uid = await house.run(PYTHON, "-c", fills, limits=Limits(disk=_LIMIT))
+    assert (await house.exit(uid)).exit.out_of_disk
+    assert EXCEEDED in noted(house, uid)
 
 
-def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
-    house: Run, tmp_path: Path
+async def test_what_is_changed_in_an_image_counts_and_the_image_does_not(
+    house: House, tmp_path: Path
 ) -> None:
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().images:
-            pytest.skip("no images can be shown at this level")
-        root = tmp_path / "root"
-        root.mkdir()
-        with_programs(tmp_path / "root.tar")
-        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
-        (root / "large").write_bytes(bytes(11 << 20))
-        await house.restart(usage_every=0.05)
-        image = ImageRoot(str(root))
-        reads, writes = [
-            await house.run(
-                "sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT)
-            )
-            for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
-        ]
-        await fills_up(house, writes)
-        await house.exit(reads)
-        assert FULL not in noted(house, reads)
-
-    house(test)
+    if not house.engine.capabilities().images:
+        pytest.skip("no images can be shown at this level")
+    root = tmp_path / "root"
+    root.mkdir()
+    with_programs(tmp_path / "root.tar")
+    shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
+    (root / "large").write_bytes(bytes(11 << 20))
+    await house.restart(usage_every=0.05)
+    image = ImageRoot(str(root))
+    reads, writes = [
+        await house.run(
+            "sh", "-c", program, software=Software(image=image), limits=Limits(disk=_LIMIT)
+        )
+        for program in ("cat /large > /dev/null", "cat /large > /big; sleep 99")
+    ]
+    await fills_up(house, writes)
+    await house.exit(reads)
+    assert FULL not in noted(house, reads)

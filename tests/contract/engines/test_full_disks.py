@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.conftest import House
 from tests.contract.engines.test_autopsies import failed, keeping, look, weighed
 from tests.contract.engines.test_terminals import shown
 from trainshed.engines.local import layout, reconciler
@@ -59,32 +59,26 @@ class Ear(logging.Handler):
             self.heard.set()
 
 
-def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: Run) -> None:
-    async def test(house: House) -> None:
-        await house.restart(lease=0.6)
-        uid, ear = house.job(), Ear()
-        await house.allocate(uid)
-        plan = house.plan(uid, "echo", "ran")
-        # What the launch itself writes fits in.
-        hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
-        hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
-        with full(house.data.parent):
-            await house.engine.launch([plan])
-            await asyncio.wait_for(ear.heard.wait(), 20)
-            await asyncio.sleep(1.5)  # Longer than a lease: it is not silent, it waits.
-            assert not house.ends(uid)
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["ran"]
-
-    house(test)
+async def test_a_start_that_finds_the_disk_full_is_made_when_there_is_room(house: House) -> None:
+    await house.restart(lease=0.6)
+    uid, ear = house.job(), Ear()
+    await house.allocate(uid)
+    plan = house.plan(uid, "echo", "ran")
+    # What the launch itself writes fits in.
+    hosts = house.data / "slots" / str(uid) / "1" / protocol.HOSTS
+    hosts.write_bytes(b"x" * os.sysconf("SC_PAGE_SIZE"))
+    with full(house.data.parent):
+        await house.engine.launch([plan])
+        await asyncio.wait_for(ear.heard.wait(), 20)
+        await asyncio.sleep(1.5)  # Longer than a lease: it is not silent, it waits.
+        assert not house.ends(uid)
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == ["ran"]
 
 
-def test_a_failed_replica_can_be_looked_at_while_the_disk_is_full(house: Run) -> None:
-    async def test(house: House) -> None:
-        await keeping(house)
-        uid = await failed(house, "echo loss >result; exit 3")
-        await weighed(house, uid)
-        with full(house.data.parent):
-            assert "loss" in await shown(await look(house, uid), b"cat result\n")
-
-    house(test)
+async def test_a_failed_replica_can_be_looked_at_while_the_disk_is_full(house: House) -> None:
+    await keeping(house)
+    uid = await failed(house, "echo loss >result; exit 3")
+    await weighed(house, uid)
+    with full(house.data.parent):
+        assert "loss" in await shown(await look(house, uid), b"cat result\n")

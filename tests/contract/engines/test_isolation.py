@@ -1,6 +1,5 @@
 """What a program that means harm can reach (docs/security.md): tried by programs that do mean it."""
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.ordinary_user import NOBODY
 from tests.contract.runtimes.rootfs import with_programs
 from tests.e2e.hostile.yard import common_ground
@@ -23,7 +22,7 @@ from trainshed.engines.port import LevelUnavailable
 from trainshed.replica.protocol import LEVEL_OWN, LEVEL_ROOT, LEVEL_SESSION, LEVEL_USER
 
 WORKER = ReplicaId(1, 0)
-"""Levels that hold also what means harm."""
+HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
 _SERVER = """
 import socket, sys, threading
@@ -43,39 +42,35 @@ _IN_ANOTHER = "thread = threading.Thread(target=serve); thread.start(); thread.j
     [("0.0.0.0", _IN_MAIN_THREAD), ("::", _IN_MAIN_THREAD), ("0.0.0.0", _IN_ANOTHER)],
     ids=["IPv4", "IPv6", "another thread"],
 )
-def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
-    house: Run, wildcard: str, call: str
+async def test_every_replica_can_bind_the_cluster_port_on_the_wildcard_address(
+    house: House, wildcard: str, call: str
 ) -> None:
     """spec/program#hostnames: really bindable on port 2222 by every replica at once, also by programs that
     know only 0.0.0.0."""
     program = _SERVER.format(wildcard=wildcard) + call
     if wildcard == "::":
-        if not Path("/proc/net/if_inet6").exists():
+        if not HAS_IPV6:
             pytest.skip("this machine has no IPv6")
         program = program.replace("socket.socket()", "socket.socket(socket.AF_INET6)")
-
-    async def test(house: House) -> None:
-        uid = house.job()
-        slots = await house.allocate(uid, [PRIMARY, WORKER])
-        plans = [
-            house.plan(uid, PYTHON, "-c", program, replica=slot.replica, address=slot.address)
-            for slot in slots
-        ]
-        await house.engine.launch(plans)
-        await house.until(
-            lambda: all("listening" in house.texts(uid, slot.replica) for slot in slots)
-        )
-        for slot in slots:
-            with socket.create_connection((slot.address, 2222)) as connection:
-                connection.sendall(str(slot.replica).encode())
-        for slot in slots:
-            assert (await house.exit(uid, slot.replica)).exit.exit_code == 0
-            assert house.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
-
-    house(test)
+    uid = house.job()
+    slots = await house.allocate(uid, [PRIMARY, WORKER])
+    plans = [
+        house.plan(uid, PYTHON, "-c", program, replica=slot.replica, address=slot.address)
+        for slot in slots
+    ]
+    await house.engine.launch(plans)
+    await house.until(lambda: all("listening" in house.texts(uid, slot.replica) for slot in slots))
+    for slot in slots:
+        with socket.create_connection((slot.address, 2222)) as connection:
+            connection.sendall(str(slot.replica).encode())
+    for slot in slots:
+        assert (await house.exit(uid, slot.replica)).exit.exit_code == 0
+        assert house.texts(uid, slot.replica)[-1] == f"heard {slot.replica}"
 
 
-def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: Run) -> None:
+async def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(
+    house: House,
+) -> None:
     """spec/submit#refusals, spec/runtimes: a program there would be given the tokens of whoever calls the
     service, and keep it from starting."""
     port = free_port()
@@ -91,19 +86,15 @@ def test_the_ports_of_the_service_cannot_be_listened_on_while_it_is_away(house: 
         "two = socket.socket()\n"
         f"two.bind((os.environ['OWN'], {port})); print(two.getsockname()[1])\n"
     )
-
-    async def test(house: House) -> None:
-        await house.restart(kept_ports=(port,))
-        uid = house.job()
-        (slot,) = await house.allocate(uid, [PRIMARY])
-        plan = house.plan(
-            uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),)
-        )
-        await house.engine.launch([plan])
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["98"] * 3 + [str(port)]
-
-    house(test)
+    await house.restart(kept_ports=(port,))
+    uid = house.job()
+    (slot,) = await house.allocate(uid, [PRIMARY])
+    plan = house.plan(
+        uid, PYTHON, "-c", program, address=slot.address, environ=(("OWN", slot.address),)
+    )
+    await house.engine.launch([plan])
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["98"] * 3 + [str(port)]
 
 
 def _level(house: House) -> str:
@@ -130,76 +121,62 @@ def steps() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="slurmd is root, and others' sockets are not its")
-def test_sockets_of_slurms_steps_are_out_of_reach(house: Run, steps: Path) -> None:
+async def test_sockets_of_slurms_steps_are_out_of_reach(house: House, steps: Path) -> None:
     """docs/slurm.md, "Who gets what of whom": a step obeys whoever has its user's number. Those of others who
     call a socket like that hide nothing."""
-
-    async def test(house: House) -> None:
-        if _level(house) == LEVEL_SESSION:
-            pytest.skip("without namespaces files are as their bits say")
-        listed = f"[os.listdir({str(steps)!r} + name) for name in ('/spool', '/others')]"
-        uid = await house.python(f"import os; print({listed})")
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["[[], ['node1_7.0']]"]
-
-    house(test)
+    if _level(house) == LEVEL_SESSION:
+        pytest.skip("without namespaces files are as their bits say")
+    listed = f"[os.listdir({str(steps)!r} + name) for name in ('/spool', '/others')]"
+    uid = await house.python(f"import os; print({listed})")
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["[[], ['node1_7.0']]"]
 
 
-def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: Run) -> None:
+async def test_what_is_shown_does_not_show_what_is_hidden_in_it(house: House) -> None:
     """docs/security.md: a directory that the operator shows to programs may have the service's data in
     it."""
-
-    async def test(house: House) -> None:
-        if _level(house) == LEVEL_SESSION:
-            pytest.skip("without namespaces files are as their bits say")
-        shown = house.data.parent
-        (shown / "lent").write_text("of use")
-        await house.restart(hidden=(house.data,), visible=(shown,))
-        secret = house.data / "trainshed.db"
-        secret.write_text("a secret")
-        program = (
-            "import os\n"
-            f"print(open({str(shown / 'lent')!r}).read(), os.path.exists({str(secret)!r}))\n"
-            "open('mine', 'w').write('x')\n"
-            f"try: open({str(shown / 'new')!r}, 'w')\n"
-            "except OSError: print('read-only')\n"
-        )
-        uid = await house.python(program)
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["of use False", "read-only"]
-
-    house(test)
+    if _level(house) == LEVEL_SESSION:
+        pytest.skip("without namespaces files are as their bits say")
+    shown = house.data.parent
+    (shown / "lent").write_text("of use")
+    await house.restart(hidden=(house.data,), visible=(shown,))
+    secret = house.data / "trainshed.db"
+    secret.write_text("a secret")
+    program = (
+        "import os\n"
+        f"print(open({str(shown / 'lent')!r}).read(), os.path.exists({str(secret)!r}))\n"
+        "open('mine', 'w').write('x')\n"
+        f"try: open({str(shown / 'new')!r}, 'w')\n"
+        "except OSError: print('read-only')\n"
+    )
+    uid = await house.python(program)
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["of use False", "read-only"]
 
 
-def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
-    house: Run, tmp_path: Path
+async def test_what_is_shown_in_an_image_does_not_show_what_is_hidden_in_it(
+    house: House, tmp_path: Path
 ) -> None:
     """The same for a program in a container image, which sees nothing else of the machine."""
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().images:
-            pytest.skip("no images can be shown at this level")
-        root, shown = tmp_path / "root", house.data.parent
-        root.mkdir()
-        with_programs(tmp_path / "root.tar")
-        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
-        (shown / "lent").write_text("of use")
-        await house.restart(hidden=(house.data,), visible=(shown,))
-        secret = house.data / "trainshed.db"
-        secret.write_text("a secret")
-        program = (
-            f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
-        )
-        uid = await house.run("sh", "-c", program, software=Software(image=ImageRoot(str(root))))
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["of use", "hidden"]
-
-    house(test)
+    if not house.engine.capabilities().images:
+        pytest.skip("no images can be shown at this level")
+    root, shown = tmp_path / "root", house.data.parent
+    root.mkdir()
+    with_programs(tmp_path / "root.tar")
+    shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
+    (shown / "lent").write_text("of use")
+    await house.restart(hidden=(house.data,), visible=(shown,))
+    secret = house.data / "trainshed.db"
+    secret.write_text("a secret")
+    program = f"cat {shown}/lent; echo; ls {house.data}; cat {secret} 2>/dev/null || echo hidden"
+    uid = await house.run("sh", "-c", program, software=Software(image=ImageRoot(str(root))))
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["of use", "hidden"]
 
 
 @pytest.mark.parametrize("level", [LEVEL_OWN, LEVEL_ROOT, LEVEL_USER])
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
-def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
+async def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
     """Wherever the service's data lies: two programs met each other's /tmp/param.txt where it lay in /tmp."""
     program = (
         "import os, tempfile\n"
@@ -208,9 +185,8 @@ def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
         "    except FileNotFoundError: open(path, 'w').write(os.environ['NAME'])\n"
         "print(tempfile.gettempdir(), os.path.exists(os.environ['HOME']))\n"
     )
-
-    async def test(data: Path) -> None:
-        house = House(data, level)
+    with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
+        house = House(Path(data), level)
         try:
             await house.open()
         except LevelUnavailable as refusal:
@@ -229,29 +205,30 @@ def test_temporary_files_are_the_programs_own(place: str, level: str) -> None:
         finally:
             await house.end_all()
             await house.close()
-
-    with tempfile.TemporaryDirectory(dir=place, prefix="trainshed-") as data:
-        asyncio.run(test(Path(data)))
     assert not Path("/tmp/param.txt").exists()
     assert not Path("/var/tmp/param.txt").exists()
 
 
-def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
+async def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
     """Issue: a private /tmp; a cache or a file of certificates may lie in the machine's own."""
     place = Path("/var/tmp" if str(tmp_path).startswith("/tmp/") else tmp_path)
-
-    async def body(data: Path, lent: Path, cache: Path, other: Path) -> None:
-        house = House(data, "")
+    with (
+        tempfile.TemporaryDirectory(dir=place) as data,
+        tempfile.TemporaryDirectory(dir="/tmp") as lent,
+        tempfile.TemporaryDirectory(dir="/tmp") as cache,
+        tempfile.TemporaryDirectory(dir="/tmp") as other,
+    ):
+        house = House(Path(data), "")
         await house.open()
         try:
             if _level(house) == LEVEL_SESSION:
                 pytest.skip("without namespaces there is one /tmp")
-            await house.restart(hidden=(house.data, cache), visible=(lent,))
-            (lent / "certificates").write_text("of use")
+            await house.restart(hidden=(house.data, Path(cache)), visible=(Path(lent),))
+            Path(lent, "certificates").write_text("of use")
             program = (
                 "import os\n"
-                f"print(os.listdir({str(lent)!r}), os.path.exists({str(cache)!r}))\n"
-                f"open('/tmp/mine', 'w').write('x'); print(os.path.exists({str(other)!r}))\n"
+                f"print(os.listdir({lent!r}), os.path.exists({cache!r}))\n"
+                f"open('/tmp/mine', 'w').write('x'); print(os.path.exists({other!r}))\n"
             )
             uid = await house.python(program)
             assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
@@ -260,34 +237,22 @@ def test_what_lies_in_tmp_is_shown_in_the_private_one(tmp_path: Path) -> None:
             await house.end_all()
             await house.close()
 
-    with (
-        tempfile.TemporaryDirectory(dir=place) as data,
-        tempfile.TemporaryDirectory(dir="/tmp") as lent,
-        tempfile.TemporaryDirectory(dir="/tmp") as cache,
-        tempfile.TemporaryDirectory(dir="/tmp") as other,
-    ):
-        asyncio.run(body(Path(data), Path(lent), Path(cache), Path(other)))
 
-
-def test_only_harmless_devices_are_there(house: Run) -> None:
+async def test_only_harmless_devices_are_there(house: House) -> None:
     """Other replicas' GPUs, disks and the kernel's memory are none of a program's business."""
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().process_namespace:
-            pytest.skip("without namespaces there is one /dev")
-        uid = await house.python("import os; print(*sorted(os.listdir('/dev')))")
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == [
-            "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
-        ]
-
-    house(test)
+    if not house.engine.capabilities().process_namespace:
+        pytest.skip("without namespaces there is one /dev")
+    uid = await house.python("import os; print(*sorted(os.listdir('/dev')))")
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == [
+        "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
+    ]
 
 
-def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path) -> None:
+async def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path) -> None:
     """Issue: refused instead of silently weakened when the operator demands a level."""
 
-    async def body(level: str) -> None:
+    async def start(level: str) -> None:
         house = House(data, level)
         try:
             await house.engine.start()
@@ -295,13 +260,15 @@ def test_a_level_that_cannot_be_had_is_refused_and_not_replaced(data: Path) -> N
             await house.engine.close()
 
     with pytest.raises(LevelUnavailable, match="there is no isolation 'none'; there are own-user"):
-        asyncio.run(body("none"))
+        await start("none")
     if os.geteuid() != 0:
         with pytest.raises(LevelUnavailable, match="the service does not run as root"):
-            asyncio.run(body(LEVEL_OWN))
+            await start(LEVEL_OWN)
 
 
-def test_the_calls_that_the_shim_makes_do_not_hold_up_a_program_that_dies(house: Run) -> None:
+async def test_the_calls_that_the_shim_makes_do_not_hold_up_a_program_that_dies(
+    house: House,
+) -> None:
     """A thread that is killed while its bind is asked about leaves nothing behind that waits."""
     program = (
         "import os, signal, socket, threading, time\n"
@@ -315,9 +282,5 @@ def test_the_calls_that_the_shim_makes_do_not_hold_up_a_program_that_dies(house:
         "time.sleep(0.2)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-
-    async def test(house: House) -> None:
-        uid = await house.python(program)
-        assert (await house.exit(uid)).exit.signal == signal.SIGKILL
-
-    house(test)
+    uid = await house.python(program)
+    assert (await house.exit(uid)).exit.signal == signal.SIGKILL

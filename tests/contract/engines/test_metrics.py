@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House
 from trainshed.core.launch import METRIC_FILE
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid
@@ -51,53 +51,41 @@ def heard(house: House, uid: JobUid) -> bool:
     return MetricsWritten(uid, 1, PRIMARY) in house.events
 
 
-def test_what_was_reported_last_is_readable_when_the_end_is_told(house: Run) -> None:
+async def test_what_was_reported_last_is_readable_when_the_end_is_told(house: House) -> None:
     """spec/invariants#last-lines-first."""
-
-    async def test(house: House) -> None:
-        uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
-        end = await house.exit(uid)
-        assert end.exit.signal == signal.SIGKILL
-        assert measured(house, uid)[-1] == (2, 0.5)
-        kinds = [type(e) for e in house.seen(uid)]
-        assert kinds[-1] is ReplicaExited
-        assert MetricsWritten in kinds
-
-    house(test)
+    uid = await trial(house, "report(1, 0.25); report(2, 0.5); os.kill(os.getpid(), 9)")
+    end = await house.exit(uid)
+    assert end.exit.signal == signal.SIGKILL
+    assert measured(house, uid)[-1] == (2, 0.5)
+    kinds = [type(e) for e in house.seen(uid)]
+    assert kinds[-1] is ReplicaExited
+    assert MetricsWritten in kinds
 
 
-def test_trials_go_on_measuring_while_the_service_is_down(house: Run) -> None:
+async def test_trials_go_on_measuring_while_the_service_is_down(house: House) -> None:
     """spec/invariants#shims; who comes back is told that there is something to read."""
-
-    async def test(house: House) -> None:
-        wait = "while not os.path.exists('go'): time.sleep(0.01)"
-        uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
-        await house.started(uid)
-        await house.close()
-        slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
-        (slot / "files" / "work" / "go").touch()
-        await asyncio.to_thread(wait_for_measurement, house, uid)
-        assert not heard(house, uid)
-        house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
-        await house.open()
-        await house.until(lambda: heard(house, uid))
-        assert measured(house, uid) == [(1, 0.5)]
-
-    house(test)
+    wait = "while not os.path.exists('go'): time.sleep(0.01)"
+    uid = await trial(house, f"{wait}\nreport(1, 0.5); time.sleep(60)")
+    await house.started(uid)
+    await house.close()
+    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+    (slot / "files" / "work" / "go").touch()
+    await asyncio.to_thread(wait_for_measurement, house, uid)
+    assert not heard(house, uid)
+    house.engine = LocalEngine(house.data, Options(level=house.level, **house.options))
+    await house.open()
+    await house.until(lambda: heard(house, uid))
+    assert measured(house, uid) == [(1, 0.5)]
 
 
-def test_measurements_outlive_their_shim(house: Run) -> None:
+async def test_measurements_outlive_their_shim(house: House) -> None:
     """spec/failures#lost-replicas: the next incarnation, of the same trial, adds to them."""
-
-    async def test(house: House) -> None:
-        uid = await trial(house, "report(1, 0.5); time.sleep(60)")
-        await house.until(lambda: heard(house, uid))
-        os.kill(house.shim(uid)["shim"], signal.SIGKILL)
-        assert isinstance(await house.end(uid), ReplicaLost)
-        argv = (PYTHON, "-u", "-c", REPORT + "report(2, 0.75)")
-        plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
-        await house.engine.launch([plan])
-        await house.exit(uid, incarnation=2)
-        assert measured(house, uid) == [(1, 0.5), (2, 0.75)]
-
-    house(test)
+    uid = await trial(house, "report(1, 0.5); time.sleep(60)")
+    await house.until(lambda: heard(house, uid))
+    os.kill(house.shim(uid)["shim"], signal.SIGKILL)
+    assert isinstance(await house.end(uid), ReplicaLost)
+    argv = (PYTHON, "-u", "-c", REPORT + "report(2, 0.75)")
+    plan = house.plan(uid, *argv, environ=ENVIRON, watch_metrics=True, incarnation=2)
+    await house.engine.launch([plan])
+    await house.exit(uid, incarnation=2)
+    assert measured(house, uid) == [(1, 0.5), (2, 0.75)]

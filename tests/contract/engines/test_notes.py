@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PATIENCE, PRIMARY, PYTHON, House
 from trainshed.core.environment import REDUCTION_REPORT
 from trainshed.core.launch import REDUCTION_REPORT_FILE, ReductionPart
 from trainshed.core.lifecycle.replica_events import (
@@ -59,59 +59,49 @@ def wait_for_note(house: House, uid: JobUid) -> None:
         time.sleep(0.01)
 
 
-def test_notes_are_told_between_start_and_end(house: Run) -> None:
+async def test_notes_are_told_between_start_and_end(house: House) -> None:
     """The program finds its file by the variable, at every level of isolation."""
-
-    async def test(house: House) -> None:
-        uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
-        await house.exit(uid)
-        assert heard(house, uid) == [(1, 1, "a"), (1, 2, "b")]
-        kinds = [type(e) for e in house.seen(uid)]
-        wanted = [kind for kind in kinds if kind in (ReplicaStarted, ReplicaNoted, ReplicaExited)]
-        assert wanted == [ReplicaStarted, ReplicaNoted, ReplicaNoted, ReplicaExited]
-
-    house(test)
+    uid = await reducing(house, "report('a'); report('a', 'b'); os.kill(os.getpid(), 9)")
+    await house.exit(uid)
+    assert heard(house, uid) == [(1, 1, "a"), (1, 2, "b")]
+    kinds = [type(e) for e in house.seen(uid)]
+    wanted = [kind for kind in kinds if kind in (ReplicaStarted, ReplicaNoted, ReplicaExited)]
+    assert wanted == [ReplicaStarted, ReplicaNoted, ReplicaNoted, ReplicaExited]
 
 
-def test_what_is_noted_while_the_service_is_down_is_told_to_the_next_one(house: Run) -> None:
+async def test_what_is_noted_while_the_service_is_down_is_told_to_the_next_one(
+    house: House,
+) -> None:
     """With the same numbers as before, by which the job knows what it was told."""
+    go = "while not os.path.exists('go'): time.sleep(0.01)"
+    uid = await reducing(house, f"report('a')\n{go}\nreport('a', 'b'); time.sleep(60)")
+    await house.until(lambda: bool(heard(house, uid)))
+    await house.close()
+    house.events.clear()
+    slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
+    (slot / "files" / "work" / "go").touch()
+    await comes_back(house)
+    await house.until(lambda: (1, 2, "b") in heard(house, uid))
+    assert heard(house, uid)[0] == (1, 1, "a")
 
-    async def test(house: House) -> None:
-        go = "while not os.path.exists('go'): time.sleep(0.01)"
-        uid = await reducing(house, f"report('a')\n{go}\nreport('a', 'b'); time.sleep(60)")
-        await house.until(lambda: bool(heard(house, uid)))
-        await house.close()
-        house.events.clear()
+
+async def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: House) -> None:
+    """Before its end is, whether its program ended or its shim was killed."""
+    go = "while not os.path.exists('go'): time.sleep(0.01)"
+    ends = await reducing(house, f"{go}\nreport('a')")
+    dies = await reducing(house, f"{go}\nreport('a'); time.sleep(60)")
+    for uid in (ends, dies):
+        await house.started(uid)
+    await house.close()
+    house.events.clear()
+    for uid in (ends, dies):
         slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
         (slot / "files" / "work" / "go").touch()
-        await comes_back(house)
-        await house.until(lambda: (1, 2, "b") in heard(house, uid))
-        assert heard(house, uid)[0] == (1, 1, "a")
-
-    house(test)
-
-
-def test_notes_of_a_replica_that_is_over_are_told_to_the_next_service(house: Run) -> None:
-    """Before its end is, whether its program ended or its shim was killed."""
-
-    async def test(house: House) -> None:
-        go = "while not os.path.exists('go'): time.sleep(0.01)"
-        ends = await reducing(house, f"{go}\nreport('a')")
-        dies = await reducing(house, f"{go}\nreport('a'); time.sleep(60)")
-        for uid in (ends, dies):
-            await house.started(uid)
-        await house.close()
-        house.events.clear()
-        for uid in (ends, dies):
-            slot = house.data / "slots" / str(uid) / "1" / str(PRIMARY)
-            (slot / "files" / "work" / "go").touch()
-            await asyncio.to_thread(wait_for_note, house, uid)
-        os.kill(house.shim(dies)["shim"], signal.SIGKILL)
-        await comes_back(house)
-        for uid, kind in ((ends, ReplicaExited), (dies, ReplicaLost)):
-            assert isinstance(await house.end(uid), kind)
-            assert heard(house, uid) == [(1, 1, "a")]
-            kinds = [type(e) for e in house.seen(uid)]
-            assert kinds.index(ReplicaNoted) < kinds.index(kind)
-
-    house(test)
+        await asyncio.to_thread(wait_for_note, house, uid)
+    os.kill(house.shim(dies)["shim"], signal.SIGKILL)
+    await comes_back(house)
+    for uid, kind in ((ends, ReplicaExited), (dies, ReplicaLost)):
+        assert isinstance(await house.end(uid), kind)
+        assert heard(house, uid) == [(1, 1, "a")]
+        kinds = [type(e) for e in house.seen(uid)]
+        assert kinds.index(ReplicaNoted) < kinds.index(kind)

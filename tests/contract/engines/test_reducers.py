@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core import reduction
 from trainshed.core.launch import REDUCTION_PACKAGES, ImageRoot, Limits, ReductionPart, Software
@@ -31,44 +31,34 @@ def part(package: Path, image: ImageRoot | None = None, **variables: str) -> dic
     }
 
 
-def test_programs_of_an_image_find_the_package_at_a_fixed_place(
-    house: Run, package: Path, tmp_path: Path
+async def test_programs_of_an_image_find_the_package_at_a_fixed_place(
+    house: House, package: Path, tmp_path: Path
 ) -> None:
     """spec/reduction: custom containers use the reducers as well."""
+    if not house.engine.capabilities().images:
+        pytest.skip("container images need namespaces")
+    root = tmp_path / "image"
+    with_programs(tmp_path / "image.tar")
+    shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
+    uid = house.job()
+    await house.allocate(uid, [PRIMARY])
+    plan = house.plan(
+        uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, ImageRoot(str(root)))
+    )
+    await house.engine.launch([plan])
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["of use"]
 
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().images:
-            pytest.skip("container images need namespaces")
-        root = tmp_path / "image"
-        with_programs(tmp_path / "image.tar")
-        shutil.unpack_archive(tmp_path / "image.tar", root, filter="tar")
+
+async def test_a_reducer_is_told_how_many_processors_it_has(house: House, package: Path) -> None:
+    """spec/reduction#bandwidth: one reducer for each vCPU of its machine, as far as this one has them."""
+    here = (await house.engine.capacity())[0].vcpus
+    asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
+    for vcpus, expected in ((1, 1), (4096, int(here))):
         uid = house.job()
         await house.allocate(uid, [PRIMARY])
-        plan = house.plan(
-            uid, "cat", f"{REDUCTION_PACKAGES}/mine", **part(package, ImageRoot(str(root)))
-        )
+        fields = part(package, None, **{reduction.LISTEN: "here:2222"})
+        plan = house.plan(uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields)
         await house.engine.launch([plan])
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["of use"]
-
-    house(test)
-
-
-def test_a_reducer_is_told_how_many_processors_it_has(house: Run, package: Path) -> None:
-    """spec/reduction#bandwidth: one reducer for each vCPU of its machine, as far as this one has them."""
-
-    async def test(house: House) -> None:
-        here = (await house.engine.capacity())[0].vcpus
-        asks = f"import os; print(os.environ[{reduction.THREADS!r}])"
-        for vcpus, expected in ((1, 1), (4096, int(here))):
-            uid = house.job()
-            await house.allocate(uid, [PRIMARY])
-            fields = part(package, None, **{reduction.LISTEN: "here:2222"})
-            plan = house.plan(
-                uid, PYTHON, "-c", asks, limits=Limits(cpu_weight=vcpus * 100), **fields
-            )
-            await house.engine.launch([plan])
-            await house.exit(uid)
-            assert house.texts(uid) == [str(expected)]
-
-    house(test)
+        await house.exit(uid)
+        assert house.texts(uid) == [str(expected)]

@@ -6,14 +6,14 @@ import signal
 
 import pytest
 
-from tests.contract.engines.conftest import SECOND, House, Run
+from tests.contract.engines.conftest import SECOND, House
 from trainshed.core.names import JobUid
 from trainshed.engines.local.layout import Layout
 from trainshed.engines.port import EngineUnavailable
 
 
-def test_a_stop_that_cannot_be_written_down_ends_what_runs(
-    house: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_stop_that_cannot_be_written_down_ends_what_runs(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What runs may be what fills the disk. The caller tries again, until nothing can start any more."""
     refusals = iter([OSError(errno.ENOSPC, "no space left")])
@@ -25,13 +25,9 @@ def test_a_stop_that_cannot_be_written_down_ends_what_runs(
         mark_stopped(self, job_uid, attempt)
 
     monkeypatch.setattr(Layout, "mark_stopped", refusing)
-
-    async def test(house: House) -> None:
-        uid = await house.run("sleep", "60")
-        await house.started(uid)
-        with pytest.raises(EngineUnavailable, match="make room"):
-            await house.engine.stop(uid, 1, SECOND)
-        assert (await house.exit(uid)).exit.signal == signal.SIGTERM
+    uid = await house.run("sleep", "60")
+    await house.started(uid)
+    with pytest.raises(EngineUnavailable, match="make room"):
         await house.engine.stop(uid, 1, SECOND)
-
-    house(test)
+    assert (await house.exit(uid)).exit.signal == signal.SIGTERM
+    await house.engine.stop(uid, 1, SECOND)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.conftest import House
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core.launch import ImageRoot, Software
 from trainshed.engines.port import ServiceAccess
@@ -49,55 +49,48 @@ def _roots_of_the_machine() -> dict[str, bytes]:
     return {path: Path(path).read_bytes() for path in PLACES if Path(path).is_file()}
 
 
-def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
-    house: Run, lent: ServiceAccess
+async def test_the_roots_of_the_service_lie_where_systems_keep_theirs(
+    house: House, lent: ServiceAccess
 ) -> None:
     """TensorFlow 1.15 and 2.1 know no other way: the path is compiled in."""
-
-    async def test(house: House) -> None:
-        if house.engine.capabilities().isolation == LEVEL_SESSION:
-            pytest.skip("without namespaces there is one /etc")
-        await house.restart(access=lent)
-        before = _roots_of_the_machine()
-        program = (
-            "import os\n"
-            f"for path in {PLACES!r}:\n"
-            "    if os.path.exists(path): print(open(path).read().count('OURS'))\n"
-            f"print(os.environ['CURL_CA_BUNDLE'] == {PLACE!r})\n"
-            f"try: open({PLACE!r}, 'a')\n"
-            "except OSError: print('read-only')\n"
-        )
-        uid = await house.python(program)
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
-        assert _roots_of_the_machine() == before
-
-    house(test)
+    if house.engine.capabilities().isolation == LEVEL_SESSION:
+        pytest.skip("without namespaces there is one /etc")
+    await house.restart(access=lent)
+    before = _roots_of_the_machine()
+    program = (
+        "import os\n"
+        f"for path in {PLACES!r}:\n"
+        "    if os.path.exists(path): print(open(path).read().count('OURS'))\n"
+        f"print(os.environ['CURL_CA_BUNDLE'] == {PLACE!r})\n"
+        f"try: open({PLACE!r}, 'a')\n"
+        "except OSError: print('read-only')\n"
+    )
+    uid = await house.python(program)
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["1"] * len({PLACE, *before}) + ["True", "read-only"]
+    assert _roots_of_the_machine() == before
 
 
-def test_an_image_keeps_its_own_roots_and_gets_ours(
-    house: Run, lent: ServiceAccess, tmp_path: Path
+async def test_an_image_keeps_its_own_roots_and_gets_ours(
+    house: House, lent: ServiceAccess, tmp_path: Path
 ) -> None:
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().images:
-            pytest.skip("no images can be shown at this level")
-        await house.restart(access=lent)
-        theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
-        for number, files in enumerate(
-            ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
-        ):
-            root = tmp_path / f"root{number}"
-            root.mkdir()
-            with_programs(tmp_path / "root.tar", files=files)
-            shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
-            image = ImageRoot(str(root))
-            uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
-            assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-            words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]
-            assert words.count("OURS") == 1 + len(files)
-            assert ("THEIRS" in words) == bool(files)
-
-    house(test)
+    if not house.engine.capabilities().images:
+        pytest.skip("no images can be shown at this level")
+    await house.restart(access=lent)
+    theirs = "-----BEGIN CERTIFICATE-----\nTHEIRS\n-----END CERTIFICATE-----"
+    for number, files in enumerate(
+        ({}, {"etc/ssl/certs/ca-certificates.crt": theirs}, {PLACES[1][1:]: theirs})
+    ):
+        root = tmp_path / f"root{number}"
+        root.mkdir()
+        with_programs(tmp_path / "root.tar", files=files)
+        shutil.unpack_archive(tmp_path / "root.tar", root, filter="tar")
+        image = ImageRoot(str(root))
+        uid = await house.run("cat", *map(str, [PLACE, *files]), software=Software(image=image))
+        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+        words = [text for text in house.texts(uid) if text in ("OURS", "THEIRS")]
+        assert words.count("OURS") == 1 + len(files)
+        assert ("THEIRS" in words) == bool(files)
 
 
 @pytest.mark.parametrize(

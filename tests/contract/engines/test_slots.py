@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from trainshed.core.launch import Software
 from trainshed.core.names import ReplicaId
 
@@ -36,37 +36,33 @@ print(sorted(got) == sorted(peers))
 """
 
 
-def test_a_gang_meets_by_name_on_port_2222(house: Run) -> None:
+async def test_a_gang_meets_by_name_on_port_2222(house: House) -> None:
     """spec/program#hostnames: hostnames resolvable from every replica, all on port 2222 of one machine at
     once."""
-
-    async def test(house: House) -> None:
-        replicas = [ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1), ReplicaId(3, 0)]
-        uid = house.job()
-        slots = await house.allocate(uid, replicas)
-        assert len({slot.address for slot in slots}) == 4
-        hosts = tuple((slot.hostname, slot.address) for slot in slots)
-        await house.engine.launch(
-            [
-                house.plan(
-                    uid, PYTHON, "-c", MEETS, slot.host,
-                    *(peer.host for peer in slots if peer != slot),
-                    replica=slot.replica, hostname=slot.hostname, address=slot.address, hosts=hosts,
-                )
-                for slot in slots
-            ]
-        )  # fmt: skip
-        stable = house.engine.capabilities().stable_hostname
-        for slot in slots:
-            end = await house.exit(uid, slot.replica)
-            texts = house.texts(uid, slot.replica)
-            assert end.exit.exit_code == 0, texts
-            answers = dict(str(text).split() for text in texts[:-1])
-            if stable:
-                assert answers == {peer.host: peer.hostname for peer in slots if peer != slot}
-            assert texts[-1] == "True"
-
-    house(test)
+    replicas = [ReplicaId(0, 0), ReplicaId(1, 0), ReplicaId(1, 1), ReplicaId(3, 0)]
+    uid = house.job()
+    slots = await house.allocate(uid, replicas)
+    assert len({slot.address for slot in slots}) == 4
+    hosts = tuple((slot.hostname, slot.address) for slot in slots)
+    await house.engine.launch(
+        [
+            house.plan(
+                uid, PYTHON, "-c", MEETS, slot.host,
+                *(peer.host for peer in slots if peer != slot),
+                replica=slot.replica, hostname=slot.hostname, address=slot.address, hosts=hosts,
+            )
+            for slot in slots
+        ]
+    )  # fmt: skip
+    stable = house.engine.capabilities().stable_hostname
+    for slot in slots:
+        end = await house.exit(uid, slot.replica)
+        texts = house.texts(uid, slot.replica)
+        assert end.exit.exit_code == 0, texts
+        answers = dict(str(text).split() for text in texts[:-1])
+        if stable:
+            assert answers == {peer.host: peer.hostname for peer in slots if peer != slot}
+        assert texts[-1] == "True"
 
 
 FINDS = """
@@ -81,34 +77,30 @@ print([handle for handle in range(50) if is_open(handle)])
 """
 
 
-def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(FINDS)
-        await house.exit(uid)
-        first, handles = map(str, house.texts(uid))
-        listing, directory, pid, umask, at_end = first.split()
-        assert (listing, umask, at_end) == ("[]", "0o22", "True")
-        assert directory.endswith("/files/work")
-        # Reading standard input to its end has closed it.
-        assert handles == "[1, 2]"
-        if house.engine.capabilities().process_namespace:
-            assert int(pid) < 10
-
-    house(test)
+async def test_a_program_starts_with_three_handles_in_a_directory_of_its_own(house: House) -> None:
+    uid = await house.python(FINDS)
+    await house.exit(uid)
+    first, handles = map(str, house.texts(uid))
+    listing, directory, pid, umask, at_end = first.split()
+    assert (listing, umask, at_end) == ("[]", "0o22", "True")
+    assert directory.endswith("/files/work")
+    # Reading standard input to its end has closed it.
+    assert handles == "[1, 2]"
+    if house.engine.capabilities().process_namespace:
+        assert int(pid) < 10
 
 
-def test_the_last_lines_of_a_program_name_its_files_as_their_owner_knows_them(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.python(
-            "import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)"
-        )
-        ended = await house.exit(uid)
-        assert ended.exit.tail == 'File "task.py", line 1'
-
-    house(test)
+async def test_the_last_lines_of_a_program_name_its_files_as_their_owner_knows_them(
+    house: House,
+) -> None:
+    uid = await house.python("import os; print(f'File \"{os.getcwd()}/task.py\", line 1'); exit(3)")
+    ended = await house.exit(uid)
+    assert ended.exit.tail == 'File "task.py", line 1'
 
 
-def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path: Path) -> None:
+async def test_a_program_cannot_change_the_python_that_others_use(
+    house: House, tmp_path: Path
+) -> None:
     """spec/runtimes#environments: shown read-only, or as a copy where nothing can be mounted."""
     template = tmp_path / "template"
     (template / "bin").mkdir(parents=True)
@@ -117,57 +109,45 @@ def test_a_program_cannot_change_the_python_that_others_use(house: Run, tmp_path
     )
     (template / "bin" / "greet").chmod(0o555)
     (template / "link").symlink_to("bin/greet")
-
-    async def test(house: House) -> None:
-        uid = await house.run("greet", software=Software(template=str(template)))
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["hello"]
-        assert "hello" in (template / "bin" / "greet").read_text()
-
-    house(test)
+    uid = await house.run("greet", software=Software(template=str(template)))
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == ["hello"]
+    assert "hello" in (template / "bin" / "greet").read_text()
 
 
-def test_buckets_are_a_directory(house: Run, tmp_path: Path) -> None:
+async def test_buckets_are_a_directory(house: House, tmp_path: Path) -> None:
     """spec/program#storage: /gcs/bucket/..."""
     (tmp_path / "buckets" / "b").mkdir(parents=True)
     (tmp_path / "buckets" / "b" / "data").write_text("42\n")
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().process_namespace:
-            pytest.skip("this level has no mounts")
-        uid = await house.run(
-            "sh", "-c", "ls /gcs; cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
-            # Somebody has just deleted the other one.
-            buckets=tuple((name, str(tmp_path / "buckets" / name)) for name in ("a", "b")),
-        )  # fmt: skip
-        assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
-        assert house.texts(uid) == ["b", "42"]
-        assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
-
-    house(test)
+    if not house.engine.capabilities().process_namespace:
+        pytest.skip("this level has no mounts")
+    uid = await house.run(
+        "sh", "-c", "ls /gcs; cat /gcs/b/data; echo new > /gcs/b/out; echo m > /var/hypertune/x",
+        # Somebody has just deleted the other one.
+        buckets=tuple((name, str(tmp_path / "buckets" / name)) for name in ("a", "b")),
+    )  # fmt: skip
+    assert (await house.exit(uid)).exit.exit_code == 0, house.texts(uid)
+    assert house.texts(uid) == ["b", "42"]
+    assert (tmp_path / "buckets" / "b" / "out").read_text() == "new\n"
 
 
-def test_sockets_are_reached_however_long_the_data_directorys_path_is(
-    tmp_path: Path, house: Run
+async def test_sockets_are_reached_however_long_the_data_directorys_path_is(
+    tmp_path: Path, house: House
 ) -> None:
-    async def test(house: House) -> None:
-        await house.engine.close()
-        house.data = tmp_path / ("d" * 120)
-        await house.restart()
-        uid = await house.run("sh", "-c", "echo up; exec sleep 60")
-        await house.line(uid, lambda text: text == "up")
-        await house.restart()
-        assert (await house.started(uid)).replica == PRIMARY
-
-    house(test)
+    await house.engine.close()
+    house.data = tmp_path / ("d" * 120)
+    await house.restart()
+    uid = await house.run("sh", "-c", "echo up; exec sleep 60")
+    await house.line(uid, lambda text: text == "up")
+    await house.restart()
+    assert (await house.started(uid)).replica == PRIMARY
 
 
-def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(house: Run) -> None:
+async def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(house: House) -> None:
     """The service takes all it can get, one handle per live replica; programs are not to notice."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     _, hard = before
-
-    async def test(house: House) -> None:
+    try:
         await house.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
         await house.restart()
@@ -178,8 +158,5 @@ def test_programs_may_open_as_many_files_as_the_service_was_allowed_to(house: Ru
             assert house.texts(uid) == ["1000"]
             if zygote:
                 os.kill(zygote, signal.SIGKILL)
-
-    try:
-        house(test)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.conftest import House
 from trainshed.core.names import ReplicaId
 from trainshed.engines.local.spawner import POOL
 from trainshed.replica import protocol
@@ -57,101 +57,85 @@ async def gone(pid: int) -> None:
     os.close(handle)
 
 
-def test_programs_are_started_by_idle_shims_and_by_others(house: Run) -> None:
-    async def test(house: House) -> None:
-        idle = await stocked(house)
-        replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
-        uid = house.job()
-        await house.allocate(uid, replicas)
-        await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
-        for replica in replicas:
-            await house.started(uid, replica)
-        serving = {house.shim(uid, replica)["shim"] for replica in replicas}
-        assert serving > {shim for shim, _ in idle}
-
-    house(test)
+async def test_programs_are_started_by_idle_shims_and_by_others(house: House) -> None:
+    idle = await stocked(house)
+    replicas = [ReplicaId(1, index) for index in range(len(idle) + 2)]
+    uid = house.job()
+    await house.allocate(uid, replicas)
+    await house.engine.launch([house.plan(uid, "sleep", "60", replica=r) for r in replicas])
+    for replica in replicas:
+        await house.started(uid, replica)
+    serving = {house.shim(uid, replica)["shim"] for replica in replicas}
+    assert serving > {shim for shim, _ in idle}
 
 
-def test_idle_shims_that_were_killed_are_passed_over(house: Run) -> None:
-    async def test(house: House) -> None:
-        for shim, guardian in await stocked(house):
-            os.kill(shim, signal.SIGKILL)
-            await gone(guardian)
-        uid = await house.run("true")
-        assert (await house.exit(uid)).exit.exit_code == 0
-
-    house(test)
+async def test_idle_shims_that_were_killed_are_passed_over(house: House) -> None:
+    for shim, guardian in await stocked(house):
+        os.kill(shim, signal.SIGKILL)
+        await gone(guardian)
+    uid = await house.run("true")
+    assert (await house.exit(uid)).exit.exit_code == 0
 
 
-def test_idle_shims_end_with_the_zygote(house: Run) -> None:
-    async def test(house: House) -> None:
-        idle = await stocked(house)
-        os.kill(house.zygote(), signal.SIGKILL)
-        for pair in idle:
-            for pid in pair:
-                await gone(pid)
-
-    house(test)
+async def test_idle_shims_end_with_the_zygote(house: House) -> None:
+    idle = await stocked(house)
+    os.kill(house.zygote(), signal.SIGKILL)
+    for pair in idle:
+        for pid in pair:
+            await gone(pid)
 
 
-def test_a_hosts_file_changes_under_running_programs(house: Run) -> None:
+async def test_a_hosts_file_changes_under_running_programs(house: House) -> None:
     """spec/failures#lost-replicas: peers are found by name, also when they come later."""
-
-    async def test(house: House) -> None:
-        if not house.engine.capabilities().stable_hostname:
-            return
-        uid = house.job()
-        replicas = [ReplicaId(0, 0), ReplicaId(1, 0)]
-        await house.allocate(uid, replicas)
-        watcher = "until grep later /etc/hosts; do sleep 0.01; done"
-        await house.engine.launch(
-            [house.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
-        )
-        await house.started(uid)
-        later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
-        await house.engine.launch([house.plan(uid, "true", replica=replicas[1], hosts=later)])
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["127.64.0.2\tlater"]
-
-    house(test)
+    if not house.engine.capabilities().stable_hostname:
+        return
+    uid = house.job()
+    replicas = [ReplicaId(0, 0), ReplicaId(1, 0)]
+    await house.allocate(uid, replicas)
+    watcher = "until grep later /etc/hosts; do sleep 0.01; done"
+    await house.engine.launch(
+        [house.plan(uid, "sh", "-c", watcher, hosts=(("now", "127.64.0.1"),))]
+    )
+    await house.started(uid)
+    later = (("now", "127.64.0.1"), ("later", "127.64.0.2"))
+    await house.engine.launch([house.plan(uid, "true", replica=replicas[1], hosts=later)])
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == ["127.64.0.2\tlater"]
 
 
-def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(house: Run, tmp_path: Path) -> None:
+async def test_a_machine_of_its_own_names_a_gang_in_its_hosts_file(
+    house: House, tmp_path: Path
+) -> None:
     """spec/program#hostnames: without namespaces, as in a Pod. What others have written there stays, and what
     this gang's peers were called before does not."""
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1\tlocalhost\n10.1.0.7\tme.service me\n")
     begun = file.read_text()
-
-    async def test(house: House) -> None:
-        house.level = protocol.LEVEL_SESSION
-        await house.restart(hosts_file=file)
-        assert house.engine.capabilities().stable_hostname
-        uid = house.job()
-        slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
-        assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
-        watcher = f"until grep 10.1.0.9 {file}; do sleep 0.01; done"
-        hosts = (("me", "10.1.0.7"), ("peer", "10.1.0.8"))
-        await house.engine.launch([house.plan(uid, "sh", "-c", watcher, hosts=hosts)])
-        await house.started(uid)
-        written = file.read_text().removeprefix(begun).splitlines()
-        assert written[1:] == ["10.1.0.8\tpeer"]
-        await house.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))
-        assert (await house.exit(uid)).exit.exit_code == 0
-        assert house.texts(uid) == ["10.1.0.9\tpeer"]
-        assert "10.1.0.8" not in file.read_text()
-
-    house(test)
+    house.level = protocol.LEVEL_SESSION
+    await house.restart(hosts_file=file)
+    assert house.engine.capabilities().stable_hostname
+    uid = house.job()
+    slots = await house.allocate(uid, [ReplicaId(0, 0), ReplicaId(1, 0)])
+    assert [slot.host for slot in slots] == [slot.hostname for slot in slots]
+    watcher = f"until grep 10.1.0.9 {file}; do sleep 0.01; done"
+    hosts = (("me", "10.1.0.7"), ("peer", "10.1.0.8"))
+    await house.engine.launch([house.plan(uid, "sh", "-c", watcher, hosts=hosts)])
+    await house.started(uid)
+    written = file.read_text().removeprefix(begun).splitlines()
+    assert written[1:] == ["10.1.0.8\tpeer"]
+    await house.engine.write_hosts(uid, 1, (("me", "10.1.0.7"), ("peer", "10.1.0.9")))
+    assert (await house.exit(uid)).exit.exit_code == 0
+    assert house.texts(uid) == ["10.1.0.9\tpeer"]
+    assert "10.1.0.8" not in file.read_text()
 
 
-def test_the_trash_is_emptied_when_nothing_has_been_started_for_a_moment(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
-        await house.exit(uid)
-        await house.engine.release(uid, 1)
-        house.forget(uid)
-        trash = house.data / "slots" / ".trash"
-        assert list(trash.iterdir())
-        await until(lambda: not list(trash.iterdir()))
-
-    house(test)
+async def test_the_trash_is_emptied_when_nothing_has_been_started_for_a_moment(
+    house: House,
+) -> None:
+    uid = await house.run("sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b")
+    await house.exit(uid)
+    await house.engine.release(uid, 1)
+    house.forget(uid)
+    trash = house.data / "slots" / ".trash"
+    assert list(trash.iterdir())
+    await until(lambda: not list(trash.iterdir()))

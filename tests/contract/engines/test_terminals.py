@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.contract.engines.conftest import PRIMARY, PYTHON, House, Run
+from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from trainshed.core.launch import Limits
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid
@@ -53,108 +53,85 @@ async def sleeper(house: House, **fields: object) -> JobUid:
     return uid
 
 
-def test_it_has_the_programs_environment_directory_and_status(house: Run) -> None:
+async def test_it_has_the_programs_environment_directory_and_status(house: House) -> None:
     """spec/operations#shells: a shell into a running replica's own environment."""
-
-    async def test(house: House) -> None:
-        uid = await house.run(
-            "sh", "-c", "echo made >here; exec sleep 100", environ=(("ASKED", "as given"),)
-        )
-        await house.started(uid)
-        terminal = await opened(house, uid, **PLAIN)
-        script = b"until [ -e here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
-        seen = (await shown(terminal, script)).splitlines()
-        assert seen[:2] == ["made", "as given"]
-        if house.engine.capabilities().stable_hostname:
-            assert seen[2] == f"host-{uid}-{PRIMARY}"
-        assert terminal.status == 7
-
-    house(test)
+    uid = await house.run(
+        "sh", "-c", "echo made >here; exec sleep 100", environ=(("ASKED", "as given"),)
+    )
+    await house.started(uid)
+    terminal = await opened(house, uid, **PLAIN)
+    script = b"until [ -e here ]; do :; done; cat here; echo $ASKED; hostname; exit 7\n"
+    seen = (await shown(terminal, script)).splitlines()
+    assert seen[:2] == ["made", "as given"]
+    if house.engine.capabilities().stable_hostname:
+        assert seen[2] == f"host-{uid}-{PRIMARY}"
+    assert terminal.status == 7
 
 
-def test_it_ends_with_the_program_and_is_not_its_end(house: Run) -> None:
+async def test_it_ends_with_the_program_and_is_not_its_end(house: House) -> None:
     """A shell never keeps a replica alive, and its exit is not the program's."""
-
-    async def test(house: House) -> None:
-        uid = await house.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
-        await house.started(uid)
-        assert "out" in await shown(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
-        stays = await opened(house, uid)
-        await shown(await opened(house, uid, **PLAIN), b"touch go\n")
-        end = await house.end(uid)
-        assert isinstance(end, ReplicaExited)
-        assert end.exit.exit_code == 5
-        await shown(stays)
-        assert stays.status is None
-        with pytest.raises(TerminalRefused, match="over"):
-            await opened(house, uid)
-
-    house(test)
+    uid = await house.run("sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 5")
+    await house.started(uid)
+    assert "out" in await shown(await opened(house, uid, **PLAIN), b"echo out; exit 9\n")
+    stays = await opened(house, uid)
+    await shown(await opened(house, uid, **PLAIN), b"touch go\n")
+    end = await house.end(uid)
+    assert isinstance(end, ReplicaExited)
+    assert end.exit.exit_code == 5
+    await shown(stays)
+    assert stays.status is None
+    with pytest.raises(TerminalRefused, match="over"):
+        await opened(house, uid)
 
 
-def test_who_hangs_up_takes_the_shell_along(house: Run, mark: str) -> None:
+async def test_who_hangs_up_takes_the_shell_along(house: House, mark: str) -> None:
     """As the service's death does: its end of the terminal is closed."""
-
-    async def test(house: House) -> None:
-        uid = await sleeper(house)
-        stubborn = f"trap '' HUP; : {mark}; while :; do sleep 0.1; done"
-        terminal = await opened(house, uid, command=stubborn)
-        other = await opened(house, uid, **PLAIN)
-        count = b"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*MARK'\n".replace(
-            b"MARK", mark.encode()
-        )
-        # It is counted twice while a fork of it becomes `sleep`.
-        assert "0" not in (await shown(other, count)).split()
-        terminal.close()
-        async with asyncio.timeout(20):
-            while "0" not in (await shown(await opened(house, uid, **PLAIN), count)).split():
-                pass
-        assert not house.ends(uid)
-
     if sys.platform == "darwin" or not shutil.which("ps"):
         pytest.skip("there is no ps that tells it")
-    house(test)
+    uid = await sleeper(house)
+    stubborn = f"trap '' HUP; : {mark}; while :; do sleep 0.1; done"
+    terminal = await opened(house, uid, command=stubborn)
+    other = await opened(house, uid, **PLAIN)
+    count = b"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*MARK'\n".replace(
+        b"MARK", mark.encode()
+    )
+    # It is counted twice while a fork of it becomes `sleep`.
+    assert "0" not in (await shown(other, count)).split()
+    terminal.close()
+    async with asyncio.timeout(20):
+        while "0" not in (await shown(await opened(house, uid, **PLAIN), count)).split():
+            pass
+    assert not house.ends(uid)
 
 
-def test_it_counts_against_the_programs_limits(house: Run) -> None:
+async def test_it_counts_against_the_programs_limits(house: House) -> None:
     """spec/program#isolation: its own memory limit is all that there is for a shell, too; the program lives
     on."""
-
-    async def test(house: House) -> None:
-        uid = await sleeper(house, limits=Limits(memory=150 << 20))
-        eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
-        terminal = await opened(house, uid, command=eater, **PLAIN)
-        assert (await shown(terminal)).split()[-1] == "137"
-        assert not house.ends(uid)
-
-    house(test)
+    uid = await sleeper(house, limits=Limits(memory=150 << 20))
+    eater = f"{PYTHON} -c 'import time; x = bytearray(300 << 20); time.sleep(100)'; echo $?"
+    terminal = await opened(house, uid, command=eater, **PLAIN)
+    assert (await shown(terminal)).split()[-1] == "137"
+    assert not house.ends(uid)
 
 
-def test_what_does_not_run_has_none(house: Run) -> None:
-    async def test(house: House) -> None:
-        uid = house.job()
-        await house.allocate(uid)
-        with pytest.raises(TerminalRefused):
-            await opened(house, uid)
-        running = await sleeper(house)
-        with pytest.raises(TerminalRefused):
-            await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
-
-    house(test)
+async def test_what_does_not_run_has_none(house: House) -> None:
+    uid = house.job()
+    await house.allocate(uid)
+    with pytest.raises(TerminalRefused):
+        await opened(house, uid)
+    running = await sleeper(house)
+    with pytest.raises(TerminalRefused):
+        await house.engine.open_terminal(running, 1, PRIMARY, 2, TerminalRequest())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a service that is root has users to give away")
-def test_it_is_the_programs_own_user(house: Run) -> None:
+async def test_it_is_the_programs_own_user(house: House) -> None:
     """spec/program#isolation: a shell has exactly the program's rights."""
-
-    async def test(house: House) -> None:
-        tell = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
-        uid = await house.run("sh", "-c", f"({tell}) >told; echo done >there; exec sleep 100")
-        await house.started(uid)
-        script = f"until [ -e there ]; do :; done; cat told; echo ==; {tell}\n"
-        seen = await shown(await opened(house, uid, **PLAIN), script.encode())
-        program, _, shell = seen.partition("==\n")
-        assert program == shell
-        assert "CapEff" in program
-
-    house(test)
+    tell = "cat /proc/self/uid_map; grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id"
+    uid = await house.run("sh", "-c", f"({tell}) >told; echo done >there; exec sleep 100")
+    await house.started(uid)
+    script = f"until [ -e there ]; do :; done; cat told; echo ==; {tell}\n"
+    seen = await shown(await opened(house, uid, **PLAIN), script.encode())
+    program, _, shell = seen.partition("==\n")
+    assert program == shell
+    assert "CapEff" in program

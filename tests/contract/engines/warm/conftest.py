@@ -2,9 +2,20 @@
 
 import pytest
 
+from tests.contract.engines.conftest import House
 from tests.contract.engines.warm.runtimes import MINORS, ToyRuntime
+from trainshed.replica.protocol import LEVEL_SESSION
 
 
 @pytest.fixture(scope="package", params=MINORS, ids=lambda minor: "{}.{}".format(*minor))
 def runtime(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> ToyRuntime:
     return ToyRuntime(tmp_path_factory.mktemp("warm"), request.param)
+
+
+@pytest.fixture
+async def house(house: House) -> House:
+    """One whose preloaders are kept while the test lasts."""
+    if house.engine.host.level == LEVEL_SESSION:
+        pytest.skip("nothing begins warm at this level")
+    await house.restart(warm_idle=60.0)
+    return house

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from tests.contract.engines.warm.runtimes import Runtime
 from trainshed.core.launch import Account, WarmStart
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.names import JobUid
-from trainshed.replica import protocol
 from trainshed.runtimes.prefix import Prefix
 
 FILE, TEXT = "file", "text"
@@ -68,18 +67,6 @@ async def preloaded(
             return text
         await asyncio.sleep(pause)
     raise AssertionError(text)
-
-
-def namespaced(test: Callable[[House], Awaitable[None]]) -> Callable[[House], Awaitable[None]]:
-    """With preloaders that are kept while the test lasts; at level session, where nothing begins warm, there
-    is no test."""
-
-    async def body(house: House) -> None:
-        await house.restart(warm_idle=60.0)
-        if house.engine.host.level != protocol.LEVEL_SESSION:
-            await test(house)
-
-    return body
 
 
 class Outcome(NamedTuple):

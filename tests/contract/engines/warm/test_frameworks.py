@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.engines import conftest
-from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.conftest import House
 from tests.contract.engines.warm import framework_programs
-from tests.contract.engines.warm.running import differences, namespaced, outcome, preloaded, start
+from tests.contract.engines.warm.running import differences, outcome, preloaded, start
 from tests.contract.engines.warm.runtimes import Runtime
 from tests.e2e.running import CACHE
 from trainshed.runtimes.families import PYTORCH, SCIKIT_LEARN, XGBOOST
@@ -46,31 +46,26 @@ class FrameworkRuntime(Runtime):
 @pytest.mark.parametrize(
     "sheet", [PYTORCH, SCIKIT_LEARN, XGBOOST, TENSORFLOW], ids=lambda sheet: sheet.family
 )
-def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
-    house: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
+async def test_a_framework_does_the_same_in_warm_programs_and_draws_anew(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sheet: Sheet
 ) -> None:
     # Cold, it took 18 s on a busy machine.
     monkeypatch.setattr(conftest, "PATIENCE", 180.0)
     runtime = FrameworkRuntime(tmp_path, sheet)
-
-    @namespaced
-    async def test(house: House) -> None:
-        begun = await preloaded(house, runtime, *sheet.preloads, pause=1.0)
-        assert begun.startswith("started warm: ") and sheet.preloads[-1] in begun, begun
-        warm = runtime.warm(*sheet.preloads)
-        cold_outcome, warm_outcome = [
-            await outcome(house, await start(house, runtime, "trains", warm=how))
-            for how in (None, warm)
-        ]
-        assert cold_outcome.exit_code == 1 and cold_outcome.output, cold_outcome
-        assert warm_outcome == cold_outcome, differences(cold_outcome, warm_outcome)
-        drawn: list[tuple[object, ...]] = []
-        for _ in range(2):
-            uid = await start(house, runtime, "drawn", warm=warm)
-            await house.end(uid)
-            # TensorFlow talks of the processor first.
-            shown = [str(line["m"]) for line in house.log(uid) if line["s"] == "o"]
-            drawn.append(tuple(json.loads(shown[-1])))
-        assert all(first != other for first, other in zip(*drawn, strict=True)), drawn
-
-    house(test)
+    begun = await preloaded(house, runtime, *sheet.preloads, pause=1.0)
+    assert begun.startswith("started warm: ") and sheet.preloads[-1] in begun, begun
+    warm = runtime.warm(*sheet.preloads)
+    cold_outcome, warm_outcome = [
+        await outcome(house, await start(house, runtime, "trains", warm=how))
+        for how in (None, warm)
+    ]
+    assert cold_outcome.exit_code == 1 and cold_outcome.output, cold_outcome
+    assert warm_outcome == cold_outcome, differences(cold_outcome, warm_outcome)
+    drawn: list[tuple[object, ...]] = []
+    for _ in range(2):
+        uid = await start(house, runtime, "drawn", warm=warm)
+        await house.end(uid)
+        # TensorFlow talks of the processor first.
+        shown = [str(line["m"]) for line in house.log(uid) if line["s"] == "o"]
+        drawn.append(tuple(json.loads(shown[-1])))
+    assert all(first != other for first, other in zip(*drawn, strict=True)), drawn

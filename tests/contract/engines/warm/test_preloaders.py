@@ -5,11 +5,10 @@ import signal
 
 import pytest
 
-from tests.contract.engines.conftest import House, Run
+from tests.contract.engines.conftest import House
 from tests.contract.engines.warm.running import (
     WARM,
     how_it_began,
-    namespaced,
     preloaded,
     preloader_of,
     start,
@@ -27,80 +26,58 @@ from tests.contract.engines.warm.runtimes import ToyRuntime
     ],
     ids=["threads", "file", "absent", "dies"],
 )
-def test_what_cannot_be_forked_begins_cold_and_says_why(
-    house: Run, runtime: ToyRuntime, modules: tuple[str, ...], why: str
+async def test_what_cannot_be_forked_begins_cold_and_says_why(
+    house: House, runtime: ToyRuntime, modules: tuple[str, ...], why: str
 ) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
-
-    house(test)
+    assert (await preloaded(house, runtime, *modules)).startswith(f"started cold: {why}")
 
 
-def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_that_runs(
-    house: Run, runtime: ToyRuntime
+async def test_another_version_of_a_framework_in_the_jobs_packages_is_the_one_that_runs(
+    house: House, runtime: ToyRuntime
 ) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        layer = runtime.overriding()
-        uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=layer)
-        why = f"framework would be imported from {layer.site}, not from the runtime"
-        assert await how_it_began(house, uid) == f"started cold: {why}"
-        assert house.texts(uid) == ["2.0"]
-
-    house(test)
+    await preloaded(house, runtime)
+    layer = runtime.overriding()
+    uid = await start(house, runtime, "which", warm=runtime.warm(), prefix=layer)
+    why = f"framework would be imported from {layer.site}, not from the runtime"
+    assert await how_it_began(house, uid) == f"started cold: {why}"
+    assert house.texts(uid) == ["2.0"]
 
 
-def test_variables_that_imports_read_begin_cold(house: Run, runtime: ToyRuntime) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
-        uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
-        why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read that, and the preloader imported without it"
-        assert await how_it_began(house, uid) == f"started cold: {why}"
-
-    house(test)
+async def test_variables_that_imports_read_begin_cold(house: House, runtime: ToyRuntime) -> None:
+    await preloaded(house, runtime)
+    variables = {"OMP_NUM_THREADS": "as many", "LD_PRELOAD": "", "LD_BIND_NOW": "1"}
+    uid = await start(house, runtime, "none", warm=runtime.warm(), environ=variables)
+    why = "LD_BIND_NOW, OMP_NUM_THREADS: an import may read that, and the preloader imported without it"
+    assert await how_it_began(house, uid) == f"started cold: {why}"
 
 
-def test_projects_have_preloaders_of_their_own(house: Run, runtime: ToyRuntime) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
-        assert "being imported for the programs that follow" in await how_it_began(house, uid)
-
-    house(test)
+async def test_projects_have_preloaders_of_their_own(house: House, runtime: ToyRuntime) -> None:
+    await preloaded(house, runtime)
+    uid = await start(house, runtime, "none", warm=runtime.warm(), project="two")
+    assert "being imported for the programs that follow" in await how_it_began(house, uid)
 
 
-def test_a_preloader_that_is_killed_costs_no_program(house: Run, runtime: ToyRuntime) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        runs = await start(house, runtime, "late", warm=runtime.warm())
-        stopped = preloader_of()
-        os.kill(stopped, signal.SIGSTOP)
-        several = range(3)
-        uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
-        os.kill(stopped, signal.SIGKILL)
-        assert (await house.exit(runs)).exit.exit_code == 0
-        assert [(await house.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
-        assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in uids])
-        assert await preloaded(house, runtime) == WARM
-
-    house(test)
-
-
-def test_a_program_that_began_warm_lives_on_without_the_service(
-    house: Run, runtime: ToyRuntime
+async def test_a_preloader_that_is_killed_costs_no_program(
+    house: House, runtime: ToyRuntime
 ) -> None:
-    @namespaced
-    async def test(house: House) -> None:
-        await preloaded(house, runtime)
-        uid = await start(house, runtime, "late", warm=runtime.warm())
-        await house.started(uid)
-        await house.restart()
-        assert (await house.exit(uid)).exit.exit_code == 0
+    await preloaded(house, runtime)
+    runs = await start(house, runtime, "late", warm=runtime.warm())
+    stopped = preloader_of()
+    os.kill(stopped, signal.SIGSTOP)
+    several = range(3)
+    uids = [await start(house, runtime, "coded", warm=runtime.warm()) for _ in several]
+    os.kill(stopped, signal.SIGKILL)
+    assert (await house.exit(runs)).exit.exit_code == 0
+    assert [(await house.exit(uid)).exit.exit_code for uid in uids] == [3] * len(uids)
+    assert "started cold: " in " ".join([await how_it_began(house, uid) for uid in uids])
+    assert await preloaded(house, runtime) == WARM
 
-    house(test)
+
+async def test_a_program_that_began_warm_lives_on_without_the_service(
+    house: House, runtime: ToyRuntime
+) -> None:
+    await preloaded(house, runtime)
+    uid = await start(house, runtime, "late", warm=runtime.warm())
+    await house.started(uid)
+    await house.restart()
+    assert (await house.exit(uid)).exit.exit_code == 0
