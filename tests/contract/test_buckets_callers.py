@@ -226,25 +226,6 @@ def test_the_introduction_may_come_in_pieces_and_holds_for_the_connection(servic
     connection.close()
 
 
-def test_grants_of_the_iam_policy_count(service: Service) -> None:
-    """Across projects, as far as the role goes, from the moment at which it is set."""
-    read = ("GET", "/storage/v1/b/bucket-q/o/x?alt=media")
-    write = ("POST", "/upload/storage/v1/b/bucket-q/o?uploadType=media&name=z")
-    assert ask(service, program("p"), *read)[0] == 403
-    policy = {
-        "bindings": [{"role": "roles/storage.objectViewer", "members": ["serviceAccount:sa@p"]}]
-    }
-    assert owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)[0] == 200
-    assert ask(service, program("p"), *read) == (200, b"old")
-    assert ask(service, program("p", "other@p"), *read)[0] == 403
-    assert ask(service, program("p"), *write)[0] == 403
-    assert plain(service.port, *read)[0] == 401
-    policy["bindings"][0]["members"] = ["allUsers"]
-    owner(service, "PUT", "/storage/v1/b/bucket-q/iam", policy)
-    assert plain(service.port, *read)[2] == b"old"
-    assert plain(service.port, *write)[0] == 401
-
-
 def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
     """spec/program#storage: `/gcs/BUCKET` for the buckets that there are now, also when they were asked about
     a moment ago."""

@@ -243,41 +243,6 @@ def test_the_python_client_with_versions_and_holds(client: Any) -> None:
     assert not bucket.exists()
 
 
-def test_no_generation_is_lost_when_the_process_is_killed(service: Service) -> None:
-    bucket = client_at(service.address()).bucket("bucket-1")
-    bucket.versioning_enabled = True
-    bucket.create()
-    acknowledged: dict[int, bytes] = {}
-    for _ in range(2):
-        enough = threading.Event()
-
-        def write(enough: threading.Event = enough) -> None:
-            mine = client_at(service.address()).bucket("bucket-1").blob("x")
-            for number in range(1000):
-                content = os.urandom(1 + number * 104729 % 50_000)
-                try:
-                    mine.upload_from_string(content, retry=None)
-                except Exception:
-                    return  # Killed in the middle: this write may or may not have happened.
-                acknowledged[mine.generation] = content
-                if number == 10:
-                    enough.set()
-
-        threads = [threading.Thread(target=write) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        assert enough.wait(60)
-        service.stop(signal.SIGKILL)
-        for thread in threads:
-            thread.join(30)
-        service.start()
-        listed = [blob.generation for blob in bucket.list_blobs(versions=True)]
-        assert sorted(set(listed)) == listed
-        assert acknowledged.keys() <= set(listed)
-        for generation, content in acknowledged.items():
-            assert bucket.blob("x", generation=generation).download_as_bytes() == content
-
-
 def test_the_process_ends_cleanly_and_with_its_parent(service: Service, tmp_path: Path) -> None:
     client_at(service.address()).create_bucket("bucket-1")
     assert service.stop(signal.SIGTERM) == 0

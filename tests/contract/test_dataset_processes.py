@@ -17,7 +17,6 @@ from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.datasets.port import Account, DataRefused
 from trainshed.datasets.service import SplitProcesses
 
-pytestmark = pytest.mark.anyio
 OWN = Account("own")
 ROWS = 500_000
 

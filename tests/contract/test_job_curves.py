@@ -32,8 +32,6 @@ from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import Directory
 from trainshed.summaries.framing import framed
 
-pytestmark = pytest.mark.anyio
-
 RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)
 OVER = replace(RUNNING, state=JobState.SUCCEEDED)
 BOARD = BoardName("demo", "us-central1", ("5",))

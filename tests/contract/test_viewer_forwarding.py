@@ -12,7 +12,6 @@ import pytest
 from trainshed.httpd.messages import BodyTooLarge, Request
 from trainshed.viewers.forwarding import NoAnswer, forward
 
-pytestmark = pytest.mark.anyio
 OURS = [(b"referrer-policy", b"same-origin")]
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e import running as services
-from tests.e2e.processes import leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import Service, running, start, submit
+from tests.e2e.processes import leftovers, new_mark, wait_until_gone
+from tests.e2e.running import Service, running, submit
 from tests.e2e.stories import (
     BEGUN,
     PLACE,
@@ -17,7 +17,6 @@ from tests.e2e.stories import (
     WORKER,
     Verdict,
     at,
-    make_pipe,
     pools,
     process_of,
     run,
@@ -124,59 +123,3 @@ def test_a_drained_node_s_replicas_move_and_the_others_stay(service: Service, ga
     assert placed["details"]["node"] == FIRST
     details = story.of_kind("verdict")[0]["details"]
     assert (details["cause"], details["exit_code"]) == ("left", 0)
-
-
-SAVES_LONG = """
-import os, signal
-def leave(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough.
-    print('saving', flush=True)
-    open({gate!r}).read()
-    print('saved', flush=True)
-    os._exit(0)
-signal.signal(signal.SIGTERM, leave)
-"""
-
-
-def test_the_service_is_killed_in_the_middle_of_a_drain(
-    data: Path, tmp_path: Path, commons: Path
-) -> None:
-    """spec/failures#maintenance, spec/invariants#one-incarnation: what was acknowledged goes on after the
-    next start; the replica moves once. At all other moments: tests/sim."""
-    save, end = make_pipe(commons / "save"), make_pipe(commons / "end")
-    mark = new_mark()
-    config = tmp_path / "settings.toml"
-    config.write_text("grace = 20\nnodes = 2\n")
-    options = ("--config", str(config))
-    worker = f"{SAVES_LONG.format(gate=str(save))}{PLACE}{WAITS}"
-    service = start(data, *options)
-    job_id = submit(service, pools(at(end), worker, mark=mark))
-    log = service.follow(job_id, WORKER)
-    until(log, "up")
-    until(service.follow(job_id, PRIMARY), BEGUN)
-    primary = process_of(mark, PRIMARY)
-    drain(service, SECOND, "repair")
-    until(log, "saving")
-    service.kill()
-    with running(data, *options) as service:
-        assert nodes(service)[SECOND]["condition"] == "DRAINED"
-        log = service.follow(job_id, WORKER)
-        until(log, "saving")
-        save.write_text("")
-        until(log, "saved")
-        until(log, "up")
-        assert process_of(mark, PRIMARY) == primary
-        assert replicas(service, job_id)[WORKER]["node"] == FIRST
-        end.write_text("")
-        # The worker saves once more when the job is over.
-        save.write_text("")
-        story = story_of(service, job_id)
-        assert story.state == "SUCCEEDED"
-        assert story.verdicts == MOVED
-        assert story.begun == {PRIMARY: 1, WORKER: 2}
-        assert service.lines(job_id, WORKER).count("saved") == 2
-    assert not marked(mark)
-    assert not leftovers(data)
-
-
-# --- the stall watchdog ---

@@ -58,7 +58,6 @@ def as_reader(history: History) -> Reader:
     return cast(Reader, history)
 
 
-@pytest.mark.anyio
 async def test_one_request_looks_at_a_bounded_part_of_the_history() -> None:
     """spec/invariants#finished-jobs: what a filter drops must not make a request cost without end."""
     history = History(5_000)

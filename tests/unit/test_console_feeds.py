@@ -9,8 +9,6 @@ import pytest
 
 from trainshed.console.feeds import Feeds, Line
 
-pytestmark = pytest.mark.anyio
-
 
 def line(n: int, text: str = "") -> bytes:
     output = {"replica": "workerpool0-0", "attempt": 1, "n": n, "message": text or f"line {n}"}

@@ -27,8 +27,6 @@ from trainshed.core.names import JobUid
 from trainshed.engines.port import Node, NodeState
 from trainshed.scheduler.model import Decision, Policy
 
-pytestmark = pytest.mark.anyio
-
 NOW = CREATED + 100 * SECOND
 ON_A = JobAdmitted(((PRIMARY, "a"),))
 

@@ -17,7 +17,6 @@ from trainshed.store.logs.lines import Severity
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 
-pytestmark = pytest.mark.anyio
 UID = JobUid(7)
 
 

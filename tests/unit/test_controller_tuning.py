@@ -19,11 +19,9 @@ from trainshed.controller.measurements import Curves
 from trainshed.controller.parents import Next
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
-from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.core.study.progress import moments
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
@@ -206,26 +204,6 @@ def test_the_last_trials_of_a_limited_number_may_end() -> None:
     assert outcome.cancel == ()
 
 
-def test_moments_of_limits() -> None:
-    done = Trial(
-        StudyUid(1), 1, TrialState.SUCCEEDED, (), 1, 1, CREATED + SECOND, final=at(1, 0.5, 1)
-    )
-    limits = Limits(
-        min_duration=SECOND,
-        max_duration=2 * SECOND,
-        end_at=CREATED + 7,
-        max_duration_without_progress=5 * SECOND,
-    )
-    spec = study_spec(limits=limits)
-    assert moments(spec, (done,), CREATED) == (
-        CREATED + SECOND,
-        CREATED + 2 * SECOND,
-        CREATED + 7,
-        CREATED + 6 * SECOND,
-    )
-    assert moments(study_spec(), (done,), CREATED) == ()
-
-
 # --- summaries ---
 
 
@@ -358,67 +336,6 @@ def stopping(trials: int, parallel: int) -> tuple[House, Counted]:
     return house, counted
 
 
-def test_the_curve_of_a_trial_that_is_over_is_read_once() -> None:
-    """A look costs what runs, not what the study has measured in its life; the rule sees all of it all the
-    same."""
-    house, counted = stopping(5, 1)
-    house.look()
-    for number in range(1, 5):
-        house.is_seen(number, JobState.RUNNING)
-        for step in (1, 2, 3):
-            house.reports(number, *(at(each, number / 10, each) for each in range(1, step + 1)))
-            house.look()
-            curves, shown = house.advisor.shown[-1]
-            assert shown == [number]
-            assert [(curve.number, len(curve.measurements), curve.is_over) for curve in curves] == [
-                *((before, 3, True) for before in range(1, number)),
-                (number, step, False),
-            ]
-        house.is_seen(number, JobState.SUCCEEDED)
-        house.look()
-    assert [numbers for numbers in counted.read if numbers] == [(2,), (3,)]
-    assert counted.read.count(None) == 1, "the first one, when nothing was known"
-
-
-def test_what_is_not_kept_is_read_again() -> None:
-    """Bounded: the service does not hold the measurements of all its jobs."""
-    spec = replace(study_spec(), median_stopping=MedianStopping())
-    house = House(tuning(trials=3, parallel=1, spec=spec))
-    house.reconciler._curves = Curves(house.store.studies, most=1)  # pyright: ignore[reportPrivateUsage] # the bound is no setting
-    house.look()
-    for number in (1, 2, 3):
-        house.is_seen(number, JobState.RUNNING)
-        house.reports(number, at(1, 0.5, 1), at(2, 0.5, 2))
-        house.look()
-        curves, _ = house.advisor.shown[-1]
-        assert [len(curve.measurements) for curve in curves] == [2] * number
-        house.is_seen(number, JobState.SUCCEEDED)
-        house.look()
-
-
-def test_nothing_is_kept_of_a_job_that_is_over() -> None:
-    house, _ = stopping(2, 1)
-    house.look()
-    house.is_seen(1, JobState.RUNNING)
-    house.reports(1, at(1, 0.5, 10))
-    house.is_seen(1, JobState.SUCCEEDED)
-    house.advisor.fails = True
-    house.look()
-    asyncio.run(_cancel(house))
-    assert house.look().job.state.is_final
-    proposals = house.reconciler._proposals  # pyright: ignore[reportPrivateUsage] # nothing else shows it
-    assert not proposals._asking  # pyright: ignore[reportPrivateUsage] # the same
-    assert not proposals._answers  # pyright: ignore[reportPrivateUsage] # the same
-    assert not house.reconciler._curves._kept  # pyright: ignore[reportPrivateUsage] # the same
-
-
-async def _cancel(house: House) -> None:
-    live = await house.store.ledger.load(house.uid)
-    assert live is not None
-    wish = CancelRequested(CancelCause.USER, house.now)
-    await house.store.intake.request_cancel(live.job.name, wish)
-
-
 def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> None:
     """spec/tuning#trials, parallel trials: who asked for one and wants two by then asks again at once."""
     house = House(tuning(trials=6, parallel=2))
@@ -440,24 +357,3 @@ async def _both_end(house: House) -> None:
     await asyncio.sleep(0)
     await house.look_once()
     assert house.woken
-
-
-def test_the_history_is_not_read_while_a_suggestion_is_worked_out() -> None:
-    """spec/invariants#finished-jobs: a trial that measures all the time costs no look at all the others."""
-    house = House(tuning(trials=3, parallel=2))
-    reads: list[int] = []
-    history = house.store.studies.history
-
-    async def counted(studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
-        reads.append(len(studies))
-        return await history(studies)
-
-    house.store.studies.history = counted
-    house.advisor.fails = True
-    asyncio.run(_looks_thrice(house))
-    assert len(reads) == 1
-
-
-async def _looks_thrice(house: House) -> None:
-    for _ in range(3):
-        await house.look_once()

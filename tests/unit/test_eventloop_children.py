@@ -9,8 +9,6 @@ import pytest
 
 from trainshed.eventloop.children import spawn
 
-pytestmark = pytest.mark.anyio
-
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 

@@ -10,8 +10,6 @@ from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.failure.overrides import WrongRules, table_with
 from trainshed.core.failure.rules import Rule
 from trainshed.core.failure.table import RULES
-from trainshed.core.job.spec import Scheduling
-from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import FailurePolicy
 
 
@@ -61,53 +59,12 @@ def test_an_entry_of_a_built_in_name_replaces_the_row_in_its_place() -> None:
     ]
 
 
-def test_restart_first_restarts_a_failed_replica_before_the_job_ends() -> None:
-    """spec/failures#lost-replicas: the public text says that a failed replica is restarted at once on its VM;
-    `restarts` gives that."""
-    seen = life(toml("user_code_failed", restarts=1), 1, 1)
-    seen.exits(WORKER, 3)
-    assert seen.replica(WORKER).incarnation == 2
-    assert seen.job.state is JobState.RUNNING
-    seen.up().exits(WORKER, 3)
-    assert seen.up().job.state is JobState.FAILED
-
-
-def test_the_limit_of_a_reducers_restarts_can_be_changed() -> None:
-    """spec/reduction#losses: overridable by an operator. Its row goes on without the reducer whatever ended
-    it, our own failure too."""
-    changed = row("reducer_lost", table(toml("reducer_lost", restarts=3, window=20)))
-    assert (changed.restarts, changed.window) == (3, 20 * SECOND)
-    assert changed.match == row("reducer_lost", RULES).match
-
-
 def test_the_time_between_restarts_can_be_changed() -> None:
     """spec/failures#overrides: overridable by an operator; a row without restarts has none."""
     given = toml("replica_lost", spacing=[0, 30])
     assert row("replica_lost", table(given)).spacing == (0, 30 * SECOND)
     (fault,) = violations(toml("user_code_failed") + "spacing = 1")
     assert "spacing: it is the time between restarts" in fault
-
-
-def test_a_gang_that_is_lost_together_costs_one_of_the_retries_that_stand_for_restarts() -> None:
-    """spec/failures#retries: with restartJobOnWorkerRestart a row of one restart is one retry, though the
-    primary's end, reported second, finds it used up."""
-    rules = table(toml("replica_lost", restarts=1, retries=0))
-    whole = job(1, 1, scheduling=Scheduling(restart_job_on_worker_restart=True))
-    subject = Life(whole, FailurePolicy(rules)).up()
-    together = subject.now
-    subject.exits(WORKER, signal=9, ended=together).exits(PRIMARY, signal=9, ended=together)
-    assert (subject.job.outcome, subject.job.attempt) == (None, 2)
-    subject.up().exits(WORKER, signal=9)
-    assert subject.up().job.state is JobState.FAILED
-
-
-def test_memory_may_grow_after_an_out_of_memory() -> None:
-    """spec/machines#memory and the issue of the escalation: 1.5 times the memory with each retry, up to a
-    cap."""
-    subject = life(toml("out_of_memory", retries=3, memory_growth=1.5, memory_cap=4.0))
-    subject.exits(PRIMARY, signal=9, oom=True)
-    assert not subject.job.is_placed, "where it was there may not be so much"
-    assert (subject.up().job.attempt, subject.job.memory_factor) == (2, 1.5)
 
 
 def test_a_new_row_stands_before_the_failures_and_wins() -> None:
@@ -160,32 +117,6 @@ def test_a_new_row_may_stand_where_it_likes_and_speak_for_itself() -> None:
         9,
         "workerpool0-0 has no licence (status 77).",
     )
-
-
-def test_a_code_of_a_worker_may_be_no_failure_and_one_of_the_primary_a_success() -> None:
-    text = """
-        [[failure_rules]]
-        name = "early_stop"
-        causes = ["exited"]
-        exit_codes = [3]
-        primary = false
-        action = "done"
-        [[failure_rules]]
-        name = "stopped_early"
-        causes = ["exited"]
-        exit_codes = [3]
-        primary = true
-        action = "succeed"
-        """
-    subject = life(text, 1, 1).exits(WORKER, 3)
-    assert subject.job.state is JobState.RUNNING
-    assert subject.exits(PRIMARY, 3).job.state is JobState.SUCCEEDED
-
-
-def test_a_row_without_retries_lets_the_next_budget_be_none() -> None:
-    rules = table(toml("transient_exit", retries=0))
-    subject = Life(job(), FailurePolicy(rules)).up().exits(PRIMARY, 139)
-    assert subject.job.state is JobState.FAILED
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import CREATED, SECOND, exited
+from tests.unit.jobs import CREATED, exited
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.messages import Message
-from trainshed.core.failure.rules import Action, Effect, Rule, Spent, judge
+from trainshed.core.failure.rules import Effect, Spent, judge
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import Api, JobName, ReplicaId
 
 VERTEX = JobName(Api.VERTEX, "demo", "us-central1", "42")
-ML = JobName(Api.ML, "demo", "", "my_job")
 PRIMARY, WORKER, REDUCER = ReplicaId(0, 0), ReplicaId(1, 2), ReplicaId(2, 0)
 FRESH = Spent(now=CREATED)
 
@@ -135,64 +133,6 @@ def test_every_row_has_an_example_and_none_is_shadowed() -> None:
 def test_every_cause_has_a_row() -> None:
     causes = {cause for rule in RULES for cause in rule.match.causes}
     assert causes == set(Cause)
-
-
-def test_the_public_codes_are_those_of_the_specification() -> None:
-    """spec/failures#rules, last column: 3 and 1 as observed, 8 and 13 chosen."""
-    ending = {r.name: r.code for r in RULES if r.action in (Action.FAIL, Action.CANCEL)}
-    assert ending == {
-        "out_of_memory": 3,
-        "out_of_disk": 3,
-        "transient_exit": 3,
-        "replica_lost": 3,
-        "node_failed": 3,
-        "agent_lost": 3,
-        "pod_evicted": 3,
-        "allocation_revoked": 3,
-        "allocation_expired": 3,
-        "cluster_preempted": 8,
-        "user_code_failed": 3,
-        "package_failed": 3,
-        "data_failed": 3,
-        "launch_rejected": 9,
-        "stock_out": 8,
-        "internal_error": 13,
-        "preempted": 8,
-        "cancelled": 1,
-    }
-    assert all(rule.message is not Message.NONE for rule in RULES if rule.name in ending)
-
-
-def test_the_budgets_are_those_of_the_specification() -> None:
-    """spec/failures#crashes: 5 restarts and 3 retries for losses, 3 for transient codes, 3 attempts for
-    internal errors, 3 retries with back-off for stock-outs, 6 for spot, 20 a minute for reducers;
-    spec/failures#losses-on-a-cluster; nothing else is tried again."""
-    assert {rule.name: (rule.restarts, rule.retries) for rule in RULES if _tries(rule)} == {
-        "reducer_lost": (20, 0),
-        "transient_exit": (0, 3),
-        "replica_lost": (5, 3),
-        "node_failed": (5, 3),
-        "agent_lost": (5, 3),
-        "pod_evicted": (5, 3),
-        "allocation_revoked": (2, 0),
-        "allocation_expired": (20, 0),
-        "cluster_preempted": (0, 6),
-        "stock_out": (0, 3),
-        "internal_error": (0, 2),
-        "preempted": (0, 6),
-    }
-    rules = {rule.name: rule for rule in RULES}
-    assert rules["reducer_lost"].window == 60 * SECOND
-    paused = [rule for rule in RULES if rule.back_off]
-    assert [rule.name for rule in paused] == ["stock_out", "internal_error"]
-    assert all(0 < rule.back_off[0] == min(rule.back_off) for rule in paused)
-    assert all(list(rule.back_off) == sorted(rule.back_off) for rule in paused)
-    in_new_room = {rule.name for rule in RULES if rule.gives_room}
-    assert in_new_room == {"stock_out", "preempted", "cluster_preempted"}
-
-
-def _tries(rule: Rule) -> bool:
-    return bool(rule.restarts or rule.retries)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import pytest
 
 from trainshed.httpd.messages import BodyNotRead, BodyTooLarge, Message, Receive, Request, Scope
 
-pytestmark = pytest.mark.anyio
-
 
 def scope(path: str = "/", query: str = "", **headers: str) -> Scope:
     fields = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]

@@ -3,23 +3,20 @@ test_lifecycle_failures."""
 
 import pytest
 
-from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, exited, job
-from trainshed.core.failure.evidence import Cause
+from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,
     JobAdmitted,
-    NodeLeft,
-    PreparationFailed,
     PrepareRuntime,
     ReleaseSlots,
     RuntimePrepared,
     StartReplicas,
     StopReplicas,
 )
-from trainshed.core.lifecycle.machine import deadlines, step
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
+from trainshed.core.lifecycle.machine import deadlines
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.lifecycle.transition import instructions
 
@@ -49,24 +46,6 @@ def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> N
     assert (life.job.state, instructions(life.job)) == (JobState.SUCCEEDED, (ReleaseSlots(1),))
     assert life.job.error is None
     assert life.job.ended == life.now
-
-
-def test_reports_that_come_twice_or_late_change_nothing() -> None:
-    """spec/invariants#instructions: carrying out, and reporting, twice harms nothing."""
-    life = Life(job(1, 1)).up()
-    running = life.job
-    for late in (
-        ReplicaStarted(1, PRIMARY, 1, life.now),
-        RuntimePrepared(1),
-        RuntimePrepared(7),
-        PreparationFailed(1, "too late", cause=Cause.SERVICE),
-        ReplicaExited(2, PRIMARY, 1, exited(1)),
-        ReplicaExited(1, PRIMARY, 2, exited(1)),
-    ):
-        assert step(running, late, life.now).job == running, late
-    done = life.exits(PRIMARY).up().job
-    for late in (ReplicaExited(1, PRIMARY, 1, exited(1)), PLACES, NodeLeft("a", "gone")):
-        assert step(done, late, life.now).job == done
 
 
 def test_deadlines_follow_the_state() -> None:

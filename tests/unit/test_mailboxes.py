@@ -16,7 +16,6 @@ from trainshed.core.names import JobUid, ReplicaId
 UID = JobUid(1)
 
 
-@pytest.mark.anyio
 async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
     taken: list[list[Event]] = []
 
@@ -33,7 +32,6 @@ async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
     assert taken == []
 
 
-@pytest.mark.anyio
 async def test_a_full_disk_is_said_once_and_not_with_every_try(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,7 +55,6 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
     assert not record.exc_info
 
 
-@pytest.mark.anyio
 async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> None:
     """Each event looks at all of a job's replicas: two hundred of them in one step made requests wait."""
     lost = [ReplicaLost(1, ReplicaId(1, index), 1, "gone") for index in range(200)]

@@ -12,8 +12,6 @@ from trainshed.core.tensorboards.records import Point
 from trainshed.store import points as store_points
 from trainshed.store.points import PointFiles
 
-pytestmark = pytest.mark.anyio
-
 
 def points(*steps: int, value: float = 0.5) -> list[Point]:
     return [Point(step, 1000 + step, value * step) for step in steps]

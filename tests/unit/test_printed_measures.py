@@ -142,7 +142,6 @@ class Threads:
         """Take no note of it."""
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(("count", "is_aside"), [(3, False), (100, True)])
 async def test_few_long_lines_are_much(count: int, is_aside: bool) -> None:
     class Logs:

@@ -12,8 +12,6 @@ from trainshed.runtimes.port import Progress
 from trainshed.runtimes.single_flight import SingleFlight
 from trainshed.runtimes.stop import Stop
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def workers() -> Iterator[ThreadPoolExecutor]:

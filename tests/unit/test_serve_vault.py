@@ -17,7 +17,6 @@ from trainshed.engines.launch.documents import revealed
 from trainshed.engines.port import EngineUnavailable, LaunchRejected, SecretMissing
 from trainshed.serve.engine_adapters import JobCertificate, Vault
 
-pytestmark = pytest.mark.anyio
 SECOND = 10**9
 DB, DB_1, API = SecretRef("db"), SecretRef("db", 1), SecretRef("api")
 

@@ -24,20 +24,17 @@ def test_news_that_was_forgotten_meanwhile_is_not_waited_for() -> None:
     assert asyncio.run(story())
 
 
-def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
-    async def story() -> None:
-        notices = Notices()
-        seen = notices.count(UID)
-        waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
-        await asyncio.sleep(0)
-        notices.publish(OTHER)
-        notices.forget(OTHER)
-        assert not await notices.wait_beyond(UID, notices.count(UID), patience=0)
-        assert not waiting.done()
-        notices.publish(UID)
-        assert await waiting
-
-    asyncio.run(story())
+async def test_a_waiter_is_woken_by_the_next_news_of_its_job_alone() -> None:
+    notices = Notices()
+    seen = notices.count(UID)
+    waiting = asyncio.create_task(notices.wait_beyond(UID, seen, patience=60))
+    await asyncio.sleep(0)
+    notices.publish(OTHER)
+    notices.forget(OTHER)
+    assert not await notices.wait_beyond(UID, notices.count(UID), patience=0)
+    assert not waiting.done()
+    notices.publish(UID)
+    assert await waiting
 
 
 def test_jobs_that_nobody_forgets_take_a_bounded_room() -> None:

@@ -39,19 +39,6 @@ def ends(subject: Play, *values: float | None) -> Play:
 # --- trials begin ---
 
 
-def test_as_many_trials_begin_as_may_run_at_once() -> None:
-    """spec/tuning#trials, parallel trials; each is a job of its own."""
-    subject = play(trials=6, parallel=3)
-    assert sorted(subject.trials) == [1, 2, 3]
-    jobs = [job for job in subject.jobs.values() if job is not None]
-    assert [str(job.spec.trial) for job in jobs] == ["1", "2", "3"]
-    assert [job.parent.trial for job in jobs if job.parent] == [1, 2, 3]
-    assert jobs[0].spec.base_output_directory.endswith("/1")
-    assert jobs[0].spec.pool(0).program.args == ("--x", "0.1")
-    assert jobs[0].labels == subject.job.labels
-    assert {trial.job for trial in subject.trials.values()} == {job.uid for job in jobs}
-
-
 # --- states ---
 
 

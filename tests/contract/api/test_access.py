@@ -16,8 +16,6 @@ from tests.unit.specs_requests import custom_job
 from trainshed.api.calls import strangers
 from trainshed.store.audit import chained
 
-pytestmark = pytest.mark.anyio
-
 OURS = "/trainshed/v1"
 JOBS = f"{LOCATION}/customJobs"
 ANA = "ana@corp.example"

@@ -9,8 +9,6 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import container, custom_job, ml_job, package
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_bucket_of_another_project_is_not_there(house: House) -> None:
     """spec/program#isolation: no access to other projects' buckets, said at create, for each field that names

@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import DrillLanded, JobAdmitted, RuntimePre
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"

@@ -2,13 +2,9 @@
 
 import json
 
-import pytest
-
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.lifecycle.events import JobAdmitted
-
-pytestmark = pytest.mark.anyio
 
 
 async def test_a_launch_says_what_ran(house: House) -> None:

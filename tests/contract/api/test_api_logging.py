@@ -20,7 +20,6 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarte
 from trainshed.core.names import SERVICE_TASK, ReplicaId
 from trainshed.store.audit import AuditRow
 
-pytestmark = pytest.mark.anyio
 PRIMARY = ReplicaId(0, 0)
 ALL_TIME = 'timestamp>="1970-01-01T01:00:00.000000000Z"'
 
@@ -155,15 +154,6 @@ async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: Hous
             ("hello", "INFO"),
             ("stalled", "NOTICE"),
         ]
-
-
-async def test_projects_see_only_their_own(house: House) -> None:
-    await two_replicas(house)
-    for filter_ in ("", 'resource.labels.job_id="1000"'):
-        other = await entries(house, filter_, resourceNames=["projects/p2"])
-        assert other.json == {}
-    by_id = await entries(house, "textPayload=a1", resourceNames=[], projectIds=["p1"])
-    assert texts(by_id) == ["a1"]
 
 
 @pytest.mark.parametrize(

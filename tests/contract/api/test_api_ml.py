@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import (
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import ReplicaId
 
-pytestmark = pytest.mark.anyio
 JOBS = "/v1/projects/p1/jobs"
 PRIMARY = ReplicaId(0, 0)
 

@@ -16,7 +16,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaNoted, ReplicaStarted
 from trainshed.core.names import Api, JobName, ReplicaId
 
-pytestmark = pytest.mark.anyio
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 JOB = "/trainshed/v1/jobs/1000"
 GATHERED = PauseOver(START + 3600 * SECOND)

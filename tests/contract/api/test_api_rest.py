@@ -7,8 +7,6 @@ import pytest
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job
 
-pytestmark = pytest.mark.anyio
-
 NEED_A_TOKEN = [
     ("GET", f"{LOCATION}/customJobs"),
     ("POST", f"{LOCATION}/customJobs"),

@@ -14,7 +14,6 @@ from trainshed.access.roles import PROGRAM
 from trainshed.access.sealing import Sealer, SecretId
 from trainshed.core.secrets import MAX_VALUE_BYTES, SecretRef
 
-pytestmark = pytest.mark.anyio
 SECRETS = "/trainshed/v1/secrets"
 EXPLAIN = "/trainshed/v1/jobs:explain"
 VALUE = "corréct horse / battery"

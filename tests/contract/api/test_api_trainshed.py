@@ -15,7 +15,6 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, 
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 ADMITTED = JobAdmitted(())
 NAME = "projects/p1/locations/us-central1/customJobs/1000"

@@ -11,7 +11,6 @@ from tests.contract.api.test_api_trainshed import NAME, WORKER, created, ended, 
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.names import ReplicaId
 
-pytestmark = pytest.mark.anyio
 PRIMARY = ReplicaId(0, 0)
 USAGE = "/trainshed/v1/jobs/1000/usage"
 MIB = 1 << 20

@@ -3,13 +3,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationAdvanced, RuntimePrepared
 
-pytestmark = pytest.mark.anyio
 JOB = "/trainshed/v1/jobs/1000"
 NAME = f"{LOCATION}/customJobs/1000"[4:]
 

@@ -22,8 +22,6 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.tensorboards.records import Point
 
-pytestmark = pytest.mark.anyio
-
 UID = JobUid(1000)
 CURVES = "/trainshed/v1/jobs/1000/curves"
 AT = 1_763_612_345_000_000_000

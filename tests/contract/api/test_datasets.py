@@ -10,7 +10,6 @@ from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ok
 from trainshed.core.lifecycle.records import Job
 
-pytestmark = pytest.mark.anyio
 DATASETS = f"{LOCATION}/datasets"
 SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset"
 TABLE = {"inputConfig": {"gcsSource": {"uri": ["gs://bucket/a.csv"]}}}

@@ -10,7 +10,6 @@ from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, ok, store_made
 from tests.contract.api.test_tensorboards import run_made, series_made
 
-pytestmark = pytest.mark.anyio
 LABELS = {f"l{number}": "x" for number in range(64)}
 LONGEST = "a" * 128
 

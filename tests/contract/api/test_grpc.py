@@ -20,8 +20,6 @@ from trainshed.store.port import NewWork
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool as wire_pool
 
-pytestmark = pytest.mark.anyio
-
 grpc: Any = importlib.import_module("grpc")
 
 PARENT = "projects/p1/locations/us-central1"

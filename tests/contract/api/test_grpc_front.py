@@ -17,8 +17,6 @@ from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates
 from trainshed.serve.grpc_front import GrpcFront, GrpcPorts, Relay
 
-pytestmark = pytest.mark.anyio
-
 grpc: Any = importlib.import_module("grpc")
 
 LIST = "/google.cloud.aiplatform.v1.JobService/ListCustomJobs"

@@ -11,8 +11,6 @@ from tests.contract.api.test_job_principals import house as house  # noqa: PLC04
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.roles import PROGRAM
 
-pytestmark = pytest.mark.anyio
-
 RESOURCES = (
     f"{LOCATION}/customJobs/1",
     f"{LOCATION}/hyperparameterTuningJobs/1",

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.unit.specs_requests import custom_job
 from trainshed.controller.idling import IdleWatch
@@ -14,7 +12,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 UID = JobUid(1000)
 NAME = "projects/p1/locations/us-central1/customJobs/1000"
 

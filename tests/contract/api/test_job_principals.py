@@ -5,12 +5,10 @@ import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.api.studying import house_over
 from tests.unit.jobs import job as stored_job
@@ -27,7 +25,6 @@ from trainshed.store.logs.lines import Severity, Stream, read_line
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 
-pytestmark = pytest.mark.anyio
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 OTHER = LOCATION.replace("/p1/", "/p2/")
 OF_OTHERS = "/trainshed/v1/jobs/"
@@ -51,10 +48,6 @@ async def asked(house: House, verb: str, path: str, body: object = None, *, job:
     """As a program of a job of project p1 asks."""
     token, _ = house.jobs.mint(JobClaims(job, 1, "workerpool0-0", "p1", EMAIL))
     return await house.call(verb, path, body, token=token)
-
-
-async def _by_a_person(house: House, verb: str, path: str, body: object = None) -> Answer:
-    return await house.call(verb, path, body)
 
 
 def denied(answer: Answer, *parts: str) -> None:
@@ -191,170 +184,6 @@ async def test_a_job_that_a_program_creates_has_no_more_than_the_program(house: 
     legacy = ml_job()
     legacy["trainingInput"]["serviceAccount"] = "boss@p1.iam.gserviceaccount.com"
     denied(await asked(house, "POST", "/v1/projects/p1/jobs", legacy), "boss@p1.iam")
-
-
-async def test_a_program_logs_to_experiments_of_its_project_alone(house: House) -> None:
-    """Nor does it learn by what stands within a request, or in a filter, what another project has."""
-
-    def stored(location: str) -> str:
-        return f"{location}/metadataStores/default"
-
-    stores = "metadataStores?metadataStoreId=default"
-    assert (await asked(house, "POST", f"{LOCATION}/{stores}", {})).status == 200
-    assert (await house.call("POST", f"{OTHER}/{stores}", {})).status == 200
-    for location, call in ((LOCATION, asked), (OTHER, _by_a_person)):
-        for made in ("contexts?contextId=c", "artifacts?artifactId=a", "executions?executionId=x"):
-            answer = await call(house, "POST", f"{stored(location)}/{made}", {})
-            assert answer.status == 200, answer.body
-    own, foreign = stored(LOCATION), stored(OTHER).removeprefix("/v1/")
-    path = f"{own}/contexts/c"
-    assert (await asked(house, "PATCH", path, {"metadata": {"a": 1}})).json["metadata"] == {"a": 1}
-    for kind in ("contexts", "artifacts", "executions"):
-        denied(await asked(house, "GET", f"{stored(OTHER)}/{kind}"), "names p2")
-        denied(await asked(house, "POST", f"{stored(OTHER)}/{kind}", {}), "names p2")
-    children = {"childContexts": [f"{foreign}/contexts/c"]}
-    denied(await asked(house, "POST", f"{path}:addContextChildren", children), "names p2")
-    for there in ("c", "none"):
-        wanted = quote(f'parent_contexts:"{foreign}/contexts/{there}"')
-        assert (await asked(house, "GET", f"{own}/contexts?filter={wanted}")).json == {}
-    answers = [
-        await asked(
-            house,
-            "POST",
-            f"{own}/executions/x:addExecutionEvents",
-            {"events": [{"artifact": f"{foreign}/artifacts/{artifact}", "type": "INPUT"}]},
-        )
-        for artifact in ("a", "z")
-    ]
-    assert [answer.status for answer in answers] == [400, 400]
-    assert len({answer.error["message"].replace("/z ", "/a ") for answer in answers}) == 1
-
-
-async def test_a_program_writes_points_of_its_project_alone(house: House) -> None:
-    board = {"displayName": "b"}
-    made = await asked(house, "POST", f"{LOCATION}/tensorboards", board)
-    assert made.status == 200, made.body
-    own = made.json["response"]["name"]
-    assert (
-        await asked(house, "POST", f"/v1/{own}/experiments?tensorboardExperimentId=e", {})
-    ).status == 200
-    denied(await asked(house, "POST", f"{OTHER}/tensorboards", board), "names p2")
-    foreign = own.replace("/p1/", "/p2/")
-    denied(await asked(house, "GET", f"/v1/{foreign}/experiments"), "names p2")
-    points = {"tensorboardRun": f"{foreign}/experiments/e/runs/r"}
-    denied(
-        await asked(house, "POST", f"/v1/{foreign}/experiments/e/runs/r:write", points), "names p2"
-    )
-    several = {"writeRunDataRequests": [points]}
-    answer = await asked(house, "POST", f"/v1/{own}/experiments/e:write", several)
-    assert (answer.status, b"does not stand below" in answer.body) == (400, True)
-
-
-async def test_a_program_learns_nothing_of_models_and_datasets_of_others(house: House) -> None:
-    """Whether they are there or not, it is told the same."""
-    model, place = {"displayName": "m"}, OTHER.removeprefix("/v1/")
-    for location, call in ((LOCATION, asked), (OTHER, _by_a_person)):
-        body = {"model": model, "modelId": "there"}
-        assert (await call(house, "POST", f"{location}/models:upload", body)).status == 200
-    evaluation = {"modelEvaluation": {"displayName": "e"}}
-    path = f"{OTHER}/models/there/evaluations:import"
-    imported = (await _by_a_person(house, "POST", path, evaluation)).json["name"]
-    own = (await asked(house, "POST", path.replace("/p2/", "/p1/"), evaluation)).json["name"]
-    assert (await asked(house, "GET", f"/v1/{own}")).status == 200
-    dataset = {"displayName": "d", "metadataSchemaUri": test_datasets.schema("text")}
-    done = (await _by_a_person(house, "POST", f"{OTHER}/datasets", dataset)).json
-    export = {"outputConfig": {"artifactDestination": {"outputUriPrefix": "gs://bucket/x"}}}
-    number = imported.rpartition("/")[2]
-    data = done["response"]["name"].rpartition("/")[2]
-    operation = done["name"].rpartition("/")[2]
-    asks: list[tuple[str, str, str, Any]] = [
-        ("GET", "models/there", "there", None),
-        ("GET", "models/there:listVersions", "there", None),
-        ("POST", "models/there:export", "there", export),
-        ("POST", "models/there/evaluations:import", "there", evaluation),
-        ("GET", "models/there/evaluations", "there", None),
-        ("GET", f"models/there/evaluations/{number}", number, None),
-        ("GET", f"datasets/{data}", data, None),
-        ("GET", f"operations/{operation}", operation, None),
-    ]
-    for verb, path, there, body in asks:
-        bodies = {
-            (await asked(house, verb, f"{OTHER}/{where}", body)).body.replace(b"/99", b"/x")
-            for where in (path, path.replace(there, "99"))
-        }
-        assert len(bodies) == 1 and b"names p2" in bodies.pop(), path
-    # In the middle of a request as well.
-    messages: set[str] = set()
-    for there in ("there", "none"):
-        body = pipeline(
-            trainingTaskInputs=inputs(), modelToUpload=model, parentModel=f"{place}/models/{there}"
-        )
-        answer = await asked(house, "POST", f"{LOCATION}/trainingPipelines", body)
-        assert answer.status == 400, answer.body
-        messages.add(answer.error["message"].replace("/none", "/there"))
-    assert len(messages) == 1
-
-
-async def test_a_program_reads_the_log_of_its_project_alone(house: House) -> None:
-    await job(house, LOCATION)
-    path, order = "/v2/entries:list", {"orderBy": "timestamp asc"}
-    own = await asked(house, "POST", path, order | {"resourceNames": ["projects/p1"]})
-    assert own.status == 200
-    for resources in (
-        {"resourceNames": ["projects/p1", "projects/p2"]},
-        {"resourceNames": ["projects/p1"], "projectIds": ["p2"]},
-    ):
-        denied(await asked(house, "POST", path, order | resources), "names p2")
-
-
-async def test_the_services_own_methods_keep_to_the_project_as_well(house: House) -> None:
-    """By name, uid and job id, which do not say what project they lead to."""
-    own, foreign = await job(house, LOCATION), await job(house, OTHER)
-    for target in (quote(own, safe=""), "1000"):
-        assert (await asked(house, "GET", f"{OF_OTHERS}{target}")).json["name"] == own
-        assert (await asked(house, "GET", f"{OF_OTHERS}{target}/timeline")).status == 200
-    for below in ("", "/timeline", "/logs", "/watch"):
-        denied(
-            await asked(house, "GET", f"{OF_OTHERS}{quote(foreign, safe='')}{below}"), "names p2"
-        )
-    for query in ("project=p1", "", "project=-"):
-        listed = (await asked(house, "GET", f"/trainshed/v1/jobs?{query}")).json["jobs"]
-        assert own in [job_["name"] for job_ in listed], (
-            "its only project is meant by none and by all"
-        )
-        assert all(job_["name"].startswith("projects/p1/") for job_ in listed)
-    for query in ("project=p2", f"project=p1&parent={quote(foreign, safe='')}"):
-        denied(await asked(house, "GET", f"/trainshed/v1/jobs?{query}"), "project p1 only")
-    assert (await asked(house, "GET", "/trainshed/v1/status")).json["principal"] == EMAIL
-    for verb, path in (
-        ("POST", "jobs/1000:cancel"),
-        ("POST", "jobs/1000:drill"),
-        ("GET", "nodes"),
-        ("GET", "quotas"),
-    ):
-        denied(await asked(house, verb, f"/trainshed/v1/{path}", {}))
-
-
-async def test_nobody_learns_whether_a_job_of_another_project_is_there(house: House) -> None:
-    """The same answer for one that is and one that is not, by whichever name, in each of the APIs."""
-    foreign = await job(house, OTHER)
-    absent = foreign.replace("1000", "1007")
-    pairs = [
-        (f"{OF_OTHERS}1000{below}", f"{OF_OTHERS}1007{below}")
-        for below in ("", "/timeline", "/logs", "/watch", "/usage", "/resumeReport", "/drills")
-    ]
-    pairs += [(f"{OF_OTHERS}{quote(name, safe='')}" for name in (foreign, absent))]
-    pairs += [(f"/v1/{name}" for name in (foreign, absent))]
-    for kind in ("models", "studies", "trainingPipelines", "operations"):
-        pairs += [(f"{OTHER}/{kind}/{number}" for number in ("1000", "1007"))]
-    for there, missing in pairs:
-        answers = [await asked(house, "GET", path) for path in (there, missing)]
-        refusals = [
-            (answer.status, answer.error["message"].replace("1007", "1000")) for answer in answers
-        ]
-        assert refusals[0] == refusals[1], (there, missing)
-        assert refusals[0][0] == 403
-        assert "p2" not in refusals[0][1] or "p2" in str(there)
 
 
 async def test_a_token_that_has_expired_is_refused_with_what_to_do(house: House) -> None:

@@ -19,7 +19,6 @@ from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.httpd.front import Front
 
-pytestmark = pytest.mark.anyio
 VERSION = "2026-07-28"
 OTHERS = LOCATION.replace("p1", "p2")
 

@@ -4,13 +4,10 @@ import asyncio
 from typing import Any
 from urllib.parse import urlencode
 
-import pytest
-
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.unit.specs_requests import SKLEARN
 
-pytestmark = pytest.mark.anyio
 PLACE = "projects/p1/locations/us-central1"
 STORES = f"{LOCATION}/metadataStores"
 STORE = f"{PLACE}/metadataStores/default"
@@ -222,14 +219,6 @@ async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
     assert {resource["name"] for resource in graph["artifacts"]} == set(names.values())
     assert [resource["state"] for resource in graph["executions"]] == ["COMPLETE"]
     assert {resource["type"] for resource in graph["events"]} == {"INPUT", "OUTPUT"}
-
-
-async def test_another_project_finds_nothing(house: House) -> None:
-    await store_made(house)
-    await run_made(house)
-    other = CONTEXTS.replace("p1", "p2")
-    assert (await house.call("GET", f"{other}/e-r")).status == 404
-    assert (await house.call("GET", other)).status == 404
 
 
 async def job_made(house: House, **spec: Any) -> Any:

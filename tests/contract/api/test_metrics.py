@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +13,6 @@ from trainshed.api import metrics
 from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
 from trainshed.core.names import Api
 
-pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[3]
 
 

@@ -16,7 +16,6 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.tuning.trial_jobs import trial_spec
 from trainshed.store.port import NewWork
 
-pytestmark = pytest.mark.anyio
 JOBS = "/v1/projects/p1/jobs"
 HYPERPARAMETERS: dict[str, Any] = {
     "goal": "MINIMIZE",

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import Answer, House
 from tests.contract.api.refusals import fields
 from tests.contract.api.test_models import MODELS, PLACE, uploaded
 from tests.unit.test_specs_pipeline import MODEL
 
-pytestmark = pytest.mark.anyio
 SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"
 EVALUATION: dict[str, Any] = {
     "displayName": "holdout",

@@ -11,7 +11,6 @@ from tests.contract.api.test_models import MODELS, PLACE, shown, uploaded
 from tests.unit.test_specs_pipeline import MODEL
 from trainshed.core.errors import PermissionDenied, Unavailable
 
-pytestmark = pytest.mark.anyio
 OUTPUT = "gs://bucket/out/model-export-my-model--1--2025-10-09T08:53:20.000Z/"
 TREE = {"gs://bucket/m/model.pt": b"weights", "gs://bucket/m/variables/v-0": b"more"}
 

@@ -4,8 +4,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.refusals import fields
@@ -19,7 +17,6 @@ from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, ModelName
 from trainshed.core.pipelines.records import ModelVersion
 
-pytestmark = pytest.mark.anyio
 OURS = "/trainshed/v1/models"
 QUERY = "project=p1&region=us-central1"
 

@@ -3,13 +3,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.unit.test_specs_pipeline import MODEL
 
-pytestmark = pytest.mark.anyio
 MODELS = f"{LOCATION}/models"
 PLACE = "projects/p1/locations/us-central1"
 

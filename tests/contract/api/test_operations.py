@@ -15,7 +15,6 @@ from trainshed.core.study.records import Study, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 from trainshed.store.records import Operation, OperationKind
 
-pytestmark = pytest.mark.anyio
 STUDY = StudyName("p1", "us-central1", "7")
 UID = StudyUid(7)
 ASKED = Operation(

@@ -13,7 +13,6 @@ from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
 from tests.unit.specs_requests import custom_job, pool
 from trainshed.api.calls import paging
 
-pytestmark = pytest.mark.anyio
 HOSTILE = "*a" * 20 + "*b"
 LONG_LINE = "a" * 60_000
 

@@ -15,7 +15,6 @@ from trainshed.core.names import Api, JobUid
 from trainshed.core.packages import JobPackage, digest_in, staged_name
 from trainshed.core.tuning.records import TuningJob
 
-pytestmark = pytest.mark.anyio
 ONE, TWO = "gs://bucket/one.whl", "gs://bucket/two.tar.gz"
 CUSTOM_JOBS = f"{LOCATION}/customJobs"
 

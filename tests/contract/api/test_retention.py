@@ -5,7 +5,6 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, START, House
@@ -19,7 +18,6 @@ from trainshed.core.names import JobName, JobUid
 from trainshed.core.retention import Retention
 from trainshed.engines.streams import LogInventory
 
-pytestmark = pytest.mark.anyio
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
 LINE = "x" * 1000

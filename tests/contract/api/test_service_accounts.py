@@ -16,8 +16,6 @@ from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.people import known
 from trainshed.access.account_tokens import GRANT
 
-pytestmark = pytest.mark.anyio
-
 EMAIL = "trainer@p1.iam.gserviceaccount.com"
 ACCOUNTS = "/v1/projects/p1/serviceAccounts"
 ACCOUNT = f"{ACCOUNTS}/{EMAIL}"

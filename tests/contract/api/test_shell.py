@@ -17,8 +17,6 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 
-pytestmark = pytest.mark.anyio
-
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 JOBS = f"{LOCATION}/customJobs"
 JOB = "/trainshed/v1/jobs/1000"

@@ -15,7 +15,6 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 
-pytestmark = pytest.mark.anyio
 RUNNING = (RunningTrial(1, JobUid(71)), RunningTrial(2, JobUid(72)))
 
 

@@ -3,12 +3,9 @@ spec/clients#surface, spec/clients#conflicts)."""
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.studying import OWN, SPEC, advised
 
-pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
 
 
@@ -42,29 +39,6 @@ async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(ho
     assert answer.json["name"] == name
     missing = await house.call("POST", f"{STUDIES}:lookup", {"displayName": "other"})
     assert (missing.status, missing.error["status"]) == (404, "NOT_FOUND")
-
-
-@pytest.mark.parametrize("house", ["REST"], indirect=True)  # over gRPC there is no such message
-async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: House) -> None:
-    """spec/submit#refusals."""
-    bad = {
-        "studySpec": {
-            "surprise": 1,
-            "metrics": [{"metricId": "lo ss", "goal": "MINIMIZE"}],
-            "parameters": [{"parameterId": "x", "doubleValueSpec": {"minValue": 2, "maxValue": 1}}],
-        }
-    }
-    answer = await house.call("POST", STUDIES, bad)
-    assert (answer.status, answer.error["status"]) == (400, "INVALID_ARGUMENT")
-    (details,) = answer.error["details"]
-    fields = sorted(violation["field"] for violation in details["fieldViolations"])
-    assert fields == [
-        "display_name",
-        "study.study_spec.surprise",
-        "study_spec.metrics[0].metric_id",
-        "study_spec.parameters[0].double_value_spec.max_value",
-    ]
-    assert (await house.call("GET", STUDIES)).json == {}
 
 
 async def test_list_goes_from_page_to_page_newest_first(house: House) -> None:

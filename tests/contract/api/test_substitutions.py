@@ -4,7 +4,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, House
@@ -13,7 +12,6 @@ from trainshed.api.rest import ApiApplication
 from trainshed.runtimes.catalog import LocalCatalog
 from trainshed.runtimes.sheet import Minor
 
-pytestmark = pytest.mark.anyio
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-8:latest"
 
 

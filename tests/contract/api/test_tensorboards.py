@@ -11,7 +11,6 @@ from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
 from tests.contract.api.test_metadata import ok
 
-pytestmark = pytest.mark.anyio
 PLACE = "projects/p1/locations/us-central1"
 BOARDS = f"{LOCATION}/tensorboards"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
-from tests.unit.specs_requests import package, pool
+from tests.unit.specs_requests import package
 from tests.unit.test_specs_pipeline import CUSTOM, MODEL, TUNING, inputs, pipeline, tuning_inputs
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import OWNER, ROLES
@@ -20,7 +20,6 @@ from trainshed.core.names import JobName, JobUid, ModelName
 from trainshed.core.tuning.records import TuningJob
 from trainshed.wire import json as wire_json
 
-pytestmark = pytest.mark.anyio
 PIPELINES = f"{LOCATION}/trainingPipelines"
 PLACE = "projects/p1/locations/us-central1"
 
@@ -150,40 +149,6 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
         "2025-10-09T08:53:21Z",
     )
     assert shown["modelToUpload"] == MODEL | {"name": str(model), "versionId": "2"}
-
-
-async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
-    """spec/submit#refusals: of the pipeline, of its inputs (unknown fields and wrong types included), and of
-    what is not there."""
-    wrong = inputs(
-        pool(machineSpec={"machineType": "n1-standrd-4"}, replicaCount="many"), surprise=1
-    )
-    wrong["baseOutputDirectory"] = {"outputUriPrefix": "gs://nowhere/out"}
-    answer = await house.call(
-        "POST",
-        PIPELINES,
-        asked(
-            wrong,
-            displayName="",
-            parentModel=f"{PLACE}/models/none",
-            modelToUpload=MODEL,
-            labels={"Team": "a"},
-        ),
-    )
-    faults = violations(answer)
-    task = "training_task_inputs"
-    assert set(faults) == {
-        "display_name",
-        "labels.Team",
-        "parent_model",
-        f"{task}.surprise",
-        f"{task}.worker_pool_specs[0].replica_count",
-        f"{task}.worker_pool_specs[0].machine_spec.machine_type",
-        f"{task}.base_output_directory.output_uri_prefix",
-    }
-    assert "Unknown name" in faults[f"{task}.surprise"]
-    assert (await house.call("GET", PIPELINES)).json == {}
-    assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from trainshed.core.tuning.transition import Transition
 from trainshed.core.tuning.trial_jobs import begin
 from trainshed.store.port import NewWork
 
-pytestmark = pytest.mark.anyio
 OURS = "/trainshed/v1/jobs"
 PRIMARY = ReplicaId(0, 0)
 

@@ -12,7 +12,6 @@ from tests.contract.api.studying import OWN, SPEC, Adviser, advised
 from trainshed.api.aiplatform_v1 import suggestions
 from trainshed.core.study.records import Measurement, StudyState, StudyUid, Trial
 
-pytestmark = pytest.mark.anyio
 STUDIES = f"{LOCATION}/studies"
 FINAL = {"finalMeasurement": {"stepCount": "7", "metrics": [{"metricId": "loss", "value": 0.25}]}}
 
@@ -271,32 +270,6 @@ async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -
     body = OWN | {"state": "SUCCEEDED", "measurements": curve}
     made = (await house.call("POST", f"{path}/trials", body)).json
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
-
-
-async def test_every_fault_of_a_trial_is_named_and_nothing_is_stored(
-    house: House, adviser: Adviser
-) -> None:
-    """spec/submit#refusals."""
-    path = await study(house)
-    bad = {
-        "state": "SUCCEEDED",
-        "parameters": [
-            {"parameterId": "rate", "value": "fast"},
-            {"parameterId": "layers", "value": True},
-            {"parameterId": "depth", "value": 1},
-        ],
-        "measurements": [{"metrics": [{"metricId": "gain", "value": 1}]}],
-    }
-    answer = await house.call("POST", f"{path}/trials", bad)
-    assert list(violations(answer)) == [
-        "trial.parameters[0].value",
-        "trial.parameters[1].value",
-        "trial.parameters",
-        "trial.parameters[2].parameter_id",
-        "trial.measurements[0].metrics[0].metric_id",
-        "trial.final_measurement",
-    ]
-    assert (await house.call("GET", f"{path}/trials")).json == {}
 
 
 async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(

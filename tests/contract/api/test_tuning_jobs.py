@@ -3,17 +3,14 @@ facts/resources#tuning-jobs)."""
 
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION, SECOND, START, House
-from tests.contract.api.refusals import fields, violations
-from tests.unit.specs_requests import custom_job, pool
+from tests.contract.api.refusals import violations
+from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 
-pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/hyperparameterTuningJobs"
 PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
 
@@ -123,32 +120,6 @@ async def test_lists_filter_and_page(house: House) -> None:
     assert [job["name"] for job in answer["hyperparameterTuningJobs"]] == names[:1]
     customs = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
     assert [job["name"] for job in customs] == [other.json["name"]]
-
-
-async def test_every_violation_is_named_at_once_and_nothing_is_stored(house: House) -> None:
-    """spec/submit#refusals."""
-    body = tuning_job(
-        displayName="",
-        parallelTrialCount=13,
-        trialJobSpec={
-            "workerPoolSpecs": [pool(machineSpec={"machineType": "n1-standrd-4"})],
-            "baseOutputDirectory": {"outputUriPrefix": "gs://nowhere/out"},
-        },
-    )
-    assert set(fields(await house.call("POST", JOBS, body))) == {
-        "display_name",
-        "parallel_trial_count",
-        "trial_job_spec.worker_pool_specs[0].machine_spec.machine_type",
-        "trial_job_spec.base_output_directory.output_uri_prefix",
-    }
-    assert (await house.call("GET", JOBS)).json == {}
-
-
-async def test_more_trials_than_the_setting_allows(house: House) -> None:
-    """facts/tuning#metrics: a study has at most 1,000 trials; here that is a setting."""
-    assert list(violations(await house.call("POST", JOBS, tuning_job(maxTrialCount=1001)))) == [
-        "max_trial_count"
-    ]
 
 
 async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:

@@ -8,7 +8,6 @@ import pytest
 from tests.contract.api.house import LOCATION, House
 from tests.unit.specs_requests import custom_job, ml_job, pool
 
-pytestmark = pytest.mark.anyio
 ML_JOBS = "/v1/projects/p1/jobs"
 VERTEX_JOBS = f"{LOCATION}/customJobs"
 TIERS = "BASIC, STANDARD_1, PREMIUM_1, BASIC_GPU, BASIC_TPU, CUSTOM"

@@ -16,8 +16,6 @@ from trainshed.api.registry import handlers
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 
-pytestmark = pytest.mark.anyio
-
 KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_methods.json.gz"))
 OF_GCLOUD = {
     ("GET", "/v1/projects"),

@@ -23,7 +23,6 @@ from trainshed.core.works import Work
 from trainshed.httpd.messages import Request, Response, sized
 from trainshed.summaries.directories import LogDirectory
 
-pytestmark = pytest.mark.anyio
 JOBS = f"{LOCATION}/customJobs"
 
 

@@ -23,8 +23,6 @@ from trainshed.api.trainshed_v1.transport import METHODS, PREFIX
 from trainshed.core.names import project_number
 from trainshed.wire import routes
 
-pytestmark = pytest.mark.anyio
-
 ANA = "ana@corp.example"
 SECRET = "zebra"
 """Stands in all that speech has and that is no name."""

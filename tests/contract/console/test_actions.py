@@ -11,7 +11,6 @@ from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillOrdered
 from trainshed.core.names import JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 ML = {
     "jobId": "first",
     "trainingInput": {

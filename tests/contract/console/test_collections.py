@@ -5,13 +5,10 @@ import re
 from html import unescape
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import LOCATION
 from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, STORE, store_made
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 
-pytestmark = pytest.mark.anyio
 SPEC = {
     "metrics": [
         {"metricId": "loss", "goal": "MINIMIZE"},

@@ -7,8 +7,6 @@ import re
 from html import unescape
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import EVIL, submit
@@ -17,8 +15,6 @@ from tests.people import known
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import ReplicaId
-
-pytestmark = pytest.mark.anyio
 
 
 async def trained(house: ConsoleHouse, name: str, args: list[str], *losses: str) -> str:

@@ -13,8 +13,6 @@ from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import ReplicaId
 
-pytestmark = pytest.mark.anyio
-
 
 async def printed(house: ConsoleHouse, name: str, *lines: str, stream: str = "o") -> str:
     """The uid of a job that runs and has printed these lines, one a second."""

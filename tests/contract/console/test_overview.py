@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from tests.contract.api.house import SECOND, START
 from tests.contract.api.rooms import node
 from tests.contract.api.test_api_usage import PRIMARY, begun, look, write
@@ -19,7 +17,6 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobName, JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 HERE = "projects/p1/locations/us-central1/customJobs"
 
 

@@ -17,7 +17,6 @@ from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 
-pytestmark = pytest.mark.anyio
 CUSTOM_JOBS = "/v1/projects/p1/locations/us-central1/customJobs"
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
 

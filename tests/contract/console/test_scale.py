@@ -12,7 +12,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.store.port import NewWork
 
-pytestmark = [pytest.mark.anyio, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 JOBS = 100_000
 _BATCH = 2_000
 

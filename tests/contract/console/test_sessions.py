@@ -11,7 +11,6 @@ from trainshed.access.book import AccessBook
 from trainshed.access.sessions import LIFETIME, LINK_LIFETIME
 from trainshed.console.routes import ACTIONS
 
-pytestmark = pytest.mark.anyio
 JOB = {
     "displayName": "first",
     "jobSpec": {

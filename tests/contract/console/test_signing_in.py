@@ -19,7 +19,6 @@ from trainshed.access import sessions
 from trainshed.access.issuers import read_issuers
 from trainshed.serve.signing_in import LIFETIME, SigningIn
 
-pytestmark = pytest.mark.anyio
 ANA = "ana@corp.example"
 NOW = START // 10**9
 JOBS = f"{LOCATION}/customJobs"

@@ -12,7 +12,6 @@ from tests.contract.api.house import Answer
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from trainshed.console.pages.submit import draft_of
 
-pytestmark = pytest.mark.anyio
 FORM = {
     "name": "mine",
     "kind": "script",

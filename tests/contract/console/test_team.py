@@ -11,8 +11,6 @@ from tests.people import known
 from trainshed.console.routes import PAGES
 from trainshed.core.lifecycle.events import JobAdmitted
 
-pytestmark = pytest.mark.anyio
-
 ANA = "ana@corp.example"
 OF_OTHERS = ("/nodes", "/team/audit", "/jobs/{job}/trials", "/buckets")
 """Pages of operators, of owners, of tuning jobs, and of the process of buckets, which is not here."""

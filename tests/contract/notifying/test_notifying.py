@@ -33,7 +33,6 @@ from trainshed.notifying.targets import NotifyTable, mail_server
 from trainshed.serve import certificates
 from trainshed.store.port import Commit, LiveJob
 
-pytestmark = pytest.mark.anyio
 SECRET = "whsec_" + base64.b64encode(b"k" * 24).decode()
 ENVIRON = {"HOOK": SECRET}
 MINUTE = 60 * 10**9

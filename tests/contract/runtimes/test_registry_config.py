@@ -58,7 +58,6 @@ def test_only_registries_that_are_named_are_spoken_to_without_tls(registry: Regi
     assert not registry.asked
 
 
-@pytest.mark.anyio
 async def test_a_registry_is_asked_once_a_minute_and_may_be_away(registry: Registry) -> None:
     now, lines = [0], list[str]()
     images = ClusterImages(Registries(insecure=(registry.host,)), now=lambda: now[0])

@@ -2,12 +2,10 @@
 spec/invariants#secrets)."""
 
 import asyncio
-import json
 import resource
 import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,34 +15,6 @@ from trainshed.core.packages import JobPackage
 from trainshed.runtimes.port import PackageFailed
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 
-_PRYING = """
-import json, os, pathlib, subprocess, sys
-from setuptools import setup
-
-def tried(work):
-    try:
-        return str(work())
-    except OSError as failure:
-        return "refused: " + type(failure).__name__
-
-data, cache, base = {places!r}
-facts = {{
-    "secret": tried(lambda: pathlib.Path(data, "secret").read_text()),
-    "data": tried(lambda: os.listdir(data)),
-    "cache": tried(lambda: sorted(os.listdir(cache))),
-    "written to the base": tried(lambda: pathlib.Path(base, "lib", "planted").write_text("x")),
-    "written to the cache": tried(lambda: pathlib.Path(cache, "packages", "planted").write_text("x")),
-    "environ": dict(os.environ),
-    "home": os.path.expanduser("~"),
-    "processes": len([name for name in os.listdir("/proc") if name.isdigit()]),
-    "uids": pathlib.Path("/proc/self/uid_map").read_text().split(),
-}}
-pathlib.Path("prying").mkdir(exist_ok=True)
-pathlib.Path("prying/__init__.py").touch()
-pathlib.Path("prying/facts.json").write_text(json.dumps(facts))
-setup(name="prying", version="0.1", packages=["prying"], package_data={{"prying": ["facts.json"]}})
-"""
-
 
 @pytest.fixture(scope="module")
 def level(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -53,32 +23,6 @@ def level(tmp_path_factory: pytest.TempPathFactory) -> str:
     if levels in ("", "session"):
         pytest.skip(f"no namespaces here: {refused}")
     return levels
-
-
-def _facts(workshop: Workshop) -> dict[str, Any]:
-    base = Path(workshop.base.template).parent
-    places = (str(workshop.data), str(workshop.cache), str(base))
-    workshop.objects.content["gs://b/prying.tar.gz"] = sdist(
-        "prying", _PRYING.format(places=places), {}
-    )
-    layer = Path(workshop.prepare("gs://b/prying.tar.gz").template).parent
-    (facts,) = layer.glob("lib/python3*/site-packages/prying/facts.json")
-    return json.loads(facts.read_text())
-
-
-def test_a_setup_script_sees_and_changes_nothing_of_the_service(
-    workshop: Workshop, level: str
-) -> None:
-    facts = _facts(workshop)
-    built = f"at {workshop.terms.level} (not {workshop.refused}; alone: {level}): {workshop.said}"
-    assert facts["secret"].startswith("refused"), built
-    assert facts["data"] == "[]" or facts["data"].startswith("refused")
-    assert facts["written to the base"].startswith("refused")
-    # Where the cache lies in /tmp, it was written to the script's own.
-    assert not list(workshop.cache.rglob("planted"))
-    assert int(facts["processes"]) < 20
-    if level == "own-user":
-        assert facts["uids"][1] != "0"
 
 
 def test_a_link_of_a_package_leads_the_service_nowhere(workshop: Workshop) -> None:

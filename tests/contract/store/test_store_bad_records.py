@@ -40,8 +40,6 @@ from trainshed.core.tensorboards.records import Level
 from trainshed.store.port import JobQuery, Store
 from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
-pytestmark = pytest.mark.anyio
-
 STUDY = StudyUid(30)
 Read = Callable[[Store], Awaitable[Any]]
 

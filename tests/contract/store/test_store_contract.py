@@ -24,11 +24,8 @@ from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, Collection, JobUid
-from trainshed.core.usage import Use
-from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store
-
-pytestmark = pytest.mark.anyio
+from trainshed.core.names import Collection, JobUid
+from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit, Store
 
 
 async def created(store: Store, job: Job) -> Job:
@@ -91,42 +88,6 @@ async def test_drills_wait_beside_a_cancel(store: Store) -> None:
     epoch = await store.ledger.acquire("a")
     await store.ledger.commit(epoch, step(live, JobState.RUNNING, consumed=live.intents[2].seq))
     assert (await loaded(store, 1)).intents == live.intents[3:]
-
-
-async def test_what_a_job_held_is_kept_with_its_step_and_outlives_it(store: Store) -> None:
-    hour = 3600 * SECOND
-    epoch = await store.ledger.acquire("test")
-    made = make_job(1)
-    await store.intake.create_job(made, ())
-    live = live_job(await store.ledger.load(made.uid))
-    use = Use(
-        *("p", "ana@corp.example", (("team", "x"),), str(made.name), T0, T0 + 4 * hour),
-        *("n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2),
-    )
-    stale = replace(step(live, JobState.RUNNING), expected_generation=9, uses=(use,))
-    with pytest.raises(StaleCommit):
-        await store.ledger.commit(epoch, stale)
-    assert await store.reader.machine_time(None, T0, T0 + hour) == ()
-    ends = replace(step(live, JobState.SUCCEEDED), uses=(use, replace(use, began=T0 + hour)))
-    await store.ledger.commit(epoch, ends)
-    await store.intake.delete_job(made.name, operation(1))
-    [used] = await store.reader.machine_time("p", T0 + hour, T0 + 2 * hour)
-    assert (used.person, dict(used.labels), used.accelerator) == (
-        use.person,
-        {"team": "x"},
-        "NVIDIA_L4",
-    )
-    assert (used.machine_hours, used.cpu_hours, used.gigabyte_hours, used.gpu_hours) == (
-        2,
-        8,
-        30,
-        4,
-    )
-    assert await store.reader.machine_time("q", T0, T0 + hour) == ()
-    [(past, began)] = await store.reader.past_use(T0, hour)
-    assert (past.project_id, past.person, past.gpu_hours) == ("p", use.person, 14)
-    assert began <= T0 + 4 * hour < began + hour
-    assert await store.reader.past_use(T0 + 4 * hour, hour) == ()
 
 
 async def unchanged_after(store: Store, epoch: int, commit: Commit) -> None:
@@ -215,24 +176,6 @@ async def test_labels_and_state_do_not_overwrite_each_other(store: Store) -> Non
     await finished(store, job)
     over = await store.intake.replace_labels(job.name, (), "", T0)
     assert (over.state, over.labels) == (JobState.SUCCEEDED, ())
-
-
-async def uids(store: Store, query: JobQuery) -> list[int]:
-    return [job.uid for job, _ in await store.reader.jobs(query)]
-
-
-async def test_pages_are_stable_while_jobs_come_and_go(store: Store) -> None:
-    for uid in range(1, 11):
-        await created(store, make_job(uid))
-    query = JobQuery("p", Api.VERTEX, "us-central1", limit=4)
-    first = await uids(store, query)
-    await created(store, make_job(11))
-    await finished(store, make_job(8))
-    await store.intake.delete_job(make_job(8).name, operation(1))
-    second = await uids(store, replace(query, after=first[-1]))
-    third = await uids(store, replace(query, after=second[-1]))
-    assert [first, second, third] == [[10, 9, 8, 7], [6, 5, 4, 3], [2, 1]]
-    assert await uids(store, replace(query, after=1)) == []
 
 
 async def test_a_taken_operation_name_undoes_the_delete(store: Store) -> None:

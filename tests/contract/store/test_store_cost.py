@@ -6,8 +6,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.contract.store.store_samples import make_job
 from tests.contract.store.study_samples import child, make_pipeline, make_tuning
 from trainshed.core.names import Api, Collection
@@ -15,8 +13,6 @@ from trainshed.core.works import Work
 from trainshed.store.port import JobQuery, NewWork
 from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 from trainshed.store.sqlite.narrowing import walk
-
-pytestmark = pytest.mark.anyio
 
 
 def steps(directory: Path, sql: str, parameters: dict[str, Any]) -> int:

@@ -26,7 +26,6 @@ def crash(what: str) -> None:
     raise Crash(what)
 
 
-@pytest.mark.anyio
 async def test_a_crash_before_a_commit_stores_nothing() -> None:
     store = open_inline()
     store.before_commit = crash
@@ -47,7 +46,6 @@ async def test_a_crash_before_a_commit_stores_nothing() -> None:
     assert await store.ledger.commit(epoch, step(live, JobState.RUNNING)) == 2
 
 
-@pytest.mark.anyio
 async def test_a_crash_after_a_commit_keeps_what_nobody_was_told() -> None:
     store = open_inline()
     store.after_commit = crash
@@ -58,7 +56,6 @@ async def test_a_crash_after_a_commit_keeps_what_nobody_was_told() -> None:
     assert await store.reader.timeline(JobUid(1)) == (entry("created"),)
 
 
-@pytest.mark.anyio
 async def test_a_step_with_its_trials_jobs_and_model_is_one() -> None:
     """spec/invariants#durability: a crash before the commit leaves nothing of a step, one after it all of
     it."""

@@ -25,8 +25,6 @@ from trainshed.store.conditions import Column, Condition, Contains, Either, Equa
 from trainshed.store.port import JobQuery, NewWork, Store
 from trainshed.store.sqlite import narrowing
 
-pytestmark = pytest.mark.anyio
-
 ALL = JobQuery("", None, None)
 COUNT = 60
 

@@ -18,8 +18,6 @@ from trainshed.store.port import Store, StoreUnreadable
 from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, open_database
 from trainshed.store.sqlite.presence import RESCUED
 
-pytestmark = pytest.mark.anyio
-
 
 async def known(store: Store, *uids: int) -> None:
     for uid in uids:

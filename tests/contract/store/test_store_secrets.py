@@ -2,13 +2,10 @@
 
 import pytest
 
-from tests.contract.store.conftest import Reopen
 from tests.contract.store.store_samples import T0
 from trainshed.core.secrets import SecretRef
 from trainshed.store.port import Store
 from trainshed.store.resources import Stored
-
-pytestmark = pytest.mark.anyio
 
 
 def sealed(version: int) -> bytes:
@@ -40,33 +37,8 @@ async def test_what_cannot_be_sealed_is_not_stored_and_takes_no_number(store: St
     assert await add(store, "db") == 1
 
 
-async def test_secrets_outlive_the_service(reopen: Reopen, request: pytest.FixtureRequest) -> None:
-    if "inline" in request.node.name:
-        pytest.skip("a store in memory outlives nothing")
-    await add(reopen(), "db")
-    assert await reopen().secrets.find("p", [SecretRef("db")])
-
-
 async def contents(store: Store, *refs: SecretRef) -> list[bytes]:
     return [version.content for version in (await store.secrets.find("p", refs)).values()]
-
-
-async def test_all_are_sealed_anew_but_what_is_left(store: Store) -> None:
-    """spec/operations#secrets: the key of the secrets can be changed."""
-    for name, project in (("db", "p"), ("db", "p"), ("api", "p"), ("db", "q")):
-        await add(store, name, project)
-
-    def seal(stored: Stored) -> bytes | None:
-        whose = f"{stored.project_id} {stored.name} {stored.version} ".encode()
-        return None if stored.name == "api" else whose + stored.content
-
-    count, left = await store.secrets.reseal(seal)
-    assert (count, left) == (3, (Stored("p", "api", 1, sealed(1)),))
-    found = await contents(store, SecretRef("db"), SecretRef("db", 1), SecretRef("api"))
-    assert found == [b"p db 2 " + sealed(2), b"p db 1 " + sealed(1), sealed(1)]
-    assert (await store.secrets.find("q", [SecretRef("db")]))[SecretRef("db")].content == (
-        b"q db 1 " + sealed(1)
-    )
 
 
 async def test_what_cannot_be_sealed_anew_leaves_all_as_it_was(store: Store) -> None:

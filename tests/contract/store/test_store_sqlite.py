@@ -113,7 +113,6 @@ LISTS = [
 ]
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("query", LISTS, ids=str)
 async def test_no_list_reads_or_sorts_all_works(tmp_path: Path, query: JobQuery) -> None:
     """spec/invariants#finished-jobs"""
@@ -173,7 +172,6 @@ def test_writes_are_synchronous(tmp_path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.anyio
 async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / DATABASE_FILE)
     migrate(connection)
@@ -277,7 +275,6 @@ async def found(store: Store, uid: int) -> int:
     return rank
 
 
-@pytest.mark.anyio
 async def test_a_kill_loses_nothing_acknowledged_and_halves_nothing(tmp_path: Path) -> None:
     """spec/invariants#durability."""
     reached: dict[int, int] = {}
@@ -336,7 +333,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.anyio
 async def test_a_kill_loses_and_doubles_no_trial(tmp_path: Path) -> None:
     """spec/tuning#reproducible: after a restart a study goes on as if nothing had happened."""
     lines = said_until_killed(200, _CLIENTS, str(tmp_path))

@@ -7,17 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.store.store_samples import T0
-from tests.contract.store.study_samples import PLACE, make_study, make_trial, measured, suggesting
-from trainshed.core.errors import NotFound, Unavailable
-from trainshed.core.job.exits import JobError
+from tests.contract.store.study_samples import make_study, make_trial, measured, suggesting
+from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyUid, Trial
 from trainshed.store.port import StaleCommit, Store
 from trainshed.store.records import Operation
 from trainshed.store.sqlite import studies
-from trainshed.store.studies import StoredTrial
-
-pytestmark = pytest.mark.anyio
 
 ONE = StudyUid(1)
 
@@ -33,28 +29,6 @@ async def with_trials(store: Store, count: int, uid: int = 1) -> list[Trial]:
 
 def done(running: Operation, state: OperationState = OperationState.SUCCEEDED) -> Operation:
     return replace(running, state=state, updated=running.updated + 1)
-
-
-async def test_an_operation_hands_out_old_and_new_trials(store: Store) -> None:
-    """spec/tuning#studies: suggest is a long-running operation."""
-    first, second = await with_trials(store, 2)
-    running = suggesting(1, 1)
-    await store.studies.begin_operation(running)
-    assert await store.studies.running_operations(ONE) == (running,)
-    assert await store.reader.operation(running.name) == running
-    taken = replace(second, client="c", started=T0 + 9)
-    finished = await store.studies.finish_operation(
-        done(running),
-        assigned=[StoredTrial(taken, 1)],
-        suggested=[make_trial(1, client="c"), make_trial(1, client="c")],
-    )
-    assert finished == replace(done(running), trials=(2, 3, 4))
-    assert await store.reader.operation(running.name) == finished
-    assert await store.studies.running_operations() == ()
-    assert await store.studies.history([ONE]) == (
-        *(first, taken),
-        *(make_trial(1, number, client="c") for number in (3, 4)),
-    )
 
 
 async def test_an_operation_ends_once(store: Store) -> None:
@@ -75,43 +49,6 @@ async def test_an_operation_ends_once(store: Store) -> None:
         await store.studies.finish_operation(done(suggesting(2, 1)), suggested=[make_trial(1)])
     # Numbers that a refused step took are given to others.
     assert (await store.studies.create_trial(make_trial(1))).number == 3
-
-
-async def test_an_operation_over_a_trial_that_changed_stores_nothing(store: Store) -> None:
-    first, second = await with_trials(store, 2)
-    running = suggesting(1, 1)
-    await store.studies.begin_operation(running)
-    await store.studies.change_trial(replace(second, client="quicker"), 1)
-    with pytest.raises(StaleCommit):
-        await store.studies.finish_operation(
-            done(running),
-            assigned=[StoredTrial(replace(trial, client="c"), 1) for trial in (first, second)],
-            suggested=[make_trial(1)],
-        )
-    assert await store.studies.running_operations(ONE) == (running,)
-    assert await store.studies.history([ONE]) == (first, replace(second, client="quicker"))
-
-
-async def test_running_operations_are_told_oldest_first(store: Store) -> None:
-    for uid in (1, 2):
-        await store.studies.create_study(make_study(uid))
-    late, early, other = (
-        suggesting(1, 1, created=T0 + 2),
-        suggesting(2, 1, created=T0 + 1),
-        suggesting(3, 2, created=T0),
-    )
-    for operation in (late, early, other):
-        await store.studies.begin_operation(operation)
-    assert await store.studies.running_operations() == (other, early, late)
-    assert await store.studies.running_operations(ONE) == (early, late)
-    with pytest.raises(Unavailable):
-        await store.studies.begin_operation(late)
-    failed = replace(done(early, OperationState.FAILED), error=JobError(13, "it broke"))
-    assert await store.studies.finish_operation(failed) == failed
-    assert await store.studies.running_operations(ONE) == (late,)
-    parent = f"{PLACE}/studies/study1"
-    assert await store.reader.operations(parent, "", 9) == (late, failed)
-    assert await store.reader.operations(PLACE, "", 9) == ()
 
 
 async def test_a_large_study_is_gone_at_once_and_deleted_in_pieces(

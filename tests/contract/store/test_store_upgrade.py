@@ -14,8 +14,6 @@ from trainshed.core.names import JobUid
 from trainshed.store.port import StoreOfOtherVersion, StoreUnreadable
 from trainshed.store.sqlite.database import DATABASE_FILE, open_database
 
-pytestmark = pytest.mark.anyio
-
 DUMPS = {path.stem: path.read_text() for path in Path(__file__).with_name("dumps").glob("*.sql")}
 
 
