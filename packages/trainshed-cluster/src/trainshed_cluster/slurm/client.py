@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +12,6 @@ from typing import TypeVar
 from msgspec import Struct
 
 from trainshed.eventloop.background import begin, joined
-from trainshed.eventloop.children import Child, spawn
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 from trainshed_cluster.remote.messages import TAKEN
 from trainshed_cluster.slurm import commands
@@ -50,7 +50,7 @@ class SlurmClient:
         self._left = left
         self._environment = commands.environment(os.environ, settings.conf)
         #: The srun processes of started agents: the hold of each, and the task that waits for its end.
-        self._sruns: dict[Child, tuple[str, asyncio.Task[None]]] = {}
+        self._sruns: dict[Process, tuple[str, asyncio.Task[None]]] = {}
 
     async def close(self) -> None:
         """End all processes that this client started; steps run on without them."""
@@ -124,6 +124,7 @@ class SlurmClient:
         ClusterUnavailable."""
         what = f"{name}: agent on {node}"
         process = await self._spawn(command, feeds=True, user=user)
+        assert process.stderr
         complaining = joined(_beginning(process.stderr, 1 << 14))
         taken = False
         try:
@@ -144,7 +145,7 @@ class SlurmClient:
                 _kill(process)
                 await asyncio.shield(begin(_reap(process), f"slurm: srun of {what}"))
 
-    async def _attend(self, process: Child, complaining: asyncio.Task[bytes]) -> None:
+    async def _attend(self, process: Process, complaining: asyncio.Task[bytes]) -> None:
         await process.wait()
         complaining.cancel()
         name, _ = self._sruns.pop(process)
@@ -156,7 +157,7 @@ class SlurmClient:
         command: Sequence[str],
         feeds: bool = False,
         user: UnixUser | None = None,
-    ) -> Child:
+    ) -> Process:
         environment, directory = self._environment, None
         try:
             argv = [self._settings.command(command[0]), *command[1:]]
@@ -164,7 +165,16 @@ class SlurmClient:
                 argv = user.command(argv, setpriv())
                 # The user may have no access to the service's directory.
                 environment, directory = user.environment(environment), "/"
-            return await spawn(argv, env=environment, cwd=directory, feeds=feeds, limit=1 << 20)
+            return await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=PIPE if feeds else DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=environment,
+                cwd=directory,
+                start_new_session=True,
+                limit=1 << 20,
+            )
         except OSError as e:
             raise ClusterUnavailable(f"{command[0]} cannot be run: {e}") from e
 
@@ -172,7 +182,7 @@ class SlurmClient:
 class Request:
     """A running salloc, which waits for Slurm."""
 
-    def __init__(self, process: Child) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._telling = joined(_communicate(process))
 
@@ -194,13 +204,14 @@ class Request:
 
     async def withdraw(self) -> None:
         """Have it cancel its request; it may have been killed before it could."""
-        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
         await asyncio.wait((self._telling,), timeout=_LEAVE_SECONDS)
         _kill(self._process)
         await asyncio.wait((self._telling,))
 
 
-async def _communicate(process: Child) -> Output:
+async def _communicate(process: Process) -> Output:
     out, err = await process.communicate()
     return Output(await process.wait(), out.decode(errors="replace"), err.decode(errors="replace"))
 
@@ -213,15 +224,16 @@ async def _beginning(stream: asyncio.StreamReader, limit: int) -> bytes:
     return beginning
 
 
-async def _heard(process: Child, word: bytes) -> bool:
+async def _heard(process: Process, word: bytes) -> bool:
     """Wait until the step prints the word; return whether it did."""
+    assert process.stdout
     while line := await process.stdout.readline():
         if line == word:
             return True
     return False
 
 
-async def _feed(process: Child, stdin: bytes) -> bool:
+async def _feed(process: Process, stdin: bytes) -> bool:
     """Send an agent its input; return whether it confirmed it. Slurm accepts input before the step exists,
     and carries it a kilobyte at a time, so that sending begins at once."""
     writing = joined(_write(process, stdin))
@@ -232,7 +244,7 @@ async def _feed(process: Child, stdin: bytes) -> bool:
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _write(process: Child, stdin: bytes) -> None:
+async def _write(process: Process, stdin: bytes) -> None:
     assert process.stdin
     # If the process has ended already, uvloop raises RuntimeError because the handle is closed.
     with contextlib.suppress(ConnectionError, RuntimeError):
@@ -241,7 +253,7 @@ async def _write(process: Child, stdin: bytes) -> None:
         process.stdin.close()
 
 
-def _disarm(process: Child) -> None:
+def _disarm(process: Process) -> None:
     """Kill srun's second process, which would end the step when the first one dies."""
     for children in Path(f"/proc/{process.pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -249,9 +261,10 @@ def _disarm(process: Child) -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
-def _kill(process: Child) -> None:
-    process.send_signal(signal.SIGKILL)
+def _kill(process: Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
-async def _reap(process: Child) -> None:
+async def _reap(process: Process) -> None:
     await process.wait()
