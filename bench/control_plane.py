@@ -28,8 +28,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
 from trainshed.core.works import Work
 from trainshed.serve.service import begin_collecting
-from trainshed.store.port import Commit, JobQuery, LiveJob, Store
-from trainshed.store.sqlite.database import DATABASE_FILE, open_database
+from trainshed.store.port import Commit, JobQuery, LiveJob
+from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 FINISHED = (1_000, 1_000_000)
 QUEUED = 10_000

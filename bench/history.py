@@ -14,7 +14,7 @@ from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.codec import encode_details
+from trainshed.store.codec import DETAILS
 from trainshed.store.sqlite.connections import load_statements
 from trainshed.store.sqlite.database import DATABASE_FILE
 from trainshed.store.sqlite.rows import work_parameters
@@ -55,7 +55,7 @@ def fill(directory: Path, finished: int, queued: int, over: Job | None = None) -
         for statement in ("reserve_name", "insert_job", "insert_work"):
             connection.executemany(_WORKS[statement], rows)
         connection.executemany(_WORKS["insert_label"], _labels(range(first, last + 1), over))
-    connection.execute(_TELL, (encode_details({}),))
+    connection.execute(_TELL, (DETAILS.encode({}),))
     connection.execute("COMMIT")
     connection.close()
 

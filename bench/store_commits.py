@@ -21,8 +21,8 @@ from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
-from trainshed.store.port import Commit, JobQuery, Store
-from trainshed.store.sqlite.database import open_database
+from trainshed.store.port import Commit, JobQuery
+from trainshed.store.sqlite.database import Store, open_database
 
 _SECONDS = 0.4
 _ROUNDS = 3

@@ -14,24 +14,11 @@ from typing import TypeVar
 from trainshed.core.errors import Unavailable
 from trainshed.store.audit import record_is_stored
 from trainshed.store.codec import UnreadableRecord
-from trainshed.store.records import RecordSetAside
-from trainshed.store.sqlite.access import SqliteAccess, recorded
-from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
-from trainshed.store.sqlite.metadata import SqliteMetadata
-from trainshed.store.sqlite.models import SqliteEvaluations, SqliteModels
-from trainshed.store.sqlite.reader import SqliteReader
-from trainshed.store.sqlite.resources import (
-    SqliteCurves,
-    SqliteDatasets,
-    SqliteNotifications,
-    SqliteOperations,
-    SqliteSecrets,
-)
+from trainshed.store.sqlite.access import recorded
+from trainshed.store.sqlite.database import Store
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.setting_aside import past_bad_records, set_aside
 from trainshed.store.sqlite.snapshots import unreadable
-from trainshed.store.sqlite.studies import SqliteStudies
-from trainshed.store.sqlite.tensorboards import SqliteTensorboards
 from trainshed.store.sqlite.writer import public
 
 T = TypeVar("T")
@@ -40,8 +27,8 @@ Hook = Callable[[str], None]
 """Called with the name of the port's method, such as "commit" or "create_job"."""
 
 
-class InlineStore:
-    """An open store (`store.port.Store`), made by `open_inline`; the hooks may be changed at any time.
+class InlineStore(Store):
+    """An open store made by `open_inline`; the hooks may be changed at any time.
 
     If `before_commit` raises, nothing of the call is stored. If `after_commit` raises, everything is stored,
     but the caller only gets the exception. A write that fails by itself calls neither.
@@ -52,23 +39,9 @@ class InlineStore:
     ) -> None:
         self._connection = connection
         self._open = True
-        self._told: Callable[[RecordSetAside], object] | None = None
         self.before_commit = before_commit
         self.after_commit = after_commit
-        self.intake = SqliteIntake(self)
-        self.ledger = SqliteLedger(self, self)
-        self.reader = SqliteReader(self)
-        self.studies = SqliteStudies(self, self)
-        self.models = SqliteModels(self, self)
-        self.evaluations = SqliteEvaluations(self, self)
-        self.metadata = SqliteMetadata(self, self)
-        self.tensorboards = SqliteTensorboards(self, self)
-        self.curves = SqliteCurves(self, self)
-        self.datasets = SqliteDatasets(self, self)
-        self.secrets = SqliteSecrets(self, self)
-        self.access = SqliteAccess(self, self)
-        self.operations = SqliteOperations(self, self)
-        self.notifications = SqliteNotifications(self, self)
+        super().__init__(self, self)
 
     async def run(self, what: str, work: Callable[[sqlite3.Connection], T]) -> T:
         """Implements `sqlite.connections.Writing`."""
@@ -108,12 +81,6 @@ class InlineStore:
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return self.here(read)
 
-    async def watch(self) -> None:
-        """Return: memory has no files."""
-
-    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
-        self._told = listener
-
     def close(self) -> None:
         """Close the store, and lose all that was stored."""
         if self._open:
@@ -122,8 +89,7 @@ class InlineStore:
 
     def _set_aside(self, bad: UnreadableRecord) -> None:
         for record in set_aside(self._connection, bad, 0):
-            if self._told is not None:
-                self._told(record)
+            self._note_set_aside(record)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -31,7 +31,9 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import Intake, NewWork, NodeDrain, Store
+from trainshed.store.port import NewWork, NodeDrain
+from trainshed.store.sqlite.database import Store
+from trainshed.store.sqlite.jobs import Intake
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -23,9 +23,9 @@ from unittest import mock
 
 from tests.sim.engine.clock import Clock
 from tests.sim.virtual import VirtualLoop
-from trainshed.store.port import Store
 from trainshed.store.sqlite import database, writer
 from trainshed.store.sqlite.connections import open_writer
+from trainshed.store.sqlite.database import Store
 
 _SHARED_MEMORY = Path("/dev/shm")
 """Where there is one, nothing has to wait for a disk that nobody will ever lose."""

@@ -10,7 +10,7 @@ from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
-from trainshed.store.port import Store
+from trainshed.store.sqlite.database import Store
 from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.following import Directory
 

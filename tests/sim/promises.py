@@ -15,7 +15,8 @@ from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.works import Work
-from trainshed.store.port import NO_JOB, JobQuery, Reader
+from trainshed.store.port import NO_JOB, JobQuery
+from trainshed.store.sqlite.reader import Reader
 
 _SIGHTINGS = ("replica_started", "replica_exited", "running", "cancel_requested", "drill_ordered")
 """Entries that give the time at which something happened or was asked for, of which the controller may hear

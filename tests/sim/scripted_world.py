@@ -23,8 +23,8 @@ from trainshed.scheduler.model import Policy
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
-from trainshed.store.port import NewWork, Store
-from trainshed.store.sqlite.database import open_database
+from trainshed.store.port import NewWork
+from trainshed.store.sqlite.database import Store, open_database
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 

@@ -23,7 +23,8 @@ from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
 from trainshed.store.notices import Notices
-from trainshed.store.port import Ledger, Store
+from trainshed.store.sqlite.database import Store
+from trainshed.store.sqlite.jobs import Ledger
 
 SECOND = 10**9
 GRACE = 30 * SECOND

@@ -30,7 +30,7 @@ from trainshed.core.study.records import (
 from trainshed.core.study.spec import Limits, StudySpec
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.studies import Studies
+from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 
 Happening = Callable[[], Coroutine[Any, Any, None]]

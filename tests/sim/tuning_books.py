@@ -15,7 +15,8 @@ from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, Store
+from trainshed.store.port import Commit
+from trainshed.store.sqlite.database import Store
 
 T = TypeVar("T")
 

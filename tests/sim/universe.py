@@ -37,9 +37,10 @@ from trainshed.core.names import JobUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineEvent, EngineUnavailable, ReplicaReport
-from trainshed.store.port import Commit, Ledger, LiveJob, NewWork, Store
+from trainshed.store.port import Commit, LiveJob, NewWork
 from trainshed.store.sqlite.connections import open_reader
-from trainshed.store.sqlite.database import DATABASE_FILE
+from trainshed.store.sqlite.database import DATABASE_FILE, Store
+from trainshed.store.sqlite.jobs import Ledger
 
 _TIDY = 2 * HOUR
 """ns within which all slots are given back once every job is over."""
@@ -400,7 +401,7 @@ class Universe:
             self._finished.set()
 
 
-class _Watched:
+class _Watched(Ledger):
     """The ledger, with what is being committed put where the store's hooks can see it."""
 
     def __init__(self, ledger: Ledger, committing: Callable[[Commit | None], None]) -> None:

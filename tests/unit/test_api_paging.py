@@ -11,7 +11,8 @@ from trainshed.api.filters.jobs import JobFilter
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, JobUid
-from trainshed.store.port import JobQuery, Reader
+from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.reader import Reader
 
 QUESTION = ("projects/p1", "state=X")
 

@@ -25,7 +25,8 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.study.records import TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import LiveJob, NewWork, Store
+from trainshed.store.port import LiveJob, NewWork
+from trainshed.store.sqlite.database import Store
 
 
 class Broken:

@@ -26,7 +26,7 @@ from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialStat
 from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
-from trainshed.store.studies import Studies
+from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.following import Directory

@@ -38,9 +38,9 @@ from trainshed.serve.signing_in import SigningIn
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
-from trainshed.store.port import Commit, NewWork, Store
+from trainshed.store.port import Commit, NewWork
 from trainshed.store.records import OperationKind
-from trainshed.store.sqlite.database import open_database
+from trainshed.store.sqlite.database import Store, open_database
 
 SECOND = 10**9
 START = 1_760_000_000 * SECOND

@@ -14,7 +14,7 @@ from trainshed.core.capacity import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 
 GIB = 2**30
 

@@ -15,9 +15,9 @@ from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned
 from trainshed.core.study.records import Parameters, StudyUid, Trial, TrialState
-from trainshed.store.port import Store
-from trainshed.store.records import Operation, OperationKind
-from trainshed.store.studies import StoredTrial, Studies
+from trainshed.store.records import Operation, OperationKind, StoredTrial
+from trainshed.store.sqlite.database import Store
+from trainshed.store.sqlite.studies import Studies
 
 SPEC: dict[str, Any] = {
     "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],

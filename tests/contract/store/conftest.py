@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.inline_store import open_inline
-from trainshed.store.port import Store
-from trainshed.store.sqlite.database import open_database
+from trainshed.store.sqlite.database import Store, open_database
 
 Reopen = Callable[[], Store]
 

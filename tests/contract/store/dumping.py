@@ -49,8 +49,8 @@ from trainshed.core.names import Api, JobUid
 from trainshed.core.notifications import Notification, Occasion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, NewWork, NodeDrain, Store
-from trainshed.store.sqlite.database import DATABASE_FILE, open_database
+from trainshed.store.port import JobQuery, NewWork, NodeDrain
+from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 
 async def fill(store: Store) -> None:

@@ -11,8 +11,9 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import RuntimeChoice
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, LiveJob, Store
+from trainshed.store.port import Commit, LiveJob
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.sqlite.database import Store
 
 T0 = 1_763_612_345_000_000_000
 SECOND = 10**9

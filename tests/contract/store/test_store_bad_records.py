@@ -37,8 +37,8 @@ from trainshed.core.metadata.records import Edge, EdgeRole, Node, NodeKind
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tensorboards.records import Level
-from trainshed.store.port import JobQuery, Store
-from trainshed.store.sqlite.database import DATABASE_FILE, open_database
+from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 
 STUDY = StudyUid(30)
 Read = Callable[[Store], Awaitable[Any]]

@@ -25,7 +25,8 @@ from trainshed.core.lifecycle.events import DrillOrdered
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Collection, JobUid
-from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit, Store
+from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
+from trainshed.store.sqlite.database import Store
 
 
 async def created(store: Store, job: Job) -> Job:

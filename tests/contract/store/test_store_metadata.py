@@ -24,7 +24,7 @@ from trainshed.core.metadata.conditions import (
 )
 from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind
 from trainshed.core.operators import Operator
-from trainshed.store.port import Store
+from trainshed.store.sqlite.database import Store
 
 CHILD, MEMBER, INPUT, OUTPUT = EdgeRole
 

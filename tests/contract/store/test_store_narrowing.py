@@ -22,8 +22,9 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.works import Work
 from trainshed.store.conditions import Column, Condition, Contains, Either, Equal, Every, Labelled
-from trainshed.store.port import JobQuery, NewWork, Store
+from trainshed.store.port import JobQuery, NewWork
 from trainshed.store.sqlite import narrowing
+from trainshed.store.sqlite.database import Store
 
 ALL = JobQuery("", None, None)
 COUNT = 60

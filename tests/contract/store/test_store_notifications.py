@@ -8,7 +8,8 @@ from tests.contract.store.store_samples import T0, make_job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import Notification, Occasion
-from trainshed.store.port import Commit, StaleCommit, Store
+from trainshed.store.port import Commit, StaleCommit
+from trainshed.store.sqlite.database import Store
 
 
 def told(target: str, uid: int = 1, at: int = T0) -> Notification:

@@ -14,8 +14,8 @@ import pytest
 from tests.contract.store.store_samples import make_job
 from trainshed.core.errors import NotFound, Unavailable
 from trainshed.core.names import JobUid
-from trainshed.store.port import Store, StoreUnreadable
-from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, open_database
+from trainshed.store.port import StoreUnreadable
+from trainshed.store.sqlite.database import DATABASE_FILE, LOCK_FILE, Store, open_database
 from trainshed.store.sqlite.presence import RESCUED
 
 

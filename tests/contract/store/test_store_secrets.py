@@ -4,8 +4,8 @@ import pytest
 
 from tests.contract.store.store_samples import T0
 from trainshed.core.secrets import SecretRef
-from trainshed.store.port import Store
-from trainshed.store.resources import Stored
+from trainshed.store.records import Stored
+from trainshed.store.sqlite.database import Store
 
 
 def sealed(version: int) -> bytes:

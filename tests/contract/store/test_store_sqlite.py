@@ -27,14 +27,14 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.study.records import StudyUid
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, NewWork, Store, StoreInUse, StoreOfOtherVersion
+from trainshed.store.port import JobQuery, NewWork, StoreInUse, StoreOfOtherVersion
 from trainshed.store.sqlite import studies
 from trainshed.store.sqlite.connections import load_statements, open_writer
-from trainshed.store.sqlite.database import DATABASE_FILE, open_database
-from trainshed.store.sqlite.jobs import SqliteIntake
+from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
+from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.narrowing import walk
 from trainshed.store.sqlite.presence import OpenFiles
-from trainshed.store.sqlite.reader import SqliteReader
+from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.schema import migrate, scripts
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
@@ -178,7 +178,7 @@ async def test_a_full_disk_is_an_answer_and_passes(tmp_path: Path) -> None:
     aside = FileSettingAside(tmp_path / DATABASE_FILE)
     files = OpenFiles(tmp_path / DATABASE_FILE)
     writer, snapshots = Writer(connection, aside, files), Snapshots(tmp_path / DATABASE_FILE, aside)
-    intake, reader = SqliteIntake(writer), SqliteReader(snapshots)
+    intake, reader = Intake(writer), Reader(snapshots)
     await intake.create_job(make_job(1), [])
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages + 3}")

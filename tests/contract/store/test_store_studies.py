@@ -11,9 +11,10 @@ from tests.contract.store.study_samples import make_study, make_trial, measured,
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.study.records import StudyUid, Trial
-from trainshed.store.port import StaleCommit, Store
+from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation
 from trainshed.store.sqlite import studies
+from trainshed.store.sqlite.database import Store
 
 ONE = StudyUid(1)
 

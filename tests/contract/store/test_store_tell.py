@@ -3,7 +3,7 @@
 from tests.contract.store.store_samples import entry, live_job, make_job, operation, step
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
-from trainshed.store.port import Store
+from trainshed.store.sqlite.database import Store
 
 
 async def test_a_story_is_told_on_in_any_state(store: Store) -> None:

@@ -25,7 +25,8 @@ from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import RunningTrial
 from trainshed.core.works import Work
-from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit, Store
+from trainshed.store.port import Commit, JobQuery, LiveJob, NewWork, StaleCommit
+from trainshed.store.sqlite.database import Store
 
 
 async def created(store: Store, *works: Work) -> None:

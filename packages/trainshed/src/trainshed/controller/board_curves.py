@@ -38,9 +38,9 @@ from trainshed.core.tensorboards.records import (
     Point,
     ValueType,
 )
-from trainshed.store.metadata import Metadata
 from trainshed.store.points import PointFiles
-from trainshed.store.resources import Tensorboards
+from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)

@@ -57,8 +57,10 @@ from trainshed.engines.port import (
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.scheduler.model import Policy
 from trainshed.store.notices import Notices
-from trainshed.store.port import Commit, Intake, Ledger, LiveJob, NewWork, Reader, StaleCommit
+from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.records import RecordSetAside
+from trainshed.store.sqlite.jobs import Intake, Ledger
+from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.meters import Meters
 
 log = logging.getLogger(__name__)

@@ -32,8 +32,9 @@ from trainshed.core.tensorboards.curves import (
 )
 from trainshed.core.tensorboards.records import Point
 from trainshed.eventloop.background import begin, keep
-from trainshed.store.port import Intake, Reader
-from trainshed.store.resources import Curves
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.reader import Reader
+from trainshed.store.sqlite.resources import Curves
 from trainshed.summaries.following import MARK, Directory
 from trainshed.summaries.reading import FileProgress, Piece, read_on, run_of
 from trainshed.telemetry.lines import about

@@ -15,7 +15,7 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import HOUR, Budget, month_of
 from trainshed.scheduler.entries import HALF_LIFE
 from trainshed.scheduler.model import Decision, Policy
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 
 _REMEMBERED: Final = 8 * HALF_LIFE
 """Nanoseconds for which use counts for the fair share."""

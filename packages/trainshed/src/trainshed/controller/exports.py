@@ -26,7 +26,7 @@ from trainshed.core.units import Bytes
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.records import Operation, OperationKind
-from trainshed.store.resources import Operations
+from trainshed.store.sqlite.resources import Operations
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.eventloop.background import Crew
 from trainshed.store.logs.usage import Life, ReplicaUsage
-from trainshed.store.port import Intake, Reader
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.reader import Reader
 
 IDLE: Final = "idle"
 """The kind of the timeline's entry."""

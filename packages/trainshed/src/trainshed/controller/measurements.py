@@ -17,7 +17,7 @@ from trainshed.core.study.spec import StudySpec
 from trainshed.core.tuning.machine import Sight
 from trainshed.core.tuning.transition import Transition
 from trainshed.core.units import Nanos
-from trainshed.store.studies import Studies
+from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Curve
 from trainshed.summaries.following import Points
 

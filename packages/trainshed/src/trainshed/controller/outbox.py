@@ -23,8 +23,10 @@ from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget
 from trainshed.eventloop.background import Crew, joined
 from trainshed.notifying.targets import NotSent
-from trainshed.store.port import Commit, Intake
-from trainshed.store.resources import Notifications, Outgoing
+from trainshed.store.port import Commit
+from trainshed.store.records import Outgoing
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.resources import Notifications
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
 

@@ -30,9 +30,11 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
-from trainshed.store.port import Commit, Intake, LiveJob, NewWork, Reader, StaleCommit
-from trainshed.store.resources import Models
-from trainshed.store.studies import Studies
+from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.models import Models
+from trainshed.store.sqlite.reader import Reader
+from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Advisor
 from trainshed.telemetry.lines import about
 

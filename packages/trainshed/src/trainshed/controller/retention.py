@@ -35,7 +35,9 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import Crew
 from trainshed.store.conditions import Created
-from trainshed.store.port import Intake, JobQuery, Reader
+from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.reader import Reader
 from trainshed.telemetry.lines import about
 from trainshed.telemetry.meters import Meters
 

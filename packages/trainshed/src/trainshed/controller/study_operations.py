@@ -24,8 +24,8 @@ from trainshed.core.units import Nanos
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
-from trainshed.store.records import Operation, OperationKind
-from trainshed.store.studies import StoredTrial, Studies
+from trainshed.store.records import Operation, OperationKind, StoredTrial
+from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import Advisor, StoppingVerdict
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
 from trainshed.replica.system import durable
 from trainshed.store import audit
-from trainshed.store.audit import Access, AuditRow
+from trainshed.store.audit import AuditRow
+from trainshed.store.sqlite.access import Access
 
 log = logging.getLogger(__name__)
 

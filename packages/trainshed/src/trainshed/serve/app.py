@@ -77,8 +77,8 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
-from trainshed.store.port import Store
 from trainshed.store.records import OperationKind
+from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
 from trainshed.viewers.service import LocalViewers, ViewerPool

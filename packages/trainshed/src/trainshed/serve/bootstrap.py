@@ -37,8 +37,8 @@ from trainshed.serve.children import LINGER, BucketKeeper
 from trainshed.serve.grpc_front import GrpcPorts
 from trainshed.serve.settings import Settings, is_loopback, speaks_tls
 from trainshed.serve.signing_in import SigningIn
-from trainshed.store.port import Store, StoreInUse, StoreUnreadable
-from trainshed.store.sqlite.database import open_database
+from trainshed.store.port import StoreInUse, StoreUnreadable
+from trainshed.store.sqlite.database import Store, open_database
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from trainshed.replica.system import cgroups
 from trainshed.runtimes.confinement import InstallationTerms
 from trainshed.runtimes.port import BuildFailed
 from trainshed.serve.settings import Settings
-from trainshed.store.resources import Secrets
+from trainshed.store.sqlite.resources import Secrets
 
 _SHELL_IDLE = 1800.0
 """Seconds without a byte after which a shell is closed."""

@@ -1,1 +1,1 @@
-"""Defines and implements the durable record behind narrow ports: intake, ledger, reader, logs; in SQLite."""
+"""Keeps the durable record in SQLite, by parts for each who writes or reads it, and reads logs."""

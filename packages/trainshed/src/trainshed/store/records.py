@@ -1,4 +1,5 @@
-"""Records of the store itself: long-running operations, and rows that were set aside."""
+"""Records of the store itself: long-running operations, versions of secrets, notifications that wait, trials
+with their generations, and rows that were set aside."""
 
 import enum
 
@@ -6,8 +7,9 @@ from msgspec import Struct
 
 from trainshed.core.job.exits import JobError
 from trainshed.core.lifecycle.states import OperationState
+from trainshed.core.notifications import Notification
 from trainshed.core.pipelines.records import ModelExport
-from trainshed.core.study.records import StudyUid
+from trainshed.core.study.records import StudyUid, Trial
 from trainshed.core.units import Nanos
 
 
@@ -66,6 +68,50 @@ class Operation(Struct, frozen=True):
         its own (0 = it has none)."""
         number = self.name.rpartition("/")[2]
         return self.study or (int(number) if number.isdecimal() else 0)
+
+
+class Outgoing(Struct, frozen=True):
+    """A notification that is not delivered yet."""
+
+    id: int
+    notification: Notification
+    #: The earliest time of the next try; ns since the epoch.
+    due: Nanos
+    #: How often it was tried without success.
+    tries: int = 0
+
+
+class SecretVersion(Struct, frozen=True):
+    """The public facts of one version. `created`, `used`: ns since the epoch; `used` 0 = no program was given
+    it yet."""
+
+    name: str
+    version: int
+    created: Nanos
+    used: Nanos = 0
+
+
+class Sealed(Struct, frozen=True):
+    """A sealed value with its version number."""
+
+    version: int
+    content: bytes
+
+
+class Stored(Struct, frozen=True):
+    """A sealed value with its project, name and version."""
+
+    project_id: str
+    name: str
+    version: int
+    content: bytes
+
+
+class StoredTrial(Struct, frozen=True):
+    """A trial with the generation that guards its next change."""
+
+    trial: Trial
+    generation: int
 
 
 class RecordSetAside(Struct, frozen=True):

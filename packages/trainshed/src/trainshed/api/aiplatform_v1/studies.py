@@ -42,7 +42,7 @@ from trainshed.core.study.reading import (
 )
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
 from trainshed.store.port import StaleCommit
-from trainshed.store.studies import StoredTrial
+from trainshed.store.records import StoredTrial
 from trainshed.studies.optimal import optimal_trials
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool

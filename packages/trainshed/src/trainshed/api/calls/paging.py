@@ -25,7 +25,8 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
 from trainshed.store.conditions import Condition
-from trainshed.store.port import JobQuery, Reader
+from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.reader import Reader
 
 SCAN_LIMIT: Final = 2_000
 """Jobs that one request reads before it answers a short page with a token to go on."""

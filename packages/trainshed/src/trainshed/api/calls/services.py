@@ -31,22 +31,17 @@ from trainshed.httpd.messages import Request, Response
 from trainshed.store.audit import AuditRow
 from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
-from trainshed.store.metadata import Metadata
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
-from trainshed.store.port import Intake, NewWork, Reader
+from trainshed.store.port import NewWork
 from trainshed.store.records import Operation
-from trainshed.store.resources import (
-    Curves,
-    Datasets,
-    Evaluations,
-    Models,
-    Notifications,
-    Operations,
-    Secrets,
-    Tensorboards,
-)
-from trainshed.store.studies import Studies
+from trainshed.store.sqlite.jobs import Intake
+from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.models import Evaluations, Models
+from trainshed.store.sqlite.reader import Reader
+from trainshed.store.sqlite.resources import Curves, Datasets, Notifications, Operations, Secrets
+from trainshed.store.sqlite.studies import Studies
+from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.summaries.directories import LogDirectory
 from trainshed.telemetry.meters import Meters
 
@@ -297,7 +292,7 @@ class AccessKeeper(Protocol):
     async def audited(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
-        """Return records, newest first, as `store.audit.Access.audited`."""
+        """Return records, newest first, as `store.sqlite.access.Access.audited`."""
         ...
 
 

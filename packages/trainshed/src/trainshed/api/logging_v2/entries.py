@@ -33,7 +33,8 @@ from trainshed.core.errors import (
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.port import JobQuery, Reader
+from trainshed.store.port import JobQuery
+from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 

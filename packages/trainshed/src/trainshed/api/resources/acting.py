@@ -6,7 +6,7 @@ from trainshed.core.errors import NotFound, PermissionDenied, Unauthenticated
 from trainshed.core.lifecycle.actors import ActingJob, Actor, person_of
 from trainshed.core.names import JobUid
 from trainshed.core.works import Work
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 
 
 async def actor_of(reader: Reader, principal: Principal) -> Actor:

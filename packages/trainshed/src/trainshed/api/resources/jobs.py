@@ -26,8 +26,8 @@ from trainshed.core.names import Api, Collection, JobName, JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import Reader
 from trainshed.store.records import Operation, OperationKind
+from trainshed.store.sqlite.reader import Reader
 
 _log = logging.getLogger("trainshed.api")
 

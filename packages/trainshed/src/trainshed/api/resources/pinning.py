@@ -17,7 +17,7 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Bytes
 from trainshed.core.works import Work
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 
 _MOST: Final = Bytes(256 << 20)
 """Content that is read for one new job: enough for code, and soon done."""

@@ -17,7 +17,7 @@ from trainshed.core.names import JobName, ModelName
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 from trainshed.wire.trainshed_v1 import models as records
 
 _SHOWN: Final = 20

@@ -15,7 +15,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
-from trainshed.store.resources import SecretVersion, Stored
+from trainshed.store.records import SecretVersion, Stored
 from trainshed.wire.trainshed_v1 import secrets as records
 from trainshed.wire.trainshed_v1.record import Nothing
 

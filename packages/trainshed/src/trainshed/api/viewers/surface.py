@@ -31,7 +31,7 @@ from trainshed.core.tensorboards.curves import log_directory
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Request, Response, Streamed, sized
 from trainshed.httpd.routing import ANY, Router, Template
-from trainshed.store.port import Reader
+from trainshed.store.sqlite.reader import Reader
 from trainshed.summaries.directories import LogDirectory
 from trainshed.wire.json import decode_text, encode_text
 from trainshed.wire.status import StatusCode

@@ -1,4 +1,4 @@
-"""Implements `store.audit` on SQLite."""
+"""The access book and the audit record (`store.audit`) in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +8,7 @@ import msgspec
 
 from trainshed.core.units import Nanos
 from trainshed.store.audit import AuditRecord, AuditRow, Documents, chained, under_way
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
+from trainshed.store.sqlite.connections import Port, load_statements
 
 _SQL = load_statements("access.sql")
 _NEWEST = (1 << 63) - 1
@@ -17,12 +17,12 @@ _KEPT: Final = 400 * 24 * 3600 * 10**9
 T = TypeVar("T")
 
 
-class SqliteAccess:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Access(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     def load(self) -> tuple[Documents, Mapping[str, Nanos]]:
+        """Return all entries, and when each token was last shown, by its digest. Blocks."""
+
         def read(connection: sqlite3.Connection) -> tuple[Documents, Mapping[str, Nanos]]:
             rows = connection.execute(_SQL["all"])
             entries = {(kind, key): content for kind, key, content in rows}
@@ -35,6 +35,8 @@ class SqliteAccess:
         put: Documents,
         removed: Collection[tuple[str, str]],
     ) -> None:
+        """Write and remove entries, in one transaction."""
+
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany(_SQL["remove"], removed)
             connection.executemany(
@@ -46,6 +48,7 @@ class SqliteAccess:
         await self._writer.run("change_access", work)
 
     async def note_uses(self, uses: Mapping[str, Nanos]) -> None:
+        """Record when tokens were last shown, by their digests."""
         rows = list(uses.items())
         await self._writer.run(
             "note_token_uses", lambda connection: connection.executemany(_SQL["note_use"], rows)
@@ -54,6 +57,8 @@ class SqliteAccess:
     async def audited(
         self, project: str | None, before: int | None, limit: int
     ) -> tuple[AuditRow, ...]:
+        """Return the newest records with a lower `seq` than `before`, newest first; those of one project with
+        `project`."""
         parameters = {"project_id": project, "before": before or _NEWEST, "limit": limit}
 
         def read(connection: sqlite3.Connection) -> tuple[AuditRow, ...]:

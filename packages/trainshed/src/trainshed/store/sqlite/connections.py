@@ -11,8 +11,10 @@ import sqlite3
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+from trainshed.core.errors import NotFound
+from trainshed.store.codec import Codec
 from trainshed.store.port import StoreUnreadable
 
 _BUSY_TIMEOUT_MS = 10_000
@@ -57,6 +59,7 @@ def _text(raw: bytes) -> str:
 
 
 T = TypeVar("T")
+Parameters = dict[str, Any]
 
 
 class Writing(Protocol):
@@ -83,6 +86,40 @@ class Reading(Protocol):
     async def aside(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run `read` where it does not hold up the event loop; otherwise as `here`."""
         ...
+
+
+class Port:
+    """One part of the store's calls. Every write is durable when its call returns; a raised error means that
+    nothing happened. All raise Unavailable when the disk or the database fails."""
+
+    def __init__(self, writer: Writing, snapshots: Reading) -> None:
+        self._writer = writer
+        self._snapshots = snapshots
+
+    async def _records(self, sql: str, parameters: Parameters, codec: Codec[T]) -> tuple[T, ...]:
+        """Return the records in the first column of what a statement selects."""
+        return await self._snapshots.aside(lambda c: records(c, sql, parameters, codec))
+
+
+def existing(
+    connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T], what: object
+) -> T:
+    """Return the one record that a statement selects. Raises NotFound, which names `what`."""
+    row = connection.execute(sql, parameters).fetchone()
+    if row is None:
+        raise missing(what)
+    return codec.decode(row[0])
+
+
+def records(
+    connection: sqlite3.Connection, sql: str, parameters: Parameters, codec: Codec[T]
+) -> tuple[T, ...]:
+    """Return the records in the first column of what a statement selects."""
+    return tuple([codec.decode(row[0]) for row in connection.execute(sql, parameters)])
+
+
+def missing(what: object) -> NotFound:
+    return NotFound(f"{what} does not exist; check the project, the location and the id")
 
 
 @contextlib.contextmanager

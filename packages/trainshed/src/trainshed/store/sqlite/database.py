@@ -12,35 +12,37 @@ from trainshed.core.errors import Unavailable
 from trainshed.replica.system import durable, kernel
 from trainshed.store.port import StoreInUse, StoreUnreadable
 from trainshed.store.records import RecordSetAside
-from trainshed.store.sqlite.access import SqliteAccess
+from trainshed.store.sqlite.access import Access
 from trainshed.store.sqlite.connections import (
+    Reading,
+    Writing,
     damaged,
     open_writer,
     require_not_emptied,
     require_sound,
 )
-from trainshed.store.sqlite.jobs import SqliteIntake, SqliteLedger
-from trainshed.store.sqlite.metadata import SqliteMetadata
-from trainshed.store.sqlite.models import SqliteEvaluations, SqliteModels
+from trainshed.store.sqlite.jobs import Intake, Ledger
+from trainshed.store.sqlite.metadata import Metadata
+from trainshed.store.sqlite.models import Evaluations, Models
 from trainshed.store.sqlite.presence import (
     OpenFiles,
     require_content,
     require_not_older,
     require_present,
 )
-from trainshed.store.sqlite.reader import SqliteReader
+from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import (
-    SqliteCurves,
-    SqliteDatasets,
-    SqliteNotifications,
-    SqliteOperations,
-    SqliteSecrets,
+    Curves,
+    Datasets,
+    Notifications,
+    Operations,
+    Secrets,
 )
 from trainshed.store.sqlite.schema import migrate
 from trainshed.store.sqlite.setting_aside import FileSettingAside
 from trainshed.store.sqlite.snapshots import Snapshots
-from trainshed.store.sqlite.studies import SqliteStudies, finish_deleting
-from trainshed.store.sqlite.tensorboards import SqliteTensorboards
+from trainshed.store.sqlite.studies import Studies, finish_deleting
+from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.store.sqlite.writer import Writer
 
 DATABASE_FILE = "trainshed.db"
@@ -63,8 +65,53 @@ _OLDEST_SQLITE = (3, 38, 0)
 """The first version with STRICT tables, and with JSON functions in every build."""
 
 
-class SqliteStore:
-    """An open store (`store.port.Store`), made by `open_database`."""
+class Store:
+    """An open store, by its parts. Used from one event loop. No call keeps a transaction open beyond its own
+    statements. Contract suite: tests/contract/store.
+
+    `acquired`: called with each epoch that a leader has taken. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        writer: Writing,
+        snapshots: Reading,
+        acquired: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.intake = Intake(writer)
+        self.ledger = Ledger(writer, snapshots, acquired)
+        self.reader = Reader(snapshots)
+        self.studies = Studies(writer, snapshots)
+        self.models = Models(writer, snapshots)
+        self.evaluations = Evaluations(writer, snapshots)
+        self.metadata = Metadata(writer, snapshots)
+        self.tensorboards = Tensorboards(writer, snapshots)
+        self.curves = Curves(writer, snapshots)
+        self.datasets = Datasets(writer, snapshots)
+        self.secrets = Secrets(writer, snapshots)
+        self.access = Access(writer, snapshots)
+        self.operations = Operations(writer, snapshots)
+        self.notifications = Notifications(writer, snapshots)
+        self._listener: Callable[[RecordSetAside], object] = lambda _: None
+
+    async def watch(self) -> None:
+        """Notice at once that somebody removes or replaces the store's files. All that was acknowledged is
+        then saved, and until they are back each write raises Unavailable, which says what to do. Runs until
+        it is cancelled; without it, the next write notices. Returns where nothing can be watched."""
+
+    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
+        """From now on call `listener` with each record that is set aside, on any thread."""
+        self._listener = listener
+
+    def _note_set_aside(self, record: RecordSetAside) -> None:
+        self._listener(record)
+
+    def close(self) -> None:
+        """Finish queued writes and release the data directory. Blocks; does nothing the second time."""
+
+
+class FileStore(Store):
+    """An open store in a data directory, made by `open_database`."""
 
     def __init__(
         self,
@@ -74,26 +121,13 @@ class SqliteStore:
         snapshots: Snapshots,
         aside: FileSettingAside,
     ) -> None:
+        super().__init__(writer, snapshots, lock.note_epoch)
         self._directory = directory
         self._lock = lock
-        self._aside = aside
         self._writer = writer
         self._snapshots = snapshots
         self._open = True
-        self.intake = SqliteIntake(writer)
-        self.ledger = SqliteLedger(writer, snapshots, lock.note_epoch)
-        self.reader = SqliteReader(snapshots)
-        self.studies = SqliteStudies(writer, snapshots)
-        self.models = SqliteModels(writer, snapshots)
-        self.evaluations = SqliteEvaluations(writer, snapshots)
-        self.metadata = SqliteMetadata(writer, snapshots)
-        self.tensorboards = SqliteTensorboards(writer, snapshots)
-        self.curves = SqliteCurves(writer, snapshots)
-        self.datasets = SqliteDatasets(writer, snapshots)
-        self.secrets = SqliteSecrets(writer, snapshots)
-        self.access = SqliteAccess(writer, snapshots)
-        self.operations = SqliteOperations(writer, snapshots)
-        self.notifications = SqliteNotifications(writer, snapshots)
+        aside.told = self._note_set_aside
 
     async def watch(self) -> None:
         try:
@@ -118,9 +152,6 @@ class SqliteStore:
             loop.remove_reader(handle)
             os.close(handle)
 
-    def when_set_aside(self, listener: Callable[[RecordSetAside], object]) -> None:
-        self._aside.told = listener
-
     def close(self) -> None:
         if not self._open:
             return
@@ -130,7 +161,7 @@ class SqliteStore:
         self._lock.close()
 
 
-def open_database(directory: Path) -> SqliteStore:
+def open_database(directory: Path) -> FileStore:
     """Open the store in `directory`, which is made if it does not exist. Blocks.
 
     Raises StoreInUse while another process has it open, StoreUnreadable (also if the SQLite of
@@ -175,7 +206,7 @@ def open_database(directory: Path) -> SqliteStore:
         snapshots = Snapshots(database, aside)
         files = OpenFiles(database)
         undo.pop_all()
-    return SqliteStore(directory, lock, Writer(connection, aside, files), snapshots, aside)
+    return FileStore(directory, lock, Writer(connection, aside, files), snapshots, aside)
 
 
 def _change_nothing(connection: sqlite3.Connection) -> None:

@@ -1,5 +1,4 @@
-"""Implements, for jobs, tuning jobs and pipelines, the requests' writes (`store.port.Intake`) and the
-controller's (`store.port.Ledger`) on SQLite."""
+"""Jobs, tuning jobs and pipelines in SQLite: what requests (`Intake`) and the controller (`Ledger`) write."""
 
 import contextlib
 import sqlite3
@@ -7,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import Aborted, FailedPrecondition, NotFound, RequestError
+from trainshed.core.errors import Aborted, FailedPrecondition, RequestError
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
@@ -18,20 +17,19 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.audit import concerns
-from trainshed.store.codec import (
-    decode_job,
-    encode_cancel,
-    encode_drill,
-    encode_job,
-    encode_labels,
-)
+from trainshed.store.codec import CANCEL, DRILL, LABELS, decode_job, encode_job
 from trainshed.store.port import Commit, Intent, LiveJob, NewWork, NodeDrain, StaleCommit
 from trainshed.store.records import ADVICE, Operation
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
+from trainshed.store.sqlite.connections import (
+    Parameters,
+    Reading,
+    Writing,
+    load_statements,
+    missing,
+)
 from trainshed.store.sqlite.models import registering
 from trainshed.store.sqlite.resources import put as put_notifications
 from trainshed.store.sqlite.rows import (
-    Parameters,
     etag,
     intent,
     name_parameters,
@@ -61,14 +59,20 @@ _OF_A_JOB = (
 )
 
 
-class SqliteIntake:
+class Intake:
+    """What requests write. Writes are complete or not done: a raised error means that
+    nothing happened."""
+
     def __init__(self, writer: Writing) -> None:
         self._writer = writer
 
     async def create_job(self, job: Work, timeline: Sequence[TimelineEntry]) -> None:
+        """Store a new work, with generation 1. Raises AlreadyExists if the name was ever used in the project,
+        even by a job that was deleted; Unavailable if only the uid is taken."""
         await self._writer.run("create_job", storing(NewWork(job, tuple(timeline))))
 
     async def create_jobs(self, made: Sequence[NewWork]) -> None:
+        """Store several new works at once, all or none. Raises as `create_job`."""
         stores = tuple(map(storing, made))
 
         def work(connection: sqlite3.Connection) -> None:
@@ -80,7 +84,9 @@ class SqliteIntake:
         await self._writer.run("create_jobs", work)
 
     async def request_cancel(self, name: JobName, cancel: CancelRequested) -> JobUid:
-        intent = encode_cancel(cancel)
+        """Append a cancel intent, unless one waits already. Raises NotFound, FailedPrecondition (already
+        over)."""
+        intent = CANCEL.encode(cancel)
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid = _live(connection, name, "there is nothing to cancel")
@@ -91,7 +97,8 @@ class SqliteIntake:
         return await self._writer.run("request_cancel", work)
 
     async def order_drill(self, name: JobName, drill: Drill) -> JobUid:
-        intent = encode_drill(DrillOrdered(drill))
+        """Append a drill intent; several may wait. Raises NotFound, FailedPrecondition (already over)."""
+        intent = DRILL.encode(DrillOrdered(drill))
 
         def work(connection: sqlite3.Connection) -> JobUid:
             uid = _live(connection, name, "order the drill for a job that runs or waits")
@@ -102,9 +109,13 @@ class SqliteIntake:
         return await self._writer.run("order_drill", work)
 
     async def tell(self, uid: JobUid, entries: Sequence[TimelineEntry]) -> None:
+        """Add entries about actions that do not change a work to its timeline, in any state of the work; does
+        nothing if it was deleted."""
         await self._writer.run("tell", lambda connection: _tell(connection, uid, entries))
 
     async def tell_all(self, uids: Sequence[JobUid], entry: TimelineEntry) -> None:
+        """Add the same entry to the timelines of many works, all or none, as `tell`."""
+
         def work(connection: sqlite3.Connection) -> None:
             for uid in uids:
                 _tell(connection, uid, (entry,))
@@ -114,7 +125,9 @@ class SqliteIntake:
     async def replace_labels(
         self, name: JobName, labels: tuple[tuple[str, str], ...], etag: str, now: Nanos
     ) -> Work:
-        encoded = encode_labels(labels)
+        """Set the labels of a job in any state; `etag` "" skips the check; `now` becomes the job's `updated`.
+        Returns the job with its new labels. Raises NotFound, Aborted (etag differs)."""
+        encoded = LABELS.encode(labels)
 
         def work(connection: sqlite3.Connection) -> Work:
             uid, _, _, current = _existing(connection, name)
@@ -136,6 +149,10 @@ class SqliteIntake:
         return await self._writer.run("replace_labels", work)
 
     async def delete_job(self, name: JobName, operation: Operation) -> JobUid:
+        """Remove a job that is over, with its trials, and store the finished operation, in one transaction.
+        Raises NotFound, FailedPrecondition (it is still running, or its parent has not yet processed its
+        end)."""
+
         def work(connection: sqlite3.Connection) -> JobUid:
             uid, _, is_live, _ = _existing(connection, name)
             if is_live:
@@ -157,17 +174,22 @@ class SqliteIntake:
         return await self._writer.run("delete_job", work)
 
     async def drain_node(self, drain: NodeDrain) -> None:
+        """Put a node under maintenance. If it is already, its `since` stays, and a reason replaces the former
+        one."""
         await self._execute(
             "drain_node", {"node": drain.node, "since": drain.since, "reason": drain.reason}
         )
 
     async def undrain_node(self, node: str) -> None:
+        """Let a node take work again. Does nothing if it is not drained."""
         await self._execute("undrain_node", {"node": node})
 
     async def set_quota(self, key: QuotaKey, limit: float) -> None:
+        """Set a quota."""
         await self._execute("set_quota", quota_parameters(key) | {"ceiling": limit})
 
     async def clear_quota(self, key: QuotaKey) -> None:
+        """Go back to a quota's default. Does nothing if it is not set."""
         await self._execute("clear_quota", quota_parameters(key))
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
@@ -217,12 +239,14 @@ def _existing(connection: sqlite3.Connection, name: JobName) -> tuple[JobUid, st
         label = f"{name.project_id}/{name.job_id}"
         if bad := job_set_aside(connection, lambda bad: bad.label == label):
             raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
-        raise NotFound(f"{name} does not exist; check the project, the location and the id")
+        raise missing(name)
     uid, state, is_live, generation, labels_version = row
     return JobUid(uid), state, bool(is_live), etag(generation, labels_version)
 
 
-class SqliteLedger:
+class Ledger:
+    """What the controller, and nothing else, writes."""
+
     def __init__(
         self,
         writer: Writing,
@@ -235,6 +259,9 @@ class SqliteLedger:
         self._acquired = acquired
 
     async def acquire(self, owner: str) -> int:
+        """Become the leader. Returns a new epoch, higher than any before; earlier epochs cannot commit any
+        more."""
+
         def work(connection: sqlite3.Connection) -> int:
             # fetchall, not fetchone: a RETURNING statement that is read only in part would block the COMMIT.
             ((epoch,),) = connection.execute(_SQL["acquire"], {"owner": owner}).fetchall()
@@ -247,6 +274,8 @@ class SqliteLedger:
         return epoch
 
     async def create(self, epoch: int, made: NewWork) -> None:
+        """Store a new work, with generation 1, that has made its first step already: `Intake.create_job` and
+        a commit in one. Raises as `Intake.create_job`, and StaleCommit if a newer epoch was acquired."""
         store = storing(made)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -260,6 +289,8 @@ class SqliteLedger:
         await self._writer.run("create", work)
 
     async def load(self, uid: JobUid) -> LiveJob[Work] | None:
+        """Return the job with its unconsumed intents; None if it is over or does not exist."""
+
         def read(connection: sqlite3.Connection) -> LiveJob[Work] | None:
             row = connection.execute(_SQL["load_job"], {"uid": uid}).fetchone()
             if row is None:
@@ -270,6 +301,8 @@ class SqliteLedger:
         return self._snapshots.here(read)
 
     async def load_live(self) -> tuple[LiveJob[Work], ...]:
+        """Return every job that is not over, oldest first. The cost does not depend on how many are over."""
+
         def read(connection: sqlite3.Connection) -> tuple[LiveJob[Work], ...]:
             intents: dict[int, list[Intent]] = {}
             for uid, *row in connection.execute(_SQL["load_all_intents"]):
@@ -282,6 +315,11 @@ class SqliteLedger:
         return await self._snapshots.aside(read)
 
     async def commit(self, epoch: int, commit: Commit) -> int:
+        """Apply one step, and return the new generation. Raises StaleCommit, and then nothing is written, if
+        the generation is not the expected one, a newer epoch was acquired, the job was deleted, the step
+        would leave a final state, the step ends the job while an intent that it did not consume waits (so
+        that an accepted cancel is never lost: load again, step it, commit), or the model's version exists
+        already."""
         job = commit.job
         parameters = {
             "uid": job.uid,

@@ -1,4 +1,4 @@
-"""Implements metadata stores (`store.metadata.Metadata`) on SQLite."""
+"""Metadata stores in SQLite: contexts, artifacts, executions and the edges between them."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -30,17 +30,9 @@ from trainshed.core.metadata.records import (
     StoreName,
 )
 from trainshed.core.operators import Operator
-from trainshed.store.codec import (
-    decode_edge_labels,
-    decode_metadata_store,
-    decode_node,
-    encode_edge_labels,
-    encode_metadata_store,
-    encode_node,
-)
+from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import Parameters
+from trainshed.store.sqlite.connections import Parameters, Port, load_statements, missing
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("metadata.sql")
@@ -56,13 +48,12 @@ MAX_LINEAGE: Final = 5_000
 """Most nodes of a lineage."""
 
 
-class SqliteMetadata:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Metadata(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create_store(self, store: MetadataStore, operation: Operation | None = None) -> None:
-        parameters = _of_store(store.name) | {"record": encode_metadata_store(store)}
+        """Raises AlreadyExists."""
+        parameters = _of_store(store.name) | {"record": METADATA_STORE.encode(store)}
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["insert_store"], parameters).rowcount != 1:
@@ -73,20 +64,19 @@ class SqliteMetadata:
         await self._writer.run("create_store", work)
 
     async def store(self, name: StoreName) -> MetadataStore:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _store(connection, name))
 
     async def stores(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[MetadataStore, ...]:
+        """Return stores ascending by id, after the id `after` if that is not ""."""
         place = {"project_id": project_id, "location": location, "after": after, "limit": limit}
-
-        def read(connection: sqlite3.Connection) -> tuple[MetadataStore, ...]:
-            rows = connection.execute(_SQL["stores"], place)
-            return tuple([decode_metadata_store(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        return await self._records(_SQL["stores"], place, METADATA_STORE)
 
     async def delete_store(self, name: StoreName, operation: Operation) -> None:
+        """Delete a store and everything in it. Raises NotFound."""
+
         def work(connection: sqlite3.Connection) -> None:
             _store(connection, name)
             for statement in ("delete_edges_of_store", "delete_nodes_of_store", "delete_store"):
@@ -96,6 +86,7 @@ class SqliteMetadata:
         await self._writer.run("delete_store", work)
 
     async def create(self, node: Node) -> None:
+        """Store a node, which has no edges yet. Raises AlreadyExists, NotFound (the store)."""
         parameters = _columns(node)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -106,9 +97,11 @@ class SqliteMetadata:
         await self._writer.run("create", work)
 
     async def node(self, name: NodeName) -> Node:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _read(connection, name)[1])
 
     async def nodes(self, query: NodeQuery) -> tuple[Node, ...]:
+        """Return the nodes that match a query. Raises NotFound (the store)."""
         statement, parameters = select(query)
 
         def read(connection: sqlite3.Connection) -> tuple[Node, ...]:
@@ -119,6 +112,10 @@ class SqliteMetadata:
         return await self._snapshots.aside(read)
 
     async def change(self, name: NodeName, change: Callable[[Node], Node]) -> Node:
+        """Replace a node by what `change`, a pure function, returns for it, in one step; its name and parents
+        stay. If `change` returns the node unchanged, nothing is written. Raises NotFound, and what `change`
+        raises."""
+
         def work(connection: sqlite3.Connection) -> Node:
             number, old = _read(connection, name)
             new = replace(change(old), name=old.name, parents=old.parents)
@@ -129,6 +126,9 @@ class SqliteMetadata:
         return await self._writer.run("change", work)
 
     async def delete(self, names: Sequence[NodeName], operation: Operation) -> None:
+        """Delete nodes with their edges, all or none; nodes that were linked to them stay. Raises
+        NotFound."""
+
         def work(connection: sqlite3.Connection) -> None:
             for name in names:
                 number = {"node": _number(connection, name)}
@@ -139,6 +139,9 @@ class SqliteMetadata:
         await self._writer.run("delete", work)
 
     async def link(self, edges: Sequence[Edge]) -> None:
+        """Add edges, all or none; an edge that exists already stays as it is. Raises NotFound (a node),
+        InvalidRequest (a context would be among its own ancestors, or have more than ten parents)."""
+
         def work(connection: sqlite3.Connection) -> None:
             for edge in edges:
                 _link(connection, edge)
@@ -146,6 +149,9 @@ class SqliteMetadata:
         await self._writer.run("link", work)
 
     async def lineage(self, name: NodeName) -> Lineage:
+        """Return, for a context, its artifacts and executions, those of its child contexts, and the events
+        among them; for an execution, its artifacts. At most some thousand nodes. Raises NotFound."""
+
         def read(connection: sqlite3.Connection) -> Lineage:
             start = _number(connection, name)
             is_context = name.kind is NodeKind.CONTEXT
@@ -167,7 +173,7 @@ def _lineage(connection: sqlite3.Connection, store: StoreName, numbers: Iterable
         if row is not None:  # Otherwise it was set aside.
             nodes[number] = _decoded(connection, store, number, row[0])
     events = [
-        Edge(node.name, EdgeRole(role), nodes[target].name, at, decode_edge_labels(labels))
+        Edge(node.name, EdgeRole(role), nodes[target].name, at, EDGE_LABELS.decode(labels))
         for number, node in nodes.items()
         if node.name.kind is NodeKind.EXECUTION
         for role, target, at, labels in connection.execute(_SQL["events"], {"node": number})
@@ -182,7 +188,7 @@ def _link(connection: sqlite3.Connection, edge: Edge) -> None:
         raise InvalidRequest((Violation(_FIELDS[edge.role], text),))
     ends = _ends(connection, edge)
     connection.execute(
-        _SQL["insert_edge"], ends | {"at": edge.at, "labels": encode_edge_labels(edge.labels)}
+        _SQL["insert_edge"], ends | {"at": edge.at, "labels": EDGE_LABELS.encode(edge.labels)}
     )
     if edge.role is not EdgeRole.CHILD:
         return
@@ -212,13 +218,13 @@ def _store(connection: sqlite3.Connection, name: StoreName) -> MetadataStore:
     row = connection.execute(_SQL["store"], _of_store(name)).fetchone()
     if row is None:
         raise NotFound(f"{name} does not exist; create the metadata store first")
-    return decode_metadata_store(row[0])
+    return METADATA_STORE.decode(row[0])
 
 
 def _row(connection: sqlite3.Connection, name: NodeName) -> tuple[int, bytes]:
     row = connection.execute(_SQL["node"], _of_node(name)).fetchone()
     if row is None:
-        raise NotFound(f"{name} does not exist; check the project, the location and the id")
+        raise missing(name)
     return row
 
 
@@ -232,7 +238,7 @@ def _read(connection: sqlite3.Connection, name: NodeName) -> tuple[int, Node]:
 
 
 def _decoded(connection: sqlite3.Connection, store: StoreName, number: int, raw: bytes) -> Node:
-    node = decode_node(raw)
+    node = NODE.decode(raw)
     if node.name.kind is not NodeKind.CONTEXT:
         return node
     parents = connection.execute(_SQL["parents"], {"node": number})
@@ -257,7 +263,7 @@ def _columns(node: Node) -> Parameters:
         "state": node.state,
         "created": node.created,
         "updated": node.updated,
-        "record": encode_node(replace(node, parents=())),
+        "record": NODE.encode(replace(node, parents=())),
     }
 
 

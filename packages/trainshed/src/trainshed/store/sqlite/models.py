@@ -1,4 +1,4 @@
-"""Implements models and their evaluations (`store.resources`) on SQLite."""
+"""Models and their evaluations in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -6,35 +6,35 @@ from collections.abc import Callable, Sequence
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
 from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines.records import ModelEvaluation, ModelVersion
-from trainshed.store.codec import (
-    decode_evaluation,
-    decode_version,
-    encode_evaluation,
-    encode_version,
-)
+from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters, model_parameters, rows_after
+from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, model_parameters, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
 _DEFAULT = "default"
 
 
-class SqliteModels:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Models(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened. Writes take
+    their finished operation and store it in the same transaction."""
 
     async def register(self, version: ModelVersion, operation: Operation) -> None:
+        """Store a version: number 1 of a new model, or the one after the newest of a model that exists. It
+        takes its aliases from other versions that had them. Raises AlreadyExists (the version exists),
+        NotFound (it is a later version, and the model does not exist)."""
         await self._write("register", registering(version), operation)
 
     async def version(self, name: ModelName, version: str) -> ModelVersion:
+        """Return a version by number or alias; "" = the default one. Raises NotFound."""
         return self._snapshots.here(lambda connection: _version(connection, name, version))
 
     async def models(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[ModelVersion, ...]:
+        """Return the default version of each model, newest model first, after the model id `after` if that is
+        not ""."""
         place = {"project_id": project_id, "location": location, "model_id": after}
 
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
@@ -49,22 +49,26 @@ class SqliteModels:
         return await self._snapshots.aside(read)
 
     async def versions(self, name: ModelName) -> tuple[ModelVersion, ...]:
+        """Return all versions, newest first. Raises NotFound."""
+
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
             rows = connection.execute(_SQL["versions"], model_parameters(name))
             return tuple([decode_version(*row) for row in rows])
 
         versions = await self._snapshots.aside(read)
         if not versions:
-            raise _missing(str(name))
+            raise missing(name)
         return versions
 
     async def replace(self, versions: Sequence[ModelVersion]) -> None:
+        """Replace existing versions by these, with their new labels, names and aliases, all or none. Raises
+        NotFound."""
         rows = [(version, _parameters(version)) for version in versions]
 
         def work(connection: sqlite3.Connection) -> None:
             for version, parameters in rows:
                 if connection.execute(_SQL["replace_version"], parameters).rowcount != 1:
-                    raise _missing(f"{version.name}@{version.version}")
+                    raise missing(f"{version.name}@{version.version}")
                 connection.execute(_SQL["drop_aliases"], parameters)
             for version, parameters in rows:
                 _take_aliases(connection, version, parameters)
@@ -72,14 +76,17 @@ class SqliteModels:
         await self._writer.run("replace", work)
 
     async def delete_model(self, name: ModelName, operation: Operation) -> None:
+        """Delete a model with all its versions. Raises NotFound."""
+
         def work(connection: sqlite3.Connection) -> None:
             if not _newest(connection, name):
-                raise _missing(str(name))
+                raise missing(name)
             _delete_model(connection, name)
 
         await self._write("delete_model", work, operation)
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
+        """Raises NotFound, FailedPrecondition (the default version of a model that has others)."""
         parameters = model_parameters(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
@@ -129,7 +136,7 @@ def registering(version: ModelVersion) -> Callable[[sqlite3.Connection], None]:
             )
         if not newest:
             if version.version != 1:
-                raise _missing(str(version.name))
+                raise missing(version.name)
             connection.execute(_SQL["make_model"], parameters)
         connection.execute(_SQL["insert_version"], parameters)
         _take_aliases(connection, version, parameters)
@@ -165,7 +172,7 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
     alias = {"alias": version or _DEFAULT}
     row = connection.execute(_SQL["version_of_alias"], model_parameters(name) | alias).fetchone()
     if row is None:
-        raise _missing(f"{name}@{version}" if version else str(name))
+        raise missing(f"{name}@{version}" if version else str(name))
     return _numbered(connection, name, row[0])
 
 
@@ -173,7 +180,7 @@ def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> 
     parameters = model_parameters(name) | {"version": version}
     row = connection.execute(_SQL["version"], parameters).fetchone()
     if row is None:
-        raise _missing(f"{name}@{version}")
+        raise missing(f"{name}@{version}")
     return decode_version(*row)
 
 
@@ -181,24 +188,19 @@ def _parameters(version: ModelVersion) -> Parameters:
     return model_parameters(version.name) | {
         "version": version.version,
         "made": version.created,
-        "record": encode_version(version),
+        "record": VERSION.encode(version),
     }
-
-
-def _missing(what: str) -> NotFound:
-    return NotFound(f"{what} does not exist; check the project, the location and the id")
 
 
 _EVALUATIONS = load_statements("evaluations.sql")
 _MODELS = load_statements("models.sql")
 
 
-class SqliteEvaluations:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Evaluations(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def add(self, evaluation: ModelEvaluation) -> None:
+        """Store an evaluation. Raises NotFound (no such version of the model)."""
         parameters = _evaluation_parameters(evaluation)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -211,22 +213,19 @@ class SqliteEvaluations:
         await self._writer.run("add_evaluation", work)
 
     async def evaluation(self, name: EvaluationName) -> ModelEvaluation:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _evaluation(connection, name))
 
     async def evaluations(
         self, model: ModelName, version: int, below: int, limit: int
     ) -> tuple[ModelEvaluation, ...]:
+        """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
         parameters = model_parameters(model) | {
             "version": version,
             "below": below or ABOVE_ALL_UIDS,
             "limit": limit,
         }
-
-        def read(connection: sqlite3.Connection) -> tuple[ModelEvaluation, ...]:
-            rows = connection.execute(_EVALUATIONS["evaluations"], parameters)
-            return tuple([decode_evaluation(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        return await self._records(_EVALUATIONS["evaluations"], parameters, EVALUATION)
 
 
 def forget_version(connection: sqlite3.Connection, parameters: Parameters) -> None:
@@ -240,10 +239,9 @@ def forget_model(connection: sqlite3.Connection, parameters: Parameters) -> None
 
 
 def _evaluation(connection: sqlite3.Connection, name: EvaluationName) -> ModelEvaluation:
-    row = connection.execute(_EVALUATIONS["evaluation"], _name_parameters(name)).fetchone()
-    if row is None:
-        raise NotFound(f"{name} does not exist; check the project, the location and the id")
-    return decode_evaluation(row[0])
+    return existing(
+        connection, _EVALUATIONS["evaluation"], _name_parameters(name), EVALUATION, name
+    )
 
 
 def _name_parameters(name: EvaluationName) -> Parameters:
@@ -253,5 +251,5 @@ def _name_parameters(name: EvaluationName) -> Parameters:
 def _evaluation_parameters(evaluation: ModelEvaluation) -> Parameters:
     return _name_parameters(evaluation.name) | {
         "version": evaluation.version,
-        "record": encode_evaluation(evaluation),
+        "record": EVALUATION.encode(evaluation),
     }

@@ -23,7 +23,8 @@ from trainshed.store.conditions import (
     Labelled,
 )
 from trainshed.store.port import JobQuery
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, KINDS, Parameters
+from trainshed.store.sqlite.connections import Parameters
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, KINDS
 
 _CLIENTS: Final = ("works_of_clients", "parent_uid = 0")
 _WORKS: Final = ("works_of_works", "parent_uid <> 0")

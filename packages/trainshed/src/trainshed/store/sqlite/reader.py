@@ -1,4 +1,4 @@
-"""Implements the reads of all components (`store.port.Reader`) on SQLite."""
+"""What all components read of works, operations, nodes, quotas and usage in SQLite."""
 
 import json
 import sqlite3
@@ -6,23 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.errors import FailedPrecondition, NotFound
+from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobName, JobUid
 from trainshed.core.units import Nanos
 from trainshed.core.usage import MachineTime
 from trainshed.core.works import Work
+from trainshed.store.codec import OPERATION
 from trainshed.store.conditions import Condition
 from trainshed.store.port import NO_JOB, JobQuery, Matches, NodeDrain
 from trainshed.store.records import ADVICE, Operation, RecordSetAside
-from trainshed.store.sqlite.connections import Reading, load_statements
+from trainshed.store.sqlite.connections import (
+    Parameters,
+    Reading,
+    existing,
+    load_statements,
+    missing,
+    records,
+)
 from trainshed.store.sqlite.narrowing import narrowed, walk
 from trainshed.store.sqlite.rows import (
-    Parameters,
     machine_time,
     name_parameters,
     node_drain,
-    operation,
     quota,
     timeline_entry,
     viewed_job,
@@ -38,21 +44,27 @@ _DEEPEST: Final = 64
 T = TypeVar("T")
 
 
-class SqliteReader:
+class Reader:
+    """Read-only and cheap; sees every acknowledged write."""
+
     def __init__(self, snapshots: Reading) -> None:
         self._snapshots = snapshots
 
     async def job(self, name: JobName) -> tuple[Work, str]:
+        """Return the job and its etag. Raises NotFound."""
         label = f"{name.project_id}/{name.job_id}"
         return self._one_job(
             "job", name_parameters(name), str(name), lambda bad: bad.label == label
         )
 
     async def job_by_uid(self, uid: JobUid) -> tuple[Work, str]:
+        """Return the job and its etag. Raises NotFound."""
         what = f"the job with number {uid}"
         return self._one_job("job_by_uid", {"uid": uid}, what, lambda bad: bad.key == str(uid))
 
     async def job_of_output(self, project_id: str, uri: str) -> JobUid | None:
+        """Return the project's job in whose output directory a gs:// URI lies: that of the innermost such
+        directory, and of several jobs with the same directory the newest. None if there is none."""
         parts = uri.rstrip("/").split("/")[:_DEEPEST]
         # From the innermost directory outwards, up to the one directly in the bucket.
         places = ["/".join(parts[:end]) for end in range(len(parts), _OF_A_BUCKET, -1)]
@@ -68,6 +80,8 @@ class SqliteReader:
         return self._snapshots.here(read)
 
     async def find(self, job_id: str, projects: Sequence[str] = ()) -> tuple[Work, str]:
+        """Return the newest job with this job_id in these projects (none are given: in any) and any API, and
+        its etag. Raises NotFound."""
         what = f"a job with the id {job_id!r}"
         parameters = {"job_id": job_id, "projects": json.dumps(list(projects))}
         return self._one_job(
@@ -75,6 +89,8 @@ class SqliteReader:
         )
 
     async def jobs(self, query: JobQuery) -> tuple[tuple[Work, str], ...]:
+        """Return at most `limit` jobs with their etags, descending by uid, below `after` if that is not 0."""
+
         def read(connection: sqlite3.Connection) -> tuple[tuple[Work, str], ...]:
             through = walk(connection, query)
             rows = connection.execute(f"{through.sql} LIMIT :limit", through.parameters)
@@ -83,6 +99,9 @@ class SqliteReader:
         return await self._snapshots.aside(read)
 
     async def matching(self, query: JobQuery, where: Condition) -> Matches:
+        """Return jobs, as `jobs`, that meet a condition. The time of one call is limited, however many jobs
+        are stored."""
+
         def read(connection: sqlite3.Connection) -> Matches:
             page = narrowed(connection, walk(connection, query), where)
             return Matches(_records(connection, page.uids), page.went_to)
@@ -90,11 +109,16 @@ class SqliteReader:
         return await self._snapshots.aside(read)
 
     async def counts(self, project_id: str, states: Sequence[str], most: int) -> Mapping[str, int]:
+        """Return how many works that clients made are in these states, of each at most `most`; `project_id`
+        "": in all projects."""
         parameters = {"project_id": project_id, "states": json.dumps(list(states)), "most": most}
         name = "counts_of_project" if project_id else "counts"
         return dict(self._all(name, parameters, lambda row: (row[0], row[1])))
 
     async def children(self, parent: JobUid, after: JobUid = NO_JOB) -> tuple[Work, ...]:
+        """Return the works that a work made, oldest first; with `after` only those that are newer than that
+        one."""
+
         def read(connection: sqlite3.Connection) -> tuple[Work, ...]:
             rows = connection.execute(_SQL["children"], {"parent": parent, "after": after})
             return tuple([viewed_job(row)[0] for row in rows])
@@ -102,40 +126,47 @@ class SqliteReader:
         return await self._snapshots.aside(read)
 
     async def timeline(self, uid: JobUid) -> tuple[TimelineEntry, ...]:
+        """Return the job's timeline in the order in which it was written; empty if there is no such job."""
         return self._all("timeline", {"uid": uid}, timeline_entry)
 
     async def operation(self, name: str) -> Operation:
-        operations = self._all("operation", {"name": name}, operation)
-        if not operations:
-            raise NotFound(f"{name} does not exist; check the name of the operation")
-        return operations[0]
+        """Raises NotFound."""
+        return self._snapshots.here(
+            lambda c: existing(c, _SQL["operation"], {"name": name}, OPERATION, name)
+        )
 
     async def set_aside(self) -> tuple[RecordSetAside, ...]:
+        """Return every record that could not be read. No other call returns them, and `job` and similar calls
+        raise FailedPrecondition."""
         return self._snapshots.here(all_set_aside)
 
     async def operations(self, parent: str, after: str, limit: int) -> tuple[Operation, ...]:
         # "0" is the character after "/": the range contains exactly the names that begin with the prefix.
+        """Return operations whose name begins with `parent` + "/operations/", ascending by name, after
+        `after`."""
         first = f"{parent}/operations/"
         parameters = {
             "after": max(after, first),
             "before": f"{parent}/operations0",
             "limit": limit,
         }
-
-        def read(connection: sqlite3.Connection) -> tuple[Operation, ...]:
-            return tuple(map(operation, connection.execute(_SQL["operations"], parameters)))
-
-        return await self._snapshots.aside(read)
+        return await self._snapshots.aside(
+            lambda connection: records(connection, _SQL["operations"], parameters, OPERATION)
+        )
 
     async def drained_nodes(self) -> tuple[NodeDrain, ...]:
+        """Return all nodes under maintenance, by name."""
         return self._all("drained_nodes", {}, node_drain)
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
+        """Return all quotas that an operator has set, ordered by project, region, metric and person."""
         return self._all("quotas", {}, quota)
 
     async def machine_time(
         self, project_id: str | None, since: Nanos, until: Nanos
     ) -> tuple[MachineTime, ...]:
+        """Return what attempts that have given their places back used between two moments, summed up where
+        all but the job is the same. `project_id` None: in all projects."""
         parameters = {"project_id": project_id, "since": since, "until": until}
         rows = await self._snapshots.aside(
             lambda connection: connection.execute(_SQL["machine_time"], parameters).fetchall()
@@ -143,6 +174,8 @@ class SqliteReader:
         return tuple(map(machine_time, rows))
 
     async def past_use(self, since: Nanos, stretch: Nanos) -> tuple[tuple[MachineTime, Nanos], ...]:
+        """Return what projects gave back since a moment, each with the beginning of the stretch of time in
+        which they did, of this length."""
         rows = await self._snapshots.aside(
             lambda connection: connection.execute(
                 _SQL["past_use"], {"since": since, "stretch": stretch}
@@ -178,7 +211,7 @@ class SqliteReader:
         bad = self._snapshots.here(lambda connection: job_set_aside(connection, is_it))
         if bad is not None:
             raise FailedPrecondition(f"{bad}. It was set aside. {ADVICE}")
-        raise NotFound(f"{what} does not exist; check the project, the location and the id")
+        raise missing(what)
 
 
 def _records(connection: sqlite3.Connection, uids: Sequence[int]) -> tuple[tuple[Work, str], ...]:

@@ -1,5 +1,4 @@
-"""Implements the smaller ports of `store.resources` on SQLite: operations, notifications, secrets, datasets
-and curves."""
+"""Operations, notifications, secrets, datasets and curves in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,40 +13,41 @@ from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
 from trainshed.core.tensorboards.curves import CurveSeries
 from trainshed.core.units import Nanos
-from trainshed.store.codec import (
-    decode_curve_file,
-    decode_curve_series,
-    decode_dataset,
-    encode_curve_file,
-    encode_curve_series,
-    encode_dataset,
+from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
+from trainshed.store.records import (
+    Operation,
+    OperationKind,
+    Outgoing,
+    Sealed,
+    SecretVersion,
+    Stored,
 )
-from trainshed.store.records import Operation, OperationKind
-from trainshed.store.resources import Outgoing, Sealed, SecretVersion, Stored
 from trainshed.store.sqlite import writes
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import Parameters, rows_after
+from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
+from trainshed.store.sqlite.rows import rows_after
 from trainshed.store.sqlite.writes import insert_operation
 from trainshed.summaries.reading import FileProgress
 
 
-class SqliteOperations:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Operations(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def begin(self, operation: Operation) -> None:
+        """Store a RUNNING operation. Raises Unavailable (its name is taken)."""
         await self._writer.run(
             "begin_operation", lambda connection: writes.insert_operation(connection, operation)
         )
 
     async def running(self, kind: OperationKind) -> tuple[Operation, ...]:
+        """Return the operations of a kind that are not done, oldest first."""
         operations = self._snapshots.here(
             lambda connection: writes.running_operations(connection, None)
         )
         return tuple(operation for operation in operations if operation.kind is kind)
 
     async def finish(self, operation: Operation) -> bool:
+        """Store the operation as it ended. Returns False, and writes nothing, if it is done already or was
+        deleted."""
         return await self._writer.run(
             "finish_operation", lambda connection: writes.finish_operation(connection, operation)
         )
@@ -56,27 +56,23 @@ class SqliteOperations:
 _NOTIFICATIONS = load_statements("notifications.sql")
 
 
-class SqliteNotifications:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Notifications(Port):
+    """Every write is durable when its call returns; it does nothing if the notification was removed
+    meanwhile."""
 
     async def waiting(self, limit: int) -> tuple[Outgoing, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[Outgoing, ...]:
-            return tuple(
-                map(_outgoing, connection.execute(_NOTIFICATIONS["waiting"], {"limit": limit}))
-            )
-
-        return self._snapshots.here(read)
+        """Return the notifications that are to be tried next, ascending by `due`."""
+        return self._snapshots.here(
+            lambda c: tuple(map(_outgoing, c.execute(_NOTIFICATIONS["waiting"], {"limit": limit})))
+        )
 
     async def count(self) -> tuple[int, int]:
-        def read(connection: sqlite3.Connection) -> tuple[int, int]:
-            waiting, failing = connection.execute(_NOTIFICATIONS["count"]).fetchone()
-            return waiting, failing
-
-        return self._snapshots.here(read)
+        """Return how many notifications wait, and how many of these were tried without success."""
+        return self._snapshots.here(lambda c: c.execute(_NOTIFICATIONS["count"]).fetchone())
 
     async def put_budgets(self, notices: Sequence[BudgetNotice]) -> None:
+        """Put into the outbox what targets have not heard yet of budgets."""
+
         def work(connection: sqlite3.Connection) -> None:
             for notice in notices:
                 key = {
@@ -91,9 +87,11 @@ class SqliteNotifications:
         await self._writer.run("put_budgets", work)
 
     async def put_off(self, id_: int, due: Nanos) -> None:
+        """Record that a try failed, and that the next one is at `due`."""
         await self._execute("put_off", {"id": id_, "due": due})
 
     async def remove(self, id_: int) -> None:
+        """Remove a notification that was delivered or given up."""
         await self._execute("remove", {"id": id_})
 
     async def _execute(self, statement: str, parameters: dict[str, Any]) -> None:
@@ -132,14 +130,15 @@ def _outgoing(row: tuple[Any, ...]) -> Outgoing:
 _SECRETS = load_statements("secrets.sql")
 
 
-class SqliteSecrets:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Secrets(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def add(
         self, project_id: str, name: str, created: Nanos, seal: Callable[[int], bytes]
     ) -> SecretVersion:
+        """Store the next version of a secret, or the first one of a new secret. `seal` is called with its
+        number and returns what is stored; it runs in the writer's thread, and its exceptions are raised here.
+        Numbers of deleted versions are not used again."""
         key = {"project_id": project_id, "name": name}
 
         def work(connection: sqlite3.Connection) -> SecretVersion:
@@ -151,13 +150,16 @@ class SqliteSecrets:
         return await self._writer.run("add_secret", work)
 
     async def versions(self, project_id: str) -> tuple[SecretVersion, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[SecretVersion, ...]:
-            rows = connection.execute(_SECRETS["versions"], {"project_id": project_id})
-            return tuple([SecretVersion(*row) for row in rows])
-
-        return await self._snapshots.aside(read)
+        """Return all versions of a project's secrets, by name, newest version first."""
+        key = {"project_id": project_id}
+        rows = await self._snapshots.aside(
+            lambda connection: connection.execute(_SECRETS["versions"], key).fetchall()
+        )
+        return tuple([SecretVersion(*row) for row in rows])
 
     async def find(self, project_id: str, refs: Iterable[SecretRef]) -> Mapping[SecretRef, Sealed]:
+        """Return those of `refs` that exist. Cheap: a point lookup each."""
+
         def read(connection: sqlite3.Connection) -> dict[SecretRef, Sealed]:
             sealed: dict[SecretRef, Sealed] = {}
             for ref in refs:
@@ -171,11 +173,16 @@ class SqliteSecrets:
         return self._snapshots.here(read)
 
     async def has_any(self) -> bool:
+        """Whether any project has a secret."""
         return self._snapshots.here(lambda c: bool(c.execute(_SECRETS["any"]).fetchone()[0]))
 
     async def reseal(
         self, seal: Callable[[Stored], bytes | None]
     ) -> tuple[int, tuple[Stored, ...]]:
+        """Replace every sealed value, of all projects, by what `seal` returns for it, all or none; None
+        leaves a value as it is. Returns how many were replaced, and those that were left. `seal` runs in the
+        writer's thread, so that nothing is added meanwhile, and its exceptions are raised here."""
+
         def work(connection: sqlite3.Connection) -> tuple[int, tuple[Stored, ...]]:
             left: list[Stored] = []
             # One by one, because together they may be large.
@@ -193,6 +200,8 @@ class SqliteSecrets:
         return await self._writer.run("reseal_secrets", work)
 
     async def note_use(self, project_id: str, used: Sequence[tuple[str, int]], at: Nanos) -> None:
+        """Record that programs were given these (name, version) at `at` (ns since the epoch); deleted ones
+        are skipped."""
         rows = [
             {"project_id": project_id, "name": name, "version": version, "at": at}
             for name, version in used
@@ -202,6 +211,7 @@ class SqliteSecrets:
         )
 
     async def delete(self, project_id: str, name: str, version: int = 0) -> None:
+        """Delete one version, or all with `version` 0. Raises NotFound."""
         statement = _SECRETS["delete_version" if version else "delete_secret"]
         parameters = {"project_id": project_id, "name": name, "version": version}
 
@@ -219,12 +229,11 @@ class SqliteSecrets:
 _DATASETS = load_statements("datasets.sql")
 
 
-class SqliteDatasets:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Datasets(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create(self, dataset: Dataset, operation: Operation) -> None:
+        """Store a dataset with the finished operation of its creation. Raises AlreadyExists."""
         parameters = _columns(dataset)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -235,16 +244,18 @@ class SqliteDatasets:
         await self._writer.run("create", work)
 
     async def dataset(self, name: DatasetName) -> Dataset:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _dataset(connection, name))
 
     async def datasets(
         self, project_id: str, location: str, after: str, limit: int
     ) -> tuple[Dataset, ...]:
+        """Return datasets, newest first, after the dataset id `after` if that is not ""."""
         place = {"project_id": project_id, "location": location, "dataset_id": after}
 
         def read(connection: sqlite3.Connection) -> tuple[Dataset, ...]:
             rows = rows_after(connection, _DATASETS, "datasets", place, after=after, limit=limit)
-            return tuple([decode_dataset(record) for (record,) in rows])
+            return tuple([DATASET.decode(record) for (record,) in rows])
 
         return await self._snapshots.aside(read)
 
@@ -254,6 +265,9 @@ class SqliteDatasets:
         change: Callable[[Dataset], Dataset],
         operation: Operation | None = None,
     ) -> Dataset:
+        """Replace a dataset by what `change`, a pure function, returns for it, in one step, and store the
+        finished operation of the change. Raises NotFound, and what `change` raises."""
+
         def work(connection: sqlite3.Connection) -> Dataset:
             new = replace(change(_dataset(connection, name)), name=name)
             connection.execute(_DATASETS["replace"], _columns(new))
@@ -264,19 +278,18 @@ class SqliteDatasets:
         return await self._writer.run("change", work)
 
     async def delete(self, name: DatasetName, operation: Operation) -> None:
+        """Delete a dataset's record; its files stay. Raises NotFound."""
+
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_DATASETS["delete"], _key(name)).rowcount != 1:
-                raise _missing(name)
+                raise missing(name)
             insert_operation(connection, operation)
 
         await self._writer.run("delete", work)
 
 
 def _dataset(connection: sqlite3.Connection, name: DatasetName) -> Dataset:
-    row = connection.execute(_DATASETS["dataset"], _key(name)).fetchone()
-    if row is None:
-        raise _missing(name)
-    return decode_dataset(row[0])
+    return existing(connection, _DATASETS["dataset"], _key(name), DATASET, name)
 
 
 def _key(name: DatasetName) -> Parameters:
@@ -288,26 +301,23 @@ def _key(name: DatasetName) -> Parameters:
 
 
 def _columns(dataset: Dataset) -> Parameters:
-    return _key(dataset.name) | {"made": dataset.created, "record": encode_dataset(dataset)}
-
-
-def _missing(name: DatasetName) -> NotFound:
-    return NotFound(f"{name} does not exist; check the project, the location and the id")
+    return _key(dataset.name) | {"made": dataset.created, "record": DATASET.encode(dataset)}
 
 
 _CURVES = load_statements("curves.sql")
 
 
-class SqliteCurves:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Curves(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def put(self, job: JobUid, progress: FileProgress, series: Sequence[CurveSeries]) -> bool:
+        """Store how far a file was read, and some series of it, each replacing what is stored of it, in one
+        transaction. From then on the job may have files that were not read to their ends. Returns False if
+        the job was deleted; then nothing is stored."""
         of_job = {"uid": job}
-        file = of_job | {"path": progress.path, "record": encode_curve_file(progress)}
+        file = of_job | {"path": progress.path, "record": CURVE_FILE.encode(progress)}
         rows = [
-            of_job | {"run": line.run, "tag": line.tag, "record": encode_curve_series(line)}
+            of_job | {"run": line.run, "tag": line.tag, "record": CURVE_SERIES.encode(line)}
             for line in series
         ]
 
@@ -322,27 +332,18 @@ class SqliteCurves:
         return await self._writer.run("put", work)
 
     async def files(self, job: JobUid) -> tuple[FileProgress, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[FileProgress, ...]:
-            rows = connection.execute(_CURVES["files"], {"uid": job})
-            return tuple([decode_curve_file(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        """Return the files by path; none for a job that does not exist."""
+        return await self._records(_CURVES["files"], {"uid": job}, CURVE_FILE)
 
     async def series(self, job: JobUid) -> tuple[CurveSeries, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[CurveSeries, ...]:
-            rows = connection.execute(_CURVES["series"], {"uid": job})
-            return tuple([decode_curve_series(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        """Return the series by run and tag; none for a job that does not exist."""
+        return await self._records(_CURVES["series"], {"uid": job}, CURVE_SERIES)
 
     async def finish(self, job: JobUid) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(_CURVES["finish"], {"uid": job})
-
-        await self._writer.run("finish", work)
+        """Record that a job is over and its files were read to their ends."""
+        await self._writer.run("finish", lambda c: c.execute(_CURVES["finish"], {"uid": job}))
 
     async def unfinished(self) -> tuple[JobUid, ...]:
-        def read(connection: sqlite3.Connection) -> tuple[JobUid, ...]:
-            return tuple([JobUid(uid) for (uid,) in connection.execute(_CURVES["unfinished"])])
-
-        return await self._snapshots.aside(read)
+        """Return the jobs that are over and have files that may not have been read to their ends."""
+        rows = await self._snapshots.aside(lambda c: c.execute(_CURVES["unfinished"]).fetchall())
+        return tuple([JobUid(uid) for (uid,) in rows])

@@ -16,21 +16,18 @@ from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
 from trainshed.store.codec import (
+    CANCEL,
+    DETAILS,
+    DRILL,
+    LABELS,
     UnreadableRecord,
     WorkKind,
-    decode_cancel,
-    decode_details,
-    decode_drill,
     decode_job,
-    decode_operation,
     encode_job,
-    encode_labels,
     work_kind,
 )
 from trainshed.store.port import Intent, NodeDrain
-from trainshed.store.records import Operation
-
-Parameters = dict[str, Any]
+from trainshed.store.sqlite.connections import Parameters
 
 
 def model_parameters(name: ModelName) -> Parameters:
@@ -107,7 +104,7 @@ def work_parameters(job: Work) -> Parameters:
         "is_live": int(not job.state.is_final),
         "display_name": job.display_name,
         "created": job.created,
-        "labels": encode_labels(job.labels),
+        "labels": LABELS.encode(job.labels),
         "record": encode_job(job),
     }
 
@@ -141,15 +138,15 @@ def viewed_job(row: tuple[Any, ...]) -> tuple[Work, str]:
 
 def timeline_entry(row: tuple[Any, ...]) -> TimelineEntry:
     at, kind, message, details = row
-    return TimelineEntry(at, kind, message, decode_details(details))
+    return TimelineEntry(at, kind, message, DETAILS.decode(details))
 
 
 def intent(row: Sequence[Any]) -> Intent:
     seq, kind, encoded = row
     if kind == IntentKind.CANCEL:
-        return Intent(seq, decode_cancel(encoded))
+        return Intent(seq, CANCEL.decode(encoded))
     if kind == IntentKind.DRILL:
-        return Intent(seq, decode_drill(encoded))
+        return Intent(seq, DRILL.decode(encoded))
     raise UnreadableRecord("intents", "intent", encoded, f"{kind!r} is no kind of intent")
 
 
@@ -161,8 +158,3 @@ def node_drain(row: tuple[Any, ...]) -> NodeDrain:
 def quota(row: tuple[Any, ...]) -> tuple[QuotaKey, float]:
     *key, ceiling = row
     return QuotaKey(*key), ceiling
-
-
-def operation(row: tuple[Any, ...]) -> Operation:
-    (record,) = row
-    return decode_operation(record)

@@ -1,8 +1,14 @@
-"""Implements studies, their trials and operations (`store.studies.Studies`) on SQLite."""
+"""Studies, trials, measurements, and the operations that wait for suggestions, in SQLite.
+
+Only the requests of its clients decide about a study's trials, so there is no controller's lease here: each
+write is guarded by the trial's own generation (docs/adr/0017). Trials of tuning jobs are written by the
+controller's commits and only read here.
+"""
 
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final, NoReturn
 
 from msgspec.structs import replace
@@ -11,34 +17,39 @@ from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import StudyName
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
 from trainshed.core.units import Nanos
-from trainshed.store.codec import decode_measurement, decode_study, decode_trial, encode_study
+from trainshed.store.codec import MEASUREMENT, STUDY, TRIAL
 from trainshed.store.port import StaleCommit
-from trainshed.store.records import Operation
+from trainshed.store.records import Operation, StoredTrial
 from trainshed.store.sqlite import writes
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements, no_collection
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.sqlite.connections import (
+    Parameters,
+    Port,
+    existing,
+    load_statements,
+    no_collection,
+    records,
+)
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS
 from trainshed.store.sqlite.writes import (
     add_trial,
     change_trial,
     measurement_parameters,
     put_measurements,
 )
-from trainshed.store.studies import StoredTrial
 
 _SQL = load_statements("studies.sql")
 _TRIALS = load_statements("trials.sql")
 
 
-class SqliteStudies:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Studies(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create_study(self, study: Study) -> None:
+        """Store a study. Raises AlreadyExists if the location has a study of that display name or name."""
         parameters = _name_parameters(study.name) | {
             "uid": study.uid,
             "display_name": study.display_name,
-            "record": encode_study(study),
+            "record": STUDY.encode(study),
         }
 
         def work(connection: sqlite3.Connection) -> None:
@@ -51,50 +62,50 @@ class SqliteStudies:
         await self._writer.run("create_study", work)
 
     async def study(self, name: StudyName) -> Study:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _study(connection, name))
 
     async def study_by_uid(self, uid: StudyUid) -> Study:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _study_by_uid(connection, uid))
 
     async def lookup_study(self, project_id: str, location: str, display_name: str) -> Study:
+        """Raises NotFound."""
         parameters = {
             "project_id": project_id,
             "location": location,
             "display_name": display_name,
         }
+        what = f"a study called {display_name!r} in projects/{project_id}/locations/{location}"
         return self._snapshots.here(
-            lambda connection: _one_study(
-                connection,
-                "lookup_study",
-                parameters,
-                f"a study called {display_name!r} in projects/{project_id}/locations/{location}",
-            )
+            lambda connection: existing(connection, _SQL["lookup_study"], parameters, STUDY, what)
         )
 
     async def studies(
         self, project_id: str, location: str, after: StudyUid, limit: int
     ) -> tuple[Study, ...]:
+        """Return at most `limit` studies, newest first, below `after` if that is not 0."""
         parameters = {
             "project_id": project_id,
             "location": location,
             "below": after or ABOVE_ALL_UIDS,
             "limit": limit,
         }
-
-        def read(connection: sqlite3.Connection) -> tuple[Study, ...]:
-            rows = connection.execute(_SQL["studies"], parameters)
-            return tuple([decode_study(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        return await self._records(_SQL["studies"], parameters, STUDY)
 
     async def set_study_state(self, uid: StudyUid, state: StudyState, reason: str) -> None:
+        """Raises NotFound."""
+
         def work(connection: sqlite3.Connection) -> None:
             study = replace(_study_by_uid(connection, uid), state=state, inactive_reason=reason)
-            connection.execute(_SQL["replace_study"], {"uid": uid, "record": encode_study(study)})
+            connection.execute(_SQL["replace_study"], {"uid": uid, "record": STUDY.encode(study)})
 
         await self._writer.run("set_study_state", work)
 
     async def delete_study(self, name: StudyName, now: Nanos) -> StudyUid:
+        """Delete a study with its trials, measurements and operations. Those of its operations that still run
+        fail with NOT_FOUND at `now` (ns), and stay for the clients that wait for them. Raises NotFound."""
+
         def work(connection: sqlite3.Connection) -> tuple[StudyUid, bool]:
             uid = _study(connection, name).uid
             hide_study(connection, uid, name, now)
@@ -110,6 +121,9 @@ class SqliteStudies:
         return uid
 
     async def create_trial(self, trial: Trial, measurements: Sequence[Measurement] = ()) -> Trial:
+        """Store a new trial under the next number of its study, and return it with that number; numbers of
+        deleted trials are not used again. Raises NotFound (no such study)."""
+
         def work(connection: sqlite3.Connection) -> Trial:
             numbered = add_trial(connection, trial)
             put_measurements(
@@ -124,6 +138,7 @@ class SqliteStudies:
         return await self._writer.run("create_trial", work)
 
     async def trial(self, study: StudyUid, number: int) -> StoredTrial:
+        """Raises NotFound."""
         parameters = {"study_uid": study, "number": number}
 
         def read(connection: sqlite3.Connection) -> StoredTrial:
@@ -131,30 +146,26 @@ class SqliteStudies:
             if row is None:
                 raise _no_trial(study, number)
             record, generation = row
-            return StoredTrial(decode_trial(record), generation)
+            return StoredTrial(TRIAL.decode(record), generation)
 
         return self._snapshots.here(read)
 
     async def trials(self, study: StudyUid, after: int, limit: int) -> tuple[Trial, ...]:
+        """Return at most `limit` trials, ascending by number, above `after`."""
         parameters = {"study_uid": study, "after": after, "limit": limit}
-
-        def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
-            rows = connection.execute(_TRIALS["trials"], parameters)
-            return tuple([decode_trial(record) for (record,) in rows])
-
-        return await self._snapshots.aside(read)
+        return await self._records(_TRIALS["trials"], parameters, TRIAL)
 
     async def history(self, studies: Sequence[StudyUid]) -> tuple[Trial, ...]:
+        """Return all trials of these studies, one study after the other, ascending by number: the trials that
+        an algorithm is shown."""
+
         def read(connection: sqlite3.Connection) -> tuple[Trial, ...]:
             with no_collection():
                 return tuple(
-                    [
-                        decode_trial(record)
+                    chain.from_iterable(
+                        records(connection, _TRIALS["history"], {"study_uid": study}, TRIAL)
                         for study in studies
-                        for (record,) in connection.execute(
-                            _TRIALS["history"], {"study_uid": study}
-                        )
-                    ]
+                    )
                 )
 
         return await self._snapshots.aside(read)
@@ -162,11 +173,14 @@ class SqliteStudies:
     async def measurements(
         self, study: StudyUid, numbers: Sequence[int] | None = None
     ) -> dict[int, tuple[Measurement, ...]]:
+        """Return measurements by trial, ascending by (step, elapsed); of all trials if `numbers` is None. A
+        trial without any is absent."""
+
         def read(connection: sqlite3.Connection) -> dict[int, tuple[Measurement, ...]]:
             by_trial: dict[int, list[Measurement]] = {}
             for statement, parameters in _asked(study, numbers):
                 for number, record in connection.execute(_TRIALS[statement], parameters):
-                    by_trial.setdefault(number, []).append(decode_measurement(record))
+                    by_trial.setdefault(number, []).append(MEASUREMENT.decode(record))
             return {number: tuple(measured) for number, measured in by_trial.items()}
 
         return await self._snapshots.aside(read)
@@ -174,6 +188,8 @@ class SqliteStudies:
     async def change_trial(
         self, trial: Trial, expected_generation: int, measurement: Measurement | None = None
     ) -> int:
+        """Replace a trial and add a measurement to it (one of the same step and elapsed time is replaced).
+        Returns the new generation. Raises StaleCommit (the trial changed since, or was deleted)."""
         measured = (
             []
             if measurement is None
@@ -188,6 +204,7 @@ class SqliteStudies:
         return await self._writer.run("change_trial", work)
 
     async def delete_trial(self, study: StudyUid, number: int) -> None:
+        """Raises NotFound."""
         parameters = {"study_uid": study, "number": number}
 
         def work(connection: sqlite3.Connection) -> None:
@@ -198,6 +215,8 @@ class SqliteStudies:
         await self._writer.run("delete_trial", work)
 
     async def begin_operation(self, operation: Operation) -> None:
+        """Store a RUNNING operation. Raises NotFound (no such study)."""
+
         def work(connection: sqlite3.Connection) -> None:
             # Nobody would end an operation of a study that was deleted meanwhile.
             _study_by_uid(connection, operation.study)
@@ -206,9 +225,12 @@ class SqliteStudies:
         await self._writer.run("begin_operation", work)
 
     async def running_operations(self, study: StudyUid | None = None) -> tuple[Operation, ...]:
+        """Return the operations that are not done, oldest first; of all studies if `study` is None."""
         return self._snapshots.here(lambda connection: writes.running_operations(connection, study))
 
     async def delete_operation(self, name: str) -> None:
+        """Delete an operation that is done, of any kind. Raises NotFound, FailedPrecondition (it is
+        running)."""
         await self._writer.run(
             "delete_operation", lambda connection: writes.delete_operation(connection, name)
         )
@@ -220,6 +242,12 @@ class SqliteStudies:
         assigned: Sequence[StoredTrial] = (),
         suggested: Sequence[Trial] = (),
     ) -> Operation:
+        """Store the operation as it ended, in one transaction with the trials that it hands out: `assigned`
+        ones change (guarded by their generations), `suggested` ones are new and get the next numbers. The
+        numbers of all, `assigned` first, then `suggested`, are added to `operation.trials`. Returns the
+        operation as stored. Raises StaleCommit (a trial changed since, or the operation is done or was
+        deleted)."""
+
         def work(connection: sqlite3.Connection) -> Operation:
             for stored in assigned:
                 change_trial(connection, stored)
@@ -245,20 +273,12 @@ def _name_parameters(name: StudyName) -> Parameters:
 
 
 def _study(connection: sqlite3.Connection, name: StudyName) -> Study:
-    return _one_study(connection, "study", _name_parameters(name), str(name))
+    return existing(connection, _SQL["study"], _name_parameters(name), STUDY, name)
 
 
 def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
-    return _one_study(connection, "study_by_uid", {"uid": uid}, f"the study with number {uid}")
-
-
-def _one_study(
-    connection: sqlite3.Connection, statement: str, parameters: Parameters, what: str
-) -> Study:
-    row = connection.execute(_SQL[statement], parameters).fetchone()
-    if row is None:
-        raise NotFound(f"{what} does not exist; check the project, the location and the study")
-    return decode_study(row[0])
+    what = f"the study with number {uid}"
+    return existing(connection, _SQL["study_by_uid"], {"uid": uid}, STUDY, what)
 
 
 def _refuse(study: Study, taken: Sequence[tuple[int, str, str]]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Implements tensorboards (`store.resources.Tensorboards`) on SQLite."""
+"""Tensorboards in SQLite."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -6,12 +6,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import AlreadyExists, InvalidRequest, Violation
 from trainshed.core.tensorboards.records import BoardName, BoardResource, Level
-from trainshed.store.codec import decode_board_resource, encode_board_resource
+from trainshed.store.codec import BOARD_RESOURCE
 from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import Reading, Writing, load_statements
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, Parameters
+from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, records
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS
 from trainshed.store.sqlite.writes import insert_operation
 
 MAX_SERIES: Final = 1_000
@@ -19,14 +19,18 @@ MAX_SERIES: Final = 1_000
 _SQL = load_statements("tensorboards.sql")
 
 
-class SqliteTensorboards:
-    def __init__(self, writer: Writing, snapshots: Reading) -> None:
-        self._writer = writer
-        self._snapshots = snapshots
+class Tensorboards(Port):
+    """Every write is durable when its call returns; a raised error means that nothing happened."""
 
     async def create(
         self, resources: Sequence[BoardResource], operation: Operation | None = None
     ) -> tuple[BoardResource, ...]:
+        """Store resources, all or none, each below a parent that exists. If a series with the same display
+        name, type and plug-in exists, it is returned in place of the new one, because clients create series
+        again without looking. A tensorboard that is the default replaces the former default of its location.
+        Raises AlreadyExists, NotFound (a parent), InvalidRequest (another series of the run has that display
+        name)."""
+
         def work(connection: sqlite3.Connection) -> tuple[BoardResource, ...]:
             created = tuple([_create(connection, resource) for resource in resources])
             if operation is not None:
@@ -36,30 +40,36 @@ class SqliteTensorboards:
         return await self._writer.run("create", work)
 
     async def resource(self, name: BoardName) -> BoardResource:
+        """Raises NotFound."""
         return self._snapshots.here(lambda connection: _resource(connection, name))
 
     async def below(
         self, parent: str, level: Level, after: str, limit: int
     ) -> tuple[BoardResource, ...]:
+        """Return resources ascending by id, after the id `after` if that is not ""; `parent` may be a
+        location. Raises NotFound (the parent does not exist)."""
         page = {"parent": parent, "level": level, "after": after, "limit": limit}
 
         def read(connection: sqlite3.Connection) -> tuple[BoardResource, ...]:
-            rows = connection.execute(_SQL["below"], page).fetchall()
-            if not rows and level is not Level.TENSORBOARD:
+            resources = records(connection, _SQL["below"], page, BOARD_RESOURCE)
+            if not resources and level is not Level.TENSORBOARD:
                 _require(connection, parent, level)
-            return tuple([decode_board_resource(record) for (record,) in rows])
+            return resources
 
         return await self._snapshots.aside(read)
 
     async def runs(
         self, names: Sequence[BoardName]
     ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
+        """Return those of these runs that exist, each with at most a thousand of its series, ordered by
+        id."""
+
         def read(
             connection: sqlite3.Connection,
         ) -> tuple[tuple[BoardResource, tuple[BoardResource, ...]], ...]:
             rows = [connection.execute(_SQL["resource"], _key(name)).fetchone() for name in names]
             return tuple(
-                (decode_board_resource(row[0]), _series(connection, name))
+                (BOARD_RESOURCE.decode(row[0]), _series(connection, name))
                 for name, row in zip(names, rows, strict=True)
                 if row is not None
             )
@@ -72,6 +82,9 @@ class SqliteTensorboards:
         change: Callable[[BoardResource], BoardResource],
         operation: Callable[[BoardResource], Operation] | None = None,
     ) -> BoardResource:
+        """Replace a resource by what `change`, a pure function, returns for it, in one step. Raises NotFound,
+        InvalidRequest (as `create`), and what `change` raises."""
+
         def work(connection: sqlite3.Connection) -> BoardResource:
             new = replace(change(_resource(connection, name)), name=name)
             _refuse_double(connection, new)
@@ -84,13 +97,13 @@ class SqliteTensorboards:
         return await self._writer.run("change", work)
 
     async def delete(self, name: BoardName, operation: Operation) -> tuple[int, ...]:
+        """Delete a resource and everything below it. Returns the uids of the deleted runs. Raises
+        NotFound."""
+
         def work(connection: sqlite3.Connection) -> tuple[int, ...]:
             gone = [_resource(connection, name)]
             below = {"name": str(name)}
-            gone += [
-                decode_board_resource(raw)
-                for (raw,) in connection.execute(_SQL["all_below"], below)
-            ]
+            gone += records(connection, _SQL["all_below"], below, BOARD_RESOURCE)
             connection.execute(_SQL["delete_below"], below)
             connection.execute(_SQL["delete"], _key(name))
             insert_operation(connection, operation)
@@ -101,8 +114,7 @@ class SqliteTensorboards:
 
 def _series(connection: sqlite3.Connection, run: BoardName) -> tuple[BoardResource, ...]:
     page = {"parent": str(run), "level": Level.SERIES, "after": "", "limit": MAX_SERIES}
-    rows = connection.execute(_SQL["below"], page)
-    return tuple(decode_board_resource(record) for (record,) in rows)
+    return records(connection, _SQL["below"], page, BOARD_RESOURCE)
 
 
 def _create(connection: sqlite3.Connection, resource: BoardResource) -> BoardResource:
@@ -122,9 +134,7 @@ def _refuse_double(connection: sqlite3.Connection, series: BoardResource) -> Boa
     if there is no such series. Raises InvalidRequest if it differs."""
     if series.name.level is not Level.SERIES:
         return None
-    rows = connection.execute(_SQL["called"], _columns(series)).fetchall()
-    for (raw,) in rows:
-        other = decode_board_resource(raw)
+    for other in records(connection, _SQL["called"], _columns(series), BOARD_RESOURCE):
         if other.name == series.name:
             continue
         if (other.value_type, other.plugin_name) == (series.value_type, series.plugin_name):
@@ -144,8 +154,7 @@ def _take_default(connection: sqlite3.Connection, board: BoardResource) -> None:
         "after": "",
         "limit": ABOVE_ALL_UIDS,
     }
-    for (raw,) in connection.execute(_SQL["below"], page).fetchall():
-        other = decode_board_resource(raw)
+    for other in records(connection, _SQL["below"], page, BOARD_RESOURCE):
         if other.is_default and other.name != board.name:
             connection.execute(_SQL["replace"], _columns(replace(other, is_default=False)))
 
@@ -156,10 +165,7 @@ def _require(connection: sqlite3.Connection, parent: str, level: Level) -> None:
 
 
 def _resource(connection: sqlite3.Connection, name: BoardName) -> BoardResource:
-    row = connection.execute(_SQL["resource"], _key(name)).fetchone()
-    if row is None:
-        raise NotFound(f"{name} does not exist; check the project, the location and the ids")
-    return decode_board_resource(row[0])
+    return existing(connection, _SQL["resource"], _key(name), BOARD_RESOURCE, name)
 
 
 def _key(name: BoardName) -> Parameters:
@@ -169,5 +175,5 @@ def _key(name: BoardName) -> Parameters:
 def _columns(resource: BoardResource) -> Parameters:
     return _key(resource.name) | {
         "display_name": resource.display_name,
-        "record": encode_board_resource(resource),
+        "record": BOARD_RESOURCE.encode(resource),
     }

@@ -15,19 +15,12 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, StudyUid, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.codec import (
-    decode_operation,
-    encode_details,
-    encode_measurement,
-    encode_operation,
-    encode_trial,
-)
+from trainshed.store.codec import DETAILS, MEASUREMENT, OPERATION, TRIAL
 from trainshed.store.conditions import PERSON
 from trainshed.store.port import NewWork, StaleCommit
-from trainshed.store.records import Operation
-from trainshed.store.sqlite.connections import load_statements
-from trainshed.store.sqlite.rows import Parameters, work_parameters
-from trainshed.store.studies import StoredTrial
+from trainshed.store.records import Operation, StoredTrial
+from trainshed.store.sqlite.connections import Parameters, load_statements, records
+from trainshed.store.sqlite.rows import work_parameters
 
 _WORKS = load_statements("works.sql")
 
@@ -89,7 +82,7 @@ def append_timeline(
             "at": entry.at,
             "kind": entry.kind,
             "message": entry.message,
-            "details": encode_details(entry.details),
+            "details": DETAILS.encode(entry.details),
         }
         for entry in entries
     ]
@@ -108,7 +101,7 @@ def insert_operation(connection: sqlite3.Connection, operation: Operation) -> No
         "study_uid": operation.study,
         "created": operation.created,
         "is_running": int(not operation.state.is_final),
-        "record": encode_operation(operation),
+        "record": OPERATION.encode(operation),
     }
     if connection.execute(_OPERATIONS["insert_operation"], parameters).rowcount != 1:
         raise Unavailable("two operations were given one name; send the request again")
@@ -117,7 +110,7 @@ def insert_operation(connection: sqlite3.Connection, operation: Operation) -> No
 def finish_operation(connection: sqlite3.Connection, operation: Operation) -> bool:
     """Store an operation as it ended. Returns False, and writes nothing, if it is done already or was
     deleted."""
-    parameters = {"name": operation.name, "record": encode_operation(operation)}
+    parameters = {"name": operation.name, "record": OPERATION.encode(operation)}
     return connection.execute(_OPERATIONS["finish_operation"], parameters).rowcount == 1
 
 
@@ -125,11 +118,8 @@ def running_operations(
     connection: sqlite3.Connection, study: StudyUid | None
 ) -> tuple[Operation, ...]:
     """Return the operations that are not done, oldest first; of all studies if `study` is None."""
-    if study is None:
-        rows = connection.execute(_OPERATIONS["running_operations"])
-    else:
-        rows = connection.execute(_OPERATIONS["running_operations_of_study"], {"study_uid": study})
-    return tuple([decode_operation(record) for (record,) in rows])
+    statement = "running_operations" if study is None else "running_operations_of_study"
+    return records(connection, _OPERATIONS[statement], {"study_uid": study}, OPERATION)
 
 
 def delete_operation(connection: sqlite3.Connection, name: str) -> None:
@@ -162,7 +152,7 @@ def trial_parameters(trial: Trial) -> Parameters:
     return {
         "study_uid": trial.study,
         "number": trial.number,
-        "record": encode_trial(trial),
+        "record": TRIAL.encode(trial),
     }
 
 
@@ -172,7 +162,7 @@ def measurement_parameters(study: StudyUid, number: int, measurement: Measuremen
         "number": number,
         "step": measurement.step,
         "elapsed": measurement.elapsed,
-        "record": encode_measurement(measurement),
+        "record": MEASUREMENT.encode(measurement),
     }
 
 
