@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.contract.api.house import House
 from tests.people import known
-from trainshed.api import metrics
 from trainshed.core.capacity import Load, QuotaKey, QuotaStatus
 from trainshed.core.names import Api
 
@@ -96,10 +95,3 @@ async def test_the_page_the_alerts_and_the_dashboard_name_metrics_that_there_are
     assert "trainshed_notifications" in {*named(rules)} & {*named(dashboard)}
     (group,) = yaml.safe_load(rules)["groups"]
     assert all(rule["annotations"]["summary"] and rule["expr"] for rule in group["rules"])
-
-
-def test_the_library_is_not_loaded_before_somebody_asks() -> None:
-    """An idle service has no use for it."""
-    source = Path(metrics.__file__).read_text()
-    top = [line for line in source.splitlines() if line.startswith(("import", "from"))]
-    assert not any("prometheus_client" in line for line in top)

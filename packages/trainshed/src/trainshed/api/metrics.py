@@ -1,15 +1,11 @@
 """`GET /metrics`: the service's own metrics in the format of Prometheus (docs/metrics.md).
 
-Most numbers come from `telemetry.meters`. The library that renders them is loaded by the first request.
+Most numbers come from `telemetry.meters`.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
+from typing import Final
 
 from trainshed.access.authorization import authorize
 from trainshed.access.principals import Principal
@@ -20,10 +16,9 @@ from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.telemetry.meters import Histogram, Labels, Meters
 
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
 METHOD: Final = "trainshed.v1.Service.GetMetrics"
+_KIND: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class MetricsSurface:
@@ -42,48 +37,22 @@ class MetricsSurface:
         principal = self._authenticate(request.headers.get("authorization"))
         # Principals of one project are refused, because the metrics cover all projects.
         authorize(principal, METHOD, ())
-        services = self._services
-        counted = _Counted(
-            services.settings.version,
-            services.lag(),
-            services.capacity.load(),
-            services.capacity.nodes(),
-            deepcopy(services.meters),
+        return Response(
+            "".join(_lines(self._services)).encode(), headers=((b"content-type", _KIND),)
         )
-        # In a thread also because the first request loads the library.
-        return await asyncio.to_thread(_rendered, counted)
 
 
-class _Counted(Struct, frozen=True, eq=False):
-    """The data of one answer, as a collector that the library reads."""
-
-    version: str
-    lag: Lag
-    load: Load
-    nodes: tuple[NodeStatus, ...]
-    #: A copy, because the event loop goes on counting.
-    meters: Meters
-
-    def collect(self) -> Iterable["Metric"]:
-        yield from _of_service(self.version, self.lag)
-        yield from _of_load(self.load)
-        yield from _of_nodes(self.nodes)
-        yield from _of_meters(self.meters)
+def _lines(services: Services) -> Iterable[str]:
+    """Yield the lines of all metrics."""
+    yield from _of_service(services.settings.version, services.lag())
+    yield from _of_load(services.capacity.load())
+    yield from _of_nodes(services.capacity.nodes())
+    yield from _of_meters(services.meters)
 
 
-def _rendered(counted: _Counted) -> Response:
-    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-    from prometheus_client.registry import CollectorRegistry
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(counted)
-    kind = CONTENT_TYPE_LATEST.encode()
-    return Response(generate_latest(registry), headers=((b"content-type", kind),))
-
-
-def _of_service(version: str, lag: Lag) -> Iterable["Metric"]:
-    yield _gauge("trainshed_info", "The service that answers.", ("version",), {(version,): 1})
-    yield _gauge(
+def _of_service(version: str, lag: Lag) -> Iterable[str]:
+    yield from _gauge("trainshed_info", "The service that answers.", ("version",), {(version,): 1})
+    yield from _gauge(
         "trainshed_event_loop_lag_seconds",
         "How late the event loop was at most, of late and since the start.",
         ("span",),
@@ -91,14 +60,16 @@ def _of_service(version: str, lag: Lag) -> Iterable["Metric"]:
     )
 
 
-def _of_load(load: Load) -> Iterable["Metric"]:
-    yield _gauge(
+def _of_load(load: Load) -> Iterable[str]:
+    yield from _gauge(
         "trainshed_jobs",
         "Training jobs that are not over.",
         ("api", "state"),
         {(api.value, state): count for (api, state), count in load.jobs.items()},
     )
-    yield _gauge("trainshed_jobs_waiting", "Jobs that wait for capacity.", (), {(): load.waiting})
+    yield from _gauge(
+        "trainshed_jobs_waiting", "Jobs that wait for capacity.", (), {(): load.waiting}
+    )
     quotas = {
         (quota.key.project_id, quota.key.region, quota.key.metric): quota for quota in load.quotas
     }
@@ -106,15 +77,15 @@ def _of_load(load: Load) -> Iterable["Metric"]:
     limits = {of: quota.limit for of, quota in quotas.items() if quota.limit is not None}
     used = {of: quota.used for of, quota in quotas.items()}
     waiting = {of: quota.waiting for of, quota in quotas.items()}
-    yield _gauge("trainshed_quota_limit", "Limit of a quota, if it has one.", labels, limits)
-    yield _gauge("trainshed_quota_used", "How much of a quota running jobs use.", labels, used)
-    yield _gauge(
+    yield from _gauge("trainshed_quota_limit", "Limit of a quota, if it has one.", labels, limits)
+    yield from _gauge("trainshed_quota_used", "How much of a quota running jobs use.", labels, used)
+    yield from _gauge(
         "trainshed_quota_waiting", "How much of a quota waiting jobs ask for.", labels, waiting
     )
 
 
-def _of_nodes(there: Sequence[NodeStatus]) -> Iterable["Metric"]:
-    yield _gauge(
+def _of_nodes(there: Sequence[NodeStatus]) -> Iterable[str]:
+    yield from _gauge(
         "trainshed_node_ready",
         "1 if the node takes work.",
         ("node", "condition"),
@@ -131,63 +102,63 @@ def _of_nodes(there: Sequence[NodeStatus]) -> Iterable["Metric"]:
     }
     for name, (text, value) in per_node.items():
         values = {(node.name,): value(node) for node in there}
-        yield _gauge(f"trainshed_node_{name}", text, ("node",), values)
+        yield from _gauge(f"trainshed_node_{name}", text, ("node",), values)
     all_of = {(node.name, kind): count for node in there for kind, count in node.accelerators}
     used = {(node.name, kind): count for node in there for kind, count in node.used_accelerators}
     labels = ("node", "type")
-    yield _gauge("trainshed_node_accelerators", "Accelerators of a node.", labels, all_of)
-    yield _gauge(
+    yield from _gauge("trainshed_node_accelerators", "Accelerators of a node.", labels, all_of)
+    yield from _gauge(
         "trainshed_node_used_accelerators", "Accelerators of a node that jobs have.", labels, used
     )
 
 
-def _of_meters(meters: Meters) -> Iterable["Metric"]:
-    yield _histogram(
+def _of_meters(meters: Meters) -> Iterable[str]:
+    yield from _histogram(
         "trainshed_request_seconds",
         "Time to answer a request of the API; streams are not counted.",
         ("transport", "method", "code"),
         meters.requests,
     )
-    yield _histogram(
+    yield from _histogram(
         "trainshed_job_wait_seconds",
         "Time from asking for capacity to getting it.",
         ("api",),
         meters.waits,
     )
-    yield _histogram(
+    yield from _histogram(
         "trainshed_job_start_seconds",
         "Time from a job's submit until all of its replicas were up.",
         ("api",),
         meters.starts,
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_jobs_ended", "Jobs that are over.", ("api", "state", "rule"), meters.ends
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_job_retries", "Jobs that began another attempt.", ("rule",), meters.retries
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_replica_restarts",
         "Replicas that began again within their attempt.",
         ("rule",),
         meters.restarts,
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_log_lines", "Log lines of replicas that ended.", (), {(): meters.lines}
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_notifications",
         "Tries to tell a target of a job: sent, failed (it is tried again) or given_up.",
         ("target", "result"),
         meters.notifications,
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_retention_deleted",
         "Jobs and logs that were deleted because they had been kept for long enough.",
         ("what",),
         meters.deleted,
     )
-    yield _counter(
+    yield from _counter(
         "trainshed_retention_freed_bytes",
         "Bytes of logs that were deleted so.",
         (),
@@ -195,30 +166,34 @@ def _of_meters(meters: Meters) -> Iterable["Metric"]:
     )
 
 
-def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> "Metric":
-    from prometheus_client.metrics_core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _gauge(name: str, text: str, labels: Labels, values: Mapping[Labels, float]) -> Iterable[str]:
+    yield _heading(name, text, "gauge")
     for of, value in sorted(values.items()):
-        family.add_metric(of, value)
-    return family
+        yield _sample(name, labels, of, value)
 
 
-def _counter(name: str, text: str, labels: Labels, values: Mapping[Labels, int]) -> "Metric":
-    from prometheus_client.metrics_core import CounterMetricFamily
-
-    family = CounterMetricFamily(name, text, labels=labels)
+def _counter(name: str, text: str, labels: Labels, values: Mapping[Labels, int]) -> Iterable[str]:
+    yield _heading(f"{name}_total", text, "counter")
     for of, value in sorted(values.items()):
-        family.add_metric(of, value)
-    return family
+        yield _sample(f"{name}_total", labels, of, value)
 
 
-def _histogram(name: str, text: str, labels: Labels, histogram: Histogram) -> "Metric":
-    from prometheus_client.metrics_core import HistogramMetricFamily
-
-    family = HistogramMetricFamily(name, text, labels=labels)
+def _histogram(name: str, text: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
+    yield _heading(name, text, "histogram")
     bounds = [*map(str, histogram.bounds), "+Inf"]
     for of, series in sorted(histogram.series.items()):
-        counts = accumulate(series.counts)
-        family.add_metric(of, list(zip(bounds, counts, strict=True)), series.total)
-    return family
+        for bound, count in zip(bounds, accumulate(series.counts), strict=True):
+            yield _sample(f"{name}_bucket", (*labels, "le"), (*of, bound), count)
+        yield _sample(f"{name}_count", labels, of, sum(series.counts))
+        yield _sample(f"{name}_sum", labels, of, series.total)
+
+
+def _heading(name: str, text: str, kind: str) -> str:
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
+def _sample(name: str, labels: Labels, of: Labels, value: float) -> str:
+    pairs = ",".join(
+        f'{label}="{text.translate(_ESCAPED)}"' for label, text in zip(labels, of, strict=True)
+    )
+    return f"{name}{{{pairs}}} {float(value)}\n" if pairs else f"{name} {float(value)}\n"

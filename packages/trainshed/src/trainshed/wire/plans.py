@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import Message
 
-from trainshed.wire import pool, scalars
+from trainshed.wire import scalars
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 OUTPUT_ONLY: Final = 3  # google.api.FieldBehavior
+_FIELD_BEHAVIOR: Final = 1052
+"""The number of the option google.api.field_behavior."""
 
 
 class Shape(Enum):
@@ -200,8 +202,19 @@ def special_of(message: "Descriptor") -> Special | None:
 
 def _behaviours(field: "FieldDescriptor") -> frozenset[int]:
     """Return the google.api.field_behavior numbers of a field."""
-    options = field.GetOptions()
-    return frozenset(options.Extensions[pool.field_behavior()])
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    # Read as a message that knows none of them, whichever extensions this process has loaded.
+    options = Empty.FromString(field.GetOptions().SerializeToString())
+    return frozenset(
+        number
+        for option in UnknownFieldSet(options)
+        if option.field_number == _FIELD_BEHAVIOR
+        for number in (
+            option.data if isinstance(option.data, bytes) else (option.data,)
+        )  # packed, or one
+    )
 
 
 def children(shape: Shape, content: Any) -> tuple[Any, ...]:

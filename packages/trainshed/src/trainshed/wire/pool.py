@@ -9,7 +9,6 @@ import gzip
 import json
 import threading
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -84,9 +83,6 @@ def load(api: Api) -> tuple[str, ...]:
         return names
     with _lock:
         if api not in _loaded:
-            # Options are parsed once, with the extensions known by then, so this extension has to be loaded
-            # before.
-            field_behavior()
             from google.protobuf import descriptor_pb2
 
             files = descriptor_pb2.FileDescriptorSet.FromString(read_data(f"{api}.binpb.gz")).file
@@ -111,17 +107,6 @@ def pool() -> "descriptor_pool.DescriptorPool":
 
             _pools.append(descriptor_pool.DescriptorPool())
         return _pools[0]
-
-
-@cache
-def field_behavior() -> Any:
-    """Return the google.api extension that the sets' fields carry, for `options.Extensions[...]`. The first
-    call imports protobuf and its module."""
-    from google.api import (  # pyright: ignore[reportMissingTypeStubs]  the distribution ships none
-        field_behavior_pb2,
-    )
-
-    return field_behavior_pb2.field_behavior
 
 
 def discovery_document(api: str, root_url: str) -> bytes:

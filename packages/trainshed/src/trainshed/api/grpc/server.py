@@ -1,27 +1,18 @@
-"""The grpc.aio server: transport, reflection, health, and connection options.
+"""The grpc.aio server: transport, health, and connection options.
 
 It listens on Unix sockets; `serve.grpc_front` listens on the network.
 """
 
-import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
 from trainshed.access.principals import Principal
 from trainshed.api.calls.services import Services
-from trainshed.api.grpc.transport import (
-    GrpcTransport,
-    aio,
-    grpc,
-    health,
-    health_messages,
-    health_service,
-    reflection,
-)
+from trainshed.api.grpc.transport import GrpcTransport, aio, grpc
 from trainshed.api.registry import CHECKS, handlers
-from trainshed.wire import pool
 
 _OPTIONS: Final = (
     # gRPC's own default. A message of many small parts takes forty times its bytes once it is parsed.
@@ -53,18 +44,9 @@ class GrpcServer:
     def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
         self._transport = GrpcTransport(handlers(), CHECKS, services, authenticate)
         self._server: Any = aio.server(options=_OPTIONS)
-        served = self._transport.served()
-        self._health: Any = health.aio.HealthServicer()
-        self._names = ("", *served)
-        health_service.add_HealthServicer_to_server(self._health, self._server)
-        pool.load_all()  # Reflection lists services before anything else has loaded them.
-        reflection.enable_server_reflection(
-            (*served, health.SERVICE_NAME, reflection.SERVICE_NAME),
-            self._server,
-            pool=_Pools(pool.pool()),
-        )
-        # Added last, because it answers for every path.
-        self._server.add_generic_rpc_handlers((self._transport,))
+        # The transport comes last, because it answers for every path.
+        health = _health(("", *self._transport.served()))
+        self._server.add_generic_rpc_handlers((health, self._transport))
 
     def listen(self, path: str, identity: Identity | None = None) -> None:
         """Listen on a Unix socket, with TLS if there is an identity. Raises RuntimeError if it cannot."""
@@ -76,45 +58,27 @@ class GrpcServer:
             self._server.add_secure_port(address, grpc.ssl_server_credentials((pair,)))
 
     async def start(self) -> None:
-        """Start to serve, and report each service, and the server as a whole (""), as healthy."""
-        serving = health_messages.HealthCheckResponse.SERVING
-        for name in self._names:
-            await self._health.set(name, serving)
+        """Start to serve."""
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and give open ones at most `grace` seconds; calls that their clients gave up
         get as long once more."""
-        await self._health.enter_graceful_shutdown()
         await self._server.stop(grace)
         await self._transport.finish(grace)
 
 
-class _Pools:
-    """Finds descriptors for reflection: first in the private pool, then in the default pool, where gRPC's own
-    services are."""
+def _health(served: Collection[str]) -> Any:
+    """Return the handler of `grpc.health.v1.Health.Check`: the named services, and the server as a whole
+    (""), are healthy as long as they answer."""
 
-    def __init__(self, private: Any) -> None:
-        descriptor_pool: Any = importlib.import_module("google.protobuf.descriptor_pool")
-        self._private, self._default = private, descriptor_pool.Default()
+    async def check(request: bytes, context: Any) -> bytes:
+        # The messages of that service have the form of wrappers: field 1 is the name, and 1 in the answer is
+        # SERVING.
+        name = StringValue.FromString(request).value
+        if name not in served:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"There is no service {name} here.")
+        return Int32Value(value=1).SerializeToString()
 
-    def FindFileByName(self, name: str) -> Any:  # noqa: N802  protobuf's name
-        return self._first("FindFileByName", name)
-
-    def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802  protobuf's name
-        return self._first("FindFileContainingSymbol", symbol)
-
-    def FindMessageTypeByName(self, name: str) -> Any:  # noqa: N802  protobuf's name
-        return self._first("FindMessageTypeByName", name)
-
-    def FindExtensionByNumber(self, message: Any, number: int) -> Any:  # noqa: N802  protobuf's name
-        return message.file.pool.FindExtensionByNumber(message, number)
-
-    def FindAllExtensions(self, message: Any) -> Any:  # noqa: N802  protobuf's name
-        return message.file.pool.FindAllExtensions(message)
-
-    def _first(self, find: str, name: str) -> Any:
-        try:
-            return getattr(self._private, find)(name)
-        except KeyError:
-            return getattr(self._default, find)(name)
+    methods = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+    return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)

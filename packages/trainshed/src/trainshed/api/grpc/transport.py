@@ -57,10 +57,6 @@ def _quietly() -> Generator[None]:
 with _quietly():
     grpc: Any = importlib.import_module("grpc")
     aio: Any = importlib.import_module("grpc.aio")
-    reflection: Any = importlib.import_module("grpc_reflection.v1alpha.reflection")
-    health: Any = importlib.import_module("grpc_health.v1.health")
-    health_messages: Any = importlib.import_module("grpc_health.v1.health_pb2")
-    health_service: Any = importlib.import_module("grpc_health.v1.health_pb2_grpc")
 
 
 _CODES: Final[dict[int, Any]] = {code.value[0]: code for code in grpc.StatusCode}
