@@ -1,30 +1,11 @@
 """The distribution that workers import and images of users install (spec/reduction)."""
 
-import email
-import io
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 from trainshed.runtimes import reduction_distribution as distribution
 from trainshed.runtimes.reduction import Reduction
-
-
-def test_the_wheel_is_the_same_bytes_each_time_and_names_itself() -> None:
-    first, second = distribution.wheel(), distribution.wheel()
-    assert first == second
-    release = distribution.release()
-    assert distribution.wheel_name() == f"trainshed_reduction-{release}-py3-none-any.whl"
-    with zipfile.ZipFile(io.BytesIO(first)) as wheel:
-        information = f"trainshed_reduction-{release}.dist-info"
-        metadata = email.message_from_bytes(wheel.read(f"{information}/METADATA"))
-        assert (metadata["Name"], metadata["Requires-Python"]) == ("trainshed-reduction", ">=3.8")
-        assert metadata["Requires-Dist"] == "numpy"
-        recorded = [
-            line.split(",")[0] for line in wheel.read(f"{information}/RECORD").decode().splitlines()
-        ]
-        assert sorted(recorded) == sorted(wheel.namelist())
 
 
 def test_it_holds_sources_and_nothing_that_was_built() -> None:

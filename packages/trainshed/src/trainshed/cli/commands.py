@@ -60,11 +60,6 @@ _COMMANDS = (
     ("login", "trainshed.cli.login", "Sign in to a service on another machine."),
     ("nodes", "trainshed.cli.capacity:nodes", "Drain nodes for maintenance."),
     ("quotas", "trainshed.cli.capacity:quotas", "Set what a project may use."),
-    (
-        "reducers",
-        "trainshed.cli.reducers",
-        "Write the wheel of the Reduction Server for own images.",
-    ),
     ("run", "trainshed.cli.run.command", "Run a program of this machine as a job."),
     ("secrets", "trainshed.cli.secrets", "Store secrets that jobs name in their environment."),
     ("status", "trainshed.cli.status", "Show whether a service runs and what it does."),
