@@ -4,6 +4,13 @@ one of these words in their names are run by `./dev test`, all others by `./dev 
 import pytest
 
 from tests.engines.conformance.suite import Conformance
+from tests.ports import free_port
+
+
+@pytest.fixture
+def port() -> int:
+    """For the hub of an engine."""
+    return free_port()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,11 +25,10 @@ LEASE = 4.0
 
 
 def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
-    """`more`: options, `preflight`, the names of the `nodes`, directories that they `shared`. Unless they say
-    otherwise, what is down is lost."""
+    """`more`: options, the names of the `nodes`, directories that they `shared`. Unless they say otherwise,
+    what is down is lost."""
     own = Path(sys.prefix), Path(sys.base_prefix)
     names = more.pop("nodes", NODES)
-    preflight = bool(more.pop("preflight", False))
     shared = more.pop("shared", ())
     nodes = str(directory / "nodes")
     options = RemoteOptions(
@@ -42,11 +41,9 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
             AgentDocument,
             directory=nodes,
             visible=tuple(map(str, own)),
-            preflight=preflight,
             shared=shared,
         ),
         command=module_command,
-        preflight=preflight,
         **more,
     )
 

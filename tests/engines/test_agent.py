@@ -108,7 +108,7 @@ async def test_an_order_that_comes_when_the_lease_is_over_is_no_jobs_fault(
 
     # Long enough for a slot to be made on a busy machine.
     document = document_of(tmp_path, "labs-1-1-0/a", 5.0)
-    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service), "127.0.0.1")
+    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", service))
     async with asyncio.timeout(30):
         await ran.run()
     assert isinstance(service.answers[1], messages.Slots), service.answers
@@ -183,7 +183,7 @@ async def test_an_agent_calls_again_while_it_does_what_it_was_asked_for_before(
             return ()
 
     document = document_of(tmp_path, "hold/a/1", 600.0)
-    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()), "127.0.0.1")
+    ran = agent.Agent(document, Engine(tmp_path / "own"), cast("Any", Dialer()))
     running = asyncio.create_task(ran.run())
     try:
         async with asyncio.timeout(20):

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
-from tests.engines.test_preflight import port
 from tests.unit.jobs import PRIMARY, job
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.launch import LaunchPlan, Limits
@@ -20,8 +19,6 @@ from trainshed.core.lifecycle.machine import deadlines, step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import JobUid
 from trainshed.engines.port import NodeChanged, NodeState, ReplicaReport, SlotRequest
-
-__all__ = ["port"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: its nodes need root")
 

@@ -34,7 +34,9 @@ class Site:
     """An engine whose nodes end agents; what it has said."""
 
     def __init__(self, directory: Path, port: int) -> None:
-        self.engine: RemoteEngine = new_engine(directory, port, start_pauses=(0.0, 0.05))
+        self.engine: RemoteEngine = new_engine(
+            directory, port, start_pauses=(0.0, 0.05), quarantine=5.0
+        )
         self.cluster = ProcessCluster(directory / "cluster")
         self.events: list[EngineEvent] = []
         self.heard = asyncio.Event()
@@ -43,6 +45,15 @@ class Site:
         async for event in self.engine.watch():
             self.events.append(event)
             self.heard.set()
+
+    async def changed(self, node: str, state: NodeState) -> NodeChanged:
+        """The last that was said of a node, once it is that."""
+        while True:
+            said = [event for event in self.events if isinstance(event, NodeChanged)]
+            if said and (said[-1].node, said[-1].state) == (node, state):
+                return said[-1]
+            self.heard.clear()
+            await self.heard.wait()
 
     def delays(self) -> list[Delay | None]:
         return [event.delay for event in self.events if isinstance(event, StartWaits)]
@@ -94,15 +105,43 @@ async def test_a_start_that_never_stays_is_given_up_and_says_why(
 
 
 @needs_root
-async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(site: Site) -> None:
+@pytest.mark.parametrize("is_readmitted", [True, False])
+async def test_a_node_where_agents_end_that_stay_elsewhere_is_quarantined(
+    site: Site, is_readmitted: bool
+) -> None:
+    """For a while, or until somebody takes it back."""
     site.cluster.end_agents_of(HERE, "stillborn", ended=True)
     async with asyncio.timeout(30):
         await site.allocate(THERE, JobUid(2))
         with pytest.raises(EngineUnavailable, match=f"no agent stays on node {HERE}"):
             await site.allocate(HERE)
-    [change] = [event for event in site.events if isinstance(event, NodeChanged)]
-    assert (change.node, change.state) == (HERE, NodeState.QUARANTINED)
-    assert "and said: no such file" in change.cause
+        change = await site.changed(HERE, NodeState.QUARANTINED)
+        assert f"{HERE} is quarantined until" in change.cause
+        assert "and said: no such file" in change.cause
+        site.cluster.end_agents_of(HERE, "stillborn", ended=False)
+        if is_readmitted:
+            await site.engine.readmit(HERE)
+        assert (await site.changed(HERE, NodeState.UP)).cause == ""
+        [slot] = await site.allocate(HERE)
+    assert slot.node == HERE
+
+
+@needs_root
+async def test_a_directory_that_is_refused_is_told_of_the_node(tmp_path: Path, site: Site) -> None:
+    """docs/slurm.md: whoever waits for the node, or looks at it, learns what is to be mended there."""
+    directory = tmp_path / "nodes"
+    directory.mkdir()
+    directory.chmod(0o777)
+    wrong = f"{directory} is a link, belongs to user 0, or can be written to by others"
+    request = SlotRequest(ReplicaId(0, 0), "r0", HERE)
+    async with asyncio.timeout(30):
+        with pytest.raises(EngineUnavailable, match=wrong):
+            await site.engine.allocate(UID, 1, [request])
+        assert wrong in (await site.changed(HERE, NodeState.UP)).cause
+        directory.chmod(0o711)
+        await site.allocate(HERE)
+        while (await site.changed(HERE, NodeState.UP)).cause:
+            await site.heard.wait()
 
 
 @needs_root

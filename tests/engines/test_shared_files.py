@@ -11,7 +11,6 @@ import pytest
 
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
-from tests.engines.test_preflight import port
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
@@ -25,8 +24,6 @@ from trainshed.engines.port import (
     SlotRequest,
 )
 from trainshed_cluster.remote import shared_files
-
-__all__ = ["port"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: it freezes a file system")
 

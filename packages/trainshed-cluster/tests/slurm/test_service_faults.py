@@ -12,14 +12,13 @@ import pytest
 from tests.e2e.conftest import commons, gate
 from tests.e2e.processes import new_mark
 from tests.e2e.running import Service, submit
-from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, at, pools, story_of, until
+from tests.e2e.stories import BEGUN, PRIMARY, WORKER, Story, pools, story_of, until
 from tests.slurm.lab import SlurmLab
-from tests.slurm.whole import AGENTS, configure, service_on
+from tests.slurm.whole import configure, service_on
 
 __all__ = ["commons", "gate"]
 
 GRACE = 2
-WAITS = "import signal; signal.pause()"
 WHOLE_NODE = "n4-highcpu-2"
 """A machine type of which a node has room for one."""
 
@@ -36,16 +35,10 @@ class Site:
         view = self.service.call("GET", f"/trainshed/v1/jobs/{job_id}")
         return next(shown["node"] for shown in view["replicas"] if shown["id"] == replica)
 
-    def condition(self, node: str) -> str:
-        """What `trainshed nodes list` says of it, and why."""
-        views = self.service.call("GET", "/trainshed/v1/nodes")["nodes"]
-        view = next(shown for shown in views if shown["name"] == node)
-        return f"{view['condition']} {view.get('cause', '')}"
-
 
 @pytest.fixture(scope="module")
 def opened(slurm_lab: SlurmLab) -> Iterator[Site]:
-    directory = configure(slurm_lab, "faults", f"grace = {GRACE}", "preflight = true")
+    directory = configure(slurm_lab, "faults", f"grace = {GRACE}")
     with service_on(slurm_lab, directory) as service:
         yield Site(slurm_lab, service)
 
@@ -205,82 +198,3 @@ def test_what_runs_does_not_notice_slurms_own_failures(site: Site, gate: Path) -
     assert story.state == "SUCCEEDED"
     assert story.begun == {PRIMARY: 1, WORKER: 1}
     assert not story.verdicts
-
-
-def test_nodes_of_a_gang_that_do_not_reach_each_other_are_not_used_together(
-    site: Site, gate: Path
-) -> None:
-    """Of two nodes one is left alone, until an operator takes it back; the service and Slurm reach both."""
-    site.lab.cut("node1", "node2")
-    site.service.call("POST", "/trainshed/v1/nodes/node3:drain", {})
-    try:
-        job_id = submit(site.service, spread(at(gate), WAITS))
-        for _ in site.service.watch(job_id):
-            if "quarantined" in site.condition("node2"):
-                break
-        assert site.condition("node2").startswith("QUARANTINED node2 is quarantined until ")
-        assert "it is not reached from node1 (no answer within 3 s)" in site.condition("node2")
-        site.service.call("POST", "/trainshed/v1/nodes/node3:undrain", {})
-        # The end of the primary is the worker's.
-        until(site.service.follow(job_id, WORKER), BEGUN)
-        gate.write_text("")
-        story = story_of(site.service, job_id)
-    finally:
-        site.lab.heal("node1", "node2")
-    assert story.state == "SUCCEEDED"
-    assert {*nodes(story, PRIMARY), *nodes(story, WORKER)} == {"node1", "node3"}
-    assert story.begun == {PRIMARY: 1, WORKER: 1}
-    site.service.call("POST", "/trainshed/v1/nodes/node2:undrain", {})
-    assert site.condition("node2") == "READY "
-
-
-@contextlib.contextmanager
-def short_of_all(lab: SlurmLab, node: str) -> Generator[None]:
-    """A node with 64 MiB of disk where agents write, and as much of memory free."""
-    meminfo = lab.directory / "meminfo"
-    meminfo.write_text("MemTotal: 65536 kB\nMemAvailable: 65536 kB\n")
-    lab.run(node, ["mkdir", "-p", AGENTS])
-    # Closed to others, as an agent wants it.
-    lab.run(node, ["mount", "-t", "tmpfs", "-o", "size=64m,mode=711", "tmpfs", AGENTS])
-    lab.run(node, ["mount", "--bind", str(meminfo), "/proc/meminfo"])
-    try:
-        yield
-    finally:
-        for place in ("/proc/meminfo", AGENTS):
-            lab.run(node, ["umount", "--lazy", place])
-
-
-def test_a_node_without_disk_and_memory_is_left_alone_with_its_reasons(
-    site: Site, gate: Path
-) -> None:
-    """docs/slurm.md, "Nodes, sizes and waiting": who waits for it, and who looks at nodes, learns why."""
-
-    def order(node: str, what: str) -> None:
-        site.service.call("POST", f"/trainshed/v1/nodes/{node}:{what}", {})
-
-    reasons = ("0.062 GiB of disk are free, 1 GiB are needed", "0.062 GiB of memory are free, ")
-    others = ("node1", "node3")
-    with short_of_all(site.lab, "node2"):
-        for node in others:
-            order(node, "drain")
-        try:
-            job_id = submit(site.service, spread(at(gate)))
-            for _ in site.service.watch(job_id):
-                if "quarantined" in site.condition("node2"):
-                    break
-        finally:
-            for node in others:
-                order(node, "undrain")
-        until(site.service.follow(job_id, PRIMARY), BEGUN)
-        condition = site.condition("node2")
-        assert condition.startswith("QUARANTINED node2 is quarantined until ")
-        assert all(reason in condition for reason in reasons), condition
-        assert site.node_of(job_id, PRIMARY) in others
-    gate.write_text("")
-    story = story_of(site.service, job_id)
-    # Nothing had begun there, so nothing was lost.
-    assert story.state == "SUCCEEDED" and story.begun == {PRIMARY: 1} and not story.verdicts
-    [left] = story.of_kind("replica_asked_to_leave")
-    assert all(reason in left["message"] for reason in reasons), left
-    order("node2", "undrain")
-    assert site.condition("node2").strip() == "READY"

@@ -56,7 +56,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         secrets=context.secrets,
         library=Library([context.cache], context.interpreters),
         registry_access=registry_access(settings),
-        preflight=settings.preflight,
         anywhere=settings.queue == "kueue",
         apart=True,
     )
@@ -109,7 +108,6 @@ def _document(
     return AgentDocument(
         directory=_AGENTS,
         cache=str(context.cache),
-        preflight=settings.preflight,
         hosts_file=HOSTS_FILE,
         grace=settings.grace,
         # `RemoteOptions.agent` lists the agent's own values.

@@ -115,9 +115,6 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     grace: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
     #: Minutes for which pulling an image may fail before the job fails.
     pull_minutes: Annotated[float, msgspec.Meta(ge=0.05, le=1440)] = 10.0
-    #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the Pods
-    #: of a job reach each other.
-    preflight: bool = False
 
     @property
     def kubeconfig_path(self) -> str:

@@ -29,7 +29,6 @@ from trainshed.core.lifecycle.replica_events import (
     ReplicaStarted,
 )
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.launch.devices import NvmlDevices
 from trainshed.engines.launch.documents import Revealed
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.local.machine import NAME as THIS_NODE
@@ -44,14 +43,12 @@ from trainshed.engines.port import (
     NodeChanged,
     NodesChosen,
     ReplicaReport,
-    Slot,
-    SlotRequest,
     StartWaits,
 )
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed_cluster.remote import messages, own_image, preflight, shared_files
+from trainshed_cluster.remote import messages, own_image, shared_files
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest
@@ -61,8 +58,6 @@ from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import Known, Untold
-from trainshed_cluster.remote.preflight import PreflightFailed
-from trainshed_cluster.remote.reachability import Beacon, reach
 from trainshed_cluster.remote.terminals import carry
 
 log = logging.getLogger(__name__)
@@ -87,23 +82,16 @@ Connection = Channel[News, Order]
 
 
 class Agent:
-    """One node's side of an attempt. `engine`: over the agent's own directory; not started. `address`: the
-    node's, for other nodes."""
+    """One node's side of an attempt. `engine`: over the agent's own directory; not started."""
 
     def __init__(
-        self,
-        document: AgentDocument,
-        engine: LocalEngine,
-        dialer: Dialer[News, Order],
-        address: str,
+        self, document: AgentDocument, engine: LocalEngine, dialer: Dialer[News, Order]
     ) -> None:
         self._document = document
         self._job_uid = document.job_uid
         self._attempt = document.attempt
         self._engine = engine
         self._dialer = dialer
-        self._address = address
-        self._beacon = Beacon()
         self._sender = StreamSender(engine.streams, document.job_uid, document.attempt)
         self._known = Known()
         #: News that are still to be sent on the current connection.
@@ -114,10 +102,6 @@ class Agent:
         self._shells = Crew()
         #: Tasks of the service's orders, on whichever connection these came.
         self._orders = Crew()
-        #: Seconds by which this clock is ahead of the service's; None = unknown.
-        self._skew: float | None = None
-        #: The node has passed its preflight, or needs none.
-        self._is_fit = not document.preflight
         self._cache = _cache(document)
         #: The agent has no attempt now.
         self._is_resting = False
@@ -165,7 +149,6 @@ class Agent:
                 task.cancel()
             await asyncio.gather(leaving, *tasks, return_exceptions=True)
             await self._orders.settled()
-            self._beacon.close()
             await self._shells.close()
             await self._engine.close()
 
@@ -228,7 +211,6 @@ class Agent:
         if not isinstance(welcome, messages.Welcome):
             raise ChannelClosed(f"the service began with {type(welcome).__name__}")
         self._lease.begin_anew(welcome.lease or self._lease.seconds, last_said)
-        self._skew = time.time() - welcome.clock if welcome.clock else None
         self._sender.resume(welcome.sizes)
         self._untold = Untold()
         if self._is_over:
@@ -314,8 +296,9 @@ class Agent:
         engine, uid, attempt = self._engine, self._job_uid, self._attempt
         match order:
             case messages.Allocate(requests=requests):
-                slots = await self._allocate(uid, attempt, requests)
-                return messages.Slots(order.number, slots)
+                # The local engine knows only this node.
+                here = [replace(request, node=THIS_NODE) for request in requests]
+                return messages.Slots(order.number, await engine.allocate(uid, attempt, here))
             case messages.Provide(content=content):
                 await self._fetch(content)
             case messages.Launch():
@@ -328,6 +311,8 @@ class Agent:
                 await engine.inject(uid, attempt, replica, incarnation, fault)
             case messages.WriteLog(replica=replica, lines=lines):
                 await engine.write_log(uid, attempt, replica, lines)
+            case messages.Hosts(hosts=hosts):
+                await engine.write_hosts(uid, attempt, hosts)
             case messages.OpenTerminal():
                 await self._open_terminal(order)
             case messages.Leave():
@@ -368,7 +353,7 @@ class Agent:
                 self._sender = StreamSender(self._engine.streams, job_uid, attempt)
                 self._sender.resume(sizes)
             case _:
-                return await self._mind_peers(order)
+                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
         return messages.Answer(order.number)
 
     async def _forget(self) -> None:
@@ -377,42 +362,6 @@ class Agent:
         async with self._telling:
             self._known = Known()
             self._untold.clear()
-
-    async def _allocate(
-        self, uid: JobUid, attempt: int, requests: Sequence[SlotRequest]
-    ) -> tuple[Slot, ...]:
-        """Allocate slots on the local engine, which knows only this node."""
-        if not self._is_fit:
-            await asyncio.to_thread(
-                preflight.require_fit,
-                Path(self._document.directory),
-                memory_bytes=sum(request.memory_bytes for request in requests),
-                gpus=sum(request.accelerators for request in requests),
-                devices=NvmlDevices(os.environ),
-                skew=self._skew,
-            )
-            self._is_fit = True
-        return await self._engine.allocate(
-            uid, attempt, [replace(request, node=THIS_NODE) for request in requests]
-        )
-
-    async def _mind_peers(self, order: messages.Call) -> messages.AnyAnswer:
-        """Carry out an order about the gang's other nodes: their addresses, and whether they reach each
-        other."""
-        match order:
-            case messages.Hosts(hosts=hosts):
-                await self._engine.write_hosts(self._job_uid, self._attempt, hosts)
-                return messages.Answer(order.number)
-            case messages.Listen(word=word):
-                try:
-                    port = await self._beacon.light(word)
-                except OSError as error:
-                    raise PreflightFailed(f"no port can be listened at: {error}") from error
-                return messages.Listening(order.number, self._address, port)
-            case messages.Reach(places=places, word=word):
-                return messages.Reached(order.number, await reach(places, word))
-            case _:
-                raise EngineUnavailable(f"this agent does not know {type(order).__name__}")
 
     async def _open_terminal(self, order: messages.OpenTerminal) -> None:
         terminal = await self._engine.open_terminal(

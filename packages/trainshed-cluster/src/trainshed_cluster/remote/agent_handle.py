@@ -12,7 +12,6 @@ from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.progress import Sending
 from trainshed_cluster.remote.messages import AnyCall, News, Order
-from trainshed_cluster.remote.preflight import PreflightFailed
 
 Connection = Channel[Order, News]
 Hosts = tuple[tuple[str, str], ...]
@@ -24,7 +23,7 @@ _RECONNECTING = 5.0
 """Seconds that an agent may take to connect again: it tries every two seconds at least."""
 
 
-_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused, PreflightFailed)}
+_KINDS = {kind.__name__: kind for kind in (LaunchRejected, TerminalRefused)}
 """What an answer may say but that something was not available."""
 
 

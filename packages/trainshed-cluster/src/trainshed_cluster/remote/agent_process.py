@@ -22,7 +22,6 @@ from trainshed_cluster.remote.agent import Agent
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
-from trainshed_cluster.remote.reachability import own_address
 
 _TELLING = 20.0
 """Seconds within which the service is told why there will be no agent."""
@@ -125,10 +124,10 @@ async def _serve(
     listening = [await dialer.listen(door, path) for door, path in doors.items()]
     access = _access(document, directory, doors)
     address = await asyncio.to_thread(
-        own_address, document.address, (document.credential.host, document.credential.port)
+        _own_address, document.address, (document.credential.host, document.credential.port)
     )
     engine = LocalEngine(directory, _options(document, access, address), zygote=zygote)
-    agent = Agent(document, engine, dialer, address)
+    agent = Agent(document, engine, dialer)
     running = begin(agent.run(), "the agent")
     loop = asyncio.get_running_loop()
     parting: list[asyncio.Task[None]] = []
@@ -154,6 +153,17 @@ async def _serve(
         for server in listening:
             server.close()
     return agent.is_forsaken
+
+
+def _own_address(name: str, service: tuple[str, int]) -> str:
+    """Return the IP address by which other nodes reach this one: that of its `name`; "" = the one from which
+    it reaches the service. Blocks. Raises OSError."""
+    if name:
+        return socket.gethostbyname(name)
+    # No packet is sent: connecting a UDP socket only shows the address that it would send from.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(service)
+        return probe.getsockname()[0]
 
 
 def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Options:

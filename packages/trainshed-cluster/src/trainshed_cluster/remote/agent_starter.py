@@ -123,7 +123,7 @@ class AgentStarter:
         why = told(node, failed)
         image = gang.image_of(part, node)
         if self._agents.is_the_nodes(node, image):
-            await self._nodes.quarantine(node, why)
+            self._nodes.quarantine(node, why)
             return EngineUnavailable(why)
         where = f"the container image {image}" if image else "the engine's settings"
         return StartFailed(

@@ -50,7 +50,7 @@ from trainshed_cluster.remote.hub import Hub, introductions
 from trainshed_cluster.remote.lease import beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
-from trainshed_cluster.remote.nodes import ClusterNodes
+from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
 from trainshed_cluster.remote.promises import PROMISE, Promises
 from trainshed_cluster.remote.records import Seat, place
@@ -259,18 +259,17 @@ class Agents:
             return
         if hello.failure or hello.capabilities is None:
             why = hello.failure or "its agent cannot say what it can do"
-            # Noted before those who wait for the agent continue.
-            await self._nodes.tell_unfit(agent.node, why)
+            self._nodes.tell_trouble(agent.node, NO_AGENT, why)
             agent.fail(why)
             return
-        await self._nodes.tell_unfit(agent.node, "")
+        self._nodes.tell_trouble(agent.node, NO_AGENT, "")
         agent.capabilities = self.capabilities = hello.capabilities
         self._came.setdefault(gang.image_of(agent.part, agent.node), {})[agent.node] = (
             time.monotonic()
         )
         copies = StreamCopies(self._streams, *gang.key)
         sizes = await self.sizes(gang, agent)
-        await connection.send(messages.Welcome(sizes, self._options.now(), self._options.lease))
+        await connection.send(messages.Welcome(sizes, self._options.lease))
         agent.connect(connection)
         self._tasks.begin(self._remind(gang, agent), "reminding an agent")
         while True:
@@ -288,9 +287,7 @@ class Agents:
                     if all(seat.replica != news.replica for seat in gang.seats_of(agent)):
                         raise TornStream(f"{news.replica} is not on node {agent.node}")
                     await asyncio.to_thread(copies.append, news)
-                case (
-                    messages.Answer() | messages.Slots() | messages.Listening() | messages.Reached()
-                ):
+                case messages.Answer() | messages.Slots():
                     agent.answered(news)
                 case _:
                     self._learn(gang, agent, news)
@@ -395,7 +392,7 @@ class Agents:
                             f"nothing was heard from there for {self._options.lease:g} s, though the "
                             "cluster says that it is up; look at the network between it and this service"
                         )
-                        await self._nodes.quarantine(agent.node, why, self._options.lease)
+                        self._nodes.quarantine(agent.node, why, self._options.lease)
                     await self.lose(agent, end, has_started=True)
             if self._promises.longest > self._options.lease and all(
                 agent.lease <= self._options.lease for agent in self._by_name.values()

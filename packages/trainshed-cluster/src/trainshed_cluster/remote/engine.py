@@ -95,7 +95,6 @@ class RemoteEngine(NoTerminals):
 
     async def start(self) -> None:
         await self._attempts.load()
-        await self._nodes.load()
         await self._agents.load()
         # This service gives it back, by the records of its attempts.
         await asyncio.to_thread((self._options.directory / HELD).unlink, missing_ok=True)
@@ -270,7 +269,7 @@ class RemoteEngine(NoTerminals):
 
     async def readmit(self, node: str) -> None:
         """See `engines.port.KeepsQuarantine`."""
-        await self._nodes.readmit(node)
+        self._nodes.readmit(node)
 
     @property
     def registry_access(self) -> RegistryAccess | None:

@@ -70,8 +70,6 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     trust_file: str = ""
     #: Names of the service's sockets that are reached through tunnels (`hub`).
     doors: tuple[str, ...] = ()
-    #: The node is checked before it gives out slots (`preflight`).
-    preflight: bool = False
     #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
     hosts_file: str = ""
     #: Directories on file systems that the node shares with the service (`shared_files`).
@@ -98,8 +96,6 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     replica and file name; the agent sends the rest."""
 
     sizes: dict[str, dict[str, int]]
-    #: The service's clock, in seconds since the epoch; 0 = not told.
-    clock: float = 0.0
     #: As in `AgentDocument`, from now on; 0 = as it was.
     lease: float = 0.0
 
@@ -178,19 +174,6 @@ class OpenTerminal(Call, frozen=True, tag=True):
     stream: str
 
 
-class Listen(Call, frozen=True, tag=True):
-    """Listen for a moment, and tell each peer that connects the word. Answered by `Listening`."""
-
-    word: str
-
-
-class Reach(Call, frozen=True, tag=True):
-    """Connect to each of these places, which know the word. Answered by `Reached`."""
-
-    places: tuple[tuple[str, int], ...]
-    word: str
-
-
 class Rest(Call, frozen=True, tag=True):
     """Remove what is left of the attempt, of which nothing lives any more, and wait for another."""
 
@@ -225,8 +208,6 @@ AnyCall = (
     | Hosts
     | WriteLog
     | OpenTerminal
-    | Listen
-    | Reach
     | Rest
     | Adopt
     | Away
@@ -265,21 +246,6 @@ class Slots(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     slots: tuple[Slot, ...]
-
-
-class Listening(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Listen`: where the agent listens."""
-
-    number: int
-    address: str
-    port: int
-
-
-class Reached(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Reach`: for each place why it was not reached; "" = it was."""
-
-    number: int
-    failures: tuple[str, ...]
 
 
 class Appended(msgspec.Struct, frozen=True, tag=True):
@@ -352,7 +318,7 @@ class Beat(Timed, frozen=True, tag=True):
     number: int
 
 
-AnyAnswer = Answer | Slots | Listening | Reached
+AnyAnswer = Answer | Slots
 """To a call, by its number."""
 
 News = (

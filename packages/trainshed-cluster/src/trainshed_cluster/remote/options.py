@@ -65,10 +65,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     command: Callable[[str], AgentCommand]
     #: Resolves the secrets that launch plans refer to; None = plans may refer to none.
     secrets: SecretSource | None = None
-    #: Nodes of a gang have to reach each other before something is started there; the agents' documents turn
-    #: on the other checks.
-    preflight: bool = False
-    #: Seconds for which nothing is started on a node whose preflight failed.
+    #: Seconds for which nothing is started on a node where no agent stays.
     quarantine: float = 3600.0
     #: The cluster chooses nodes: those that requests name are preferences.
     anywhere: bool = False

@@ -3,9 +3,7 @@ slots."""
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -54,8 +52,6 @@ from trainshed_cluster.remote.gang import (
 from trainshed_cluster.remote.kept_holds import KeptHolds
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.preflight import PreflightFailed
-from trainshed_cluster.remote.reachability import Break, judge
 from trainshed_cluster.remote.records import Seat, place
 
 log = logging.getLogger(__name__)
@@ -327,8 +323,6 @@ class SlotMaker:
             else:
                 await self._kept.adopt(gang)
             agents = await self._with_agents(gang, holds)
-            if self._options.preflight:
-                await self._require_links(agents)
             await self._get_slots(gang, agents)
         except ClusterRefused as failure:
             raise LaunchRejected(str(failure)) from failure
@@ -420,35 +414,6 @@ class SlotMaker:
                     self._agents.give_up(agent)
         return [*agents, *fresh]
 
-    async def _require_links(self, agents: Sequence[AgentHandle]) -> None:
-        """Check that each node reaches all others. Raises PreflightFailed, with the unfit nodes quarantined,
-        and StartFailed if no node is to blame."""
-        if len({agent.node for agent in agents}) < 2:
-            return
-        word = secrets.token_hex(8)
-        await asyncio.gather(*(agent.connected() for agent in agents))
-        listening = await asyncio.gather(
-            *(
-                agent.call(lambda number: messages.Listen(number=number, word=word))
-                for agent in agents
-            )
-        )
-        places = [
-            (agent.node, (listener.address, listener.port))
-            for agent, listener in zip(agents, listening, strict=True)
-            if isinstance(listener, messages.Listening)
-        ]
-        breaks = await asyncio.gather(*(_breaks(agent, places, word) for agent in agents))
-        nodes = list(dict.fromkeys(node for node, _ in places))
-        judgement = judge(nodes, itertools.chain(*breaks))
-        if judgement.network:
-            raise StartFailed(judgement.network)
-        for node, cause in judgement.unfit.items():
-            await self._nodes.quarantine(node, cause)
-        if judgement.unfit:
-            node, cause = next(iter(judgement.unfit.items()))
-            raise PreflightFailed(f"node {node}: {cause}")
-
     async def _get_slots(self, gang: Gang, agents: Sequence[AgentHandle]) -> None:
         """Have each agent give out the slots of its replicas, and write them down. Raises
         EngineUnavailable."""
@@ -477,14 +442,9 @@ class SlotMaker:
         if not missing:
             return []
         requests = tuple(replace(seat.request, port=seat.port) for seat in gang.seats_of(agent))
-        try:
-            answer = await agent.call(
-                lambda number: messages.Allocate(number=number, requests=requests)
-            )
-        except PreflightFailed as failure:
-            cause = str(failure).removeprefix(f"node {agent.node}: ")
-            await self._nodes.quarantine(agent.node, cause)
-            raise
+        answer = await agent.call(
+            lambda number: messages.Allocate(number=number, requests=requests)
+        )
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
@@ -500,24 +460,6 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
         )
-
-
-async def _breaks(
-    agent: AgentHandle, places: Sequence[tuple[str, tuple[str, int]]], word: str
-) -> list[Break]:
-    """Return the failed links from an agent's node."""
-    others = [place_of for place_of in places if place_of[0] != agent.node]
-    targets = tuple(place for _, place in others)
-    answer = await agent.call(
-        lambda number: messages.Reach(number=number, places=targets, word=word)
-    )
-    if not isinstance(answer, messages.Reached):
-        raise EngineUnavailable(f"the agent on node {agent.node} does not say whom it reaches")
-    return [
-        Break(agent.node, node, why)
-        for (node, _), why in zip(others, answer.failures, strict=True)
-        if why
-    ]
 
 
 def _provide_call(content: Manifest, number: int) -> messages.Provide:

@@ -66,7 +66,6 @@ def new_engine(context: EngineContext) -> RemoteEngine:
         command=_command(settings),
         secrets=context.secrets,
         library=None if settings.shared else Library([context.cache], context.interpreters),
-        preflight=settings.preflight,
         keep=settings.keep,
         anywhere=settings.queue == "slurm",
     )
@@ -120,7 +119,6 @@ def _document(
         credential=replace(credential, host=Listening(settings.address).dialled),
         directory=node_directory(settings, look_up(user) if user else None),
         cache="" if settings.shared else str(context.cache),
-        preflight=settings.preflight,
         shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # `RemoteOptions.agent` lists the agent's own values.

@@ -127,9 +127,6 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Whose queue jobs wait in: "trainshed" gives them nodes that are free; "slurm" asks for whatever the
     #: quotas allow, on nodes that Slurm chooses.
     queue: Literal["trainshed", "slurm"] = "trainshed"
-    #: Check each node's disk, memory, clock and GPUs before something is started there, and whether the nodes
-    #: of a job reach each other.
-    preflight: bool = False
     #: File of Slurm's configuration; "" = where its commands look for it.
     conf: _Directory = ""
     #: Directory of Slurm's commands; "" = on the PATH.
