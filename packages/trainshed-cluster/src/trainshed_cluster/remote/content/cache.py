@@ -1,29 +1,39 @@
 """The node's side of content: it fetches everything that a launch needs, once however many agents ask.
 
 A unit stays as long as an agent that was given it lives, or a program that runs in it: both hold shared
-locks. Nothing slow happens on the loop: a process for each fetched unit unpacks it (`unpacking`).
+locks. Nothing slow happens on the loop: units are unpacked in threads.
 """
 
 import asyncio
 import contextlib
-import json
+import errno
 import logging
 import os
+import shutil
+import threading
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
-from trainshed.eventloop.background import begin, joined
-from trainshed_cluster.remote.content.frames import PIECE
+from trainshed_cluster.remote.content import shelf as shelves
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
 from trainshed_cluster.remote.content.shelf import NodeShelf
-from trainshed_cluster.remote.own_process import own_process
+from trainshed_cluster.remote.content.trees import ByteSource, Torn, Unpacking
 
 log = logging.getLogger(__name__)
 
 Fetch = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Opens a stream that the service's `Library.send` writes the unit of that path to. Raises OSError."""
+
+_SHARE = 3
+"""What is kept takes one of so many parts of its disk, which others need as well."""
+_RESERVE = 64 << 20
+"""Bytes that stay free on the disk."""
+_WHERE = (
+    "; it has to lie where it lies on the service's machine, so let that be where jobs may write on nodes, "
+    "too ($TRAINSHED_CACHE)"
+)
 
 
 class NodeCache:
@@ -43,7 +53,6 @@ class NodeCache:
         self._node = node
         self._leases: dict[str, int] = {}
         self._turns: dict[str, asyncio.Lock] = {}
-        self._helpers: set[asyncio.Task[int]] = set()
 
     async def have(self, manifest: Manifest, fetch: Fetch) -> None:
         """Return once all units of a manifest are there, to stay until `close`. Raises LaunchRejected (this
@@ -60,7 +69,7 @@ class NodeCache:
             # unit's lock.
             async with self._turns.setdefault(unit.path, asyncio.Lock()):
                 if unit.path not in self._leases:
-                    await self._have(unit, fetch)
+                    self._leases[unit.path] = await self._lease(unit, fetch)
 
     def close(self) -> None:
         """Release all locks; shims hold those of their programs' units."""
@@ -68,99 +77,125 @@ class NodeCache:
             os.close(handle)
         self._leases.clear()
 
-    async def _have(self, unit: Unit, fetch: Fetch) -> None:
-        if await self._lease(unit):
-            return
-        begun = asyncio.get_running_loop().time()
-        child = await asyncio.create_subprocess_exec(
-            *own_process(
-                "content.unpacking",
-                str(self._shelf.root),
-                str(self._limit),
-                json.dumps(asdict(unit)),
-            ),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=PIECE,
-        )
-        assert child.stdin is not None
-        assert child.stdout is not None
+    async def _lease(self, unit: Unit, fetch: Fetch) -> int:
+        """Return the handle that keeps a unit there, fetched if need be. Raises EngineUnavailable."""
+        stream = _Stream(unit.path, fetch)
         try:
-            word, why = await _line(child.stdout)
-            if word == "need":
-                word, why = await self._feed(unit.path, fetch, child.stdin, child.stdout)
-            if word in ("have", "done") and not await self._lease(unit, whatever=True):
-                word, why = "failed", "it was removed at once"
-            if word == "done":
-                took = asyncio.get_running_loop().time() - begun
-                log.info("%s is here: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-            raise
-        finally:
-            # The process goes on until the unit is synced to disk, which need not be waited for.
-            child.stdin.close()
-            helper = begin(child.wait(), f"{unit.path}: its helper's end")
-            self._helpers.add(helper)
-            helper.add_done_callback(self._helpers.discard)
-        if word not in ("have", "done"):
+            return await asyncio.to_thread(self._have, unit, stream)
+        except (Torn, OSError) as failure:
             raise EngineUnavailable(
-                f"{self._node} did not get {unit.path}: {why or 'its helper was killed'}"
-            )
-
-    async def _feed(
-        self,
-        path: str,
-        fetch: Fetch,
-        into: asyncio.StreamWriter,
-        answers: asyncio.StreamReader,
-    ) -> tuple[str, str]:
-        """Pass what the service sends to the helper, until that has reported a result."""
-        try:
-            reader, writer = await fetch(path)
-        except OSError as failure:
-            return "failed", f"the service is not reached: {failure}"
-        pouring = joined(_pour(reader, into))
-        telling = joined(_line(answers))
-        try:
-            await asyncio.wait((pouring, telling), return_when=asyncio.FIRST_COMPLETED)
-            if not telling.done():
-                # If the helper has ended, uvloop raises RuntimeError because its handle is closed.
-                with contextlib.suppress(OSError, RuntimeError):
-                    await pouring
-                # The stream has ended: the helper now says whether it was complete.
-                if not telling.done():
-                    with contextlib.suppress(OSError, RuntimeError):
-                        into.write_eof()
-            return await telling
+                f"{self._node} did not get {unit.path}: {_in_words(failure)}"
+            ) from failure
         finally:
-            for task in (pouring, telling):
-                task.cancel()
-            await asyncio.gather(pouring, telling, return_exceptions=True)
-            writer.close()
+            # If this call was cancelled, the thread reads the end.
+            stream.close()
 
-    async def _lease(self, unit: Unit, *, whatever: bool = False) -> bool:
-        """Take a shared lock on a unit; return whether it is there. `whatever`: the helper that holds the
-        unit's lock has said that it is there, so that it is not checked."""
-        handle = await asyncio.to_thread(self._shelf.lease, unit, whatever=whatever)
+    # --- in threads ---
+
+    def _have(self, unit: Unit, stream: "_Stream") -> int:
+        if (handle := self._shelf.lease(unit)) is not None:
+            return handle
+        with self._shelf.locked(unit.path):
+            record = self._shelf.record(unit.path)
+            is_there = (
+                record is not None and record.digest == unit.digest and Path(unit.path).is_dir()
+            )
+            if not is_there and not (record is None and self._shelf.is_finished(unit)):
+                self._require_removable(unit)
+                self._fetch(unit, stream)
+            handle = self._shelf.lease(unit, whatever=True)
         if handle is None:
-            return False
-        self._leases[unit.path] = handle
-        return True
+            raise Torn("it was removed at once")
+        return handle
+
+    def _require_removable(self, unit: Unit) -> None:
+        """Remove what lies at the unit's path. Raises OSError if it cannot be."""
+        is_ours = self._shelf.record(unit.path) is not None
+        if self._shelf.take_away(unit.path):
+            return
+        if is_ours:
+            raise BlockingIOError(
+                errno.EBUSY,
+                "programs on this node use what lay there before; it is replaced after them",
+            )
+        raise FileExistsError(
+            errno.EEXIST,
+            "what lies there was put there by others and is not finished; if nobody is at it, remove it",
+        )
+
+    def _fetch(self, unit: Unit, stream: ByteSource) -> None:
+        """Request the unit, unpack it beside its path, move it there. The unit's lock is held. Raises Torn,
+        OSError."""
+        begun = time.monotonic()
+        self._shelf.make_parents(unit)
+        place = Path(unit.path).parent
+        disk = shutil.disk_usage(place)
+        limit = self._limit or disk.total // _SHARE
+        self._shelf.make_room(unit.bytes, limit, max(0, disk.free - _RESERVE))
+        free = shutil.disk_usage(place).free
+        if free < unit.bytes + _RESERVE:
+            raise OSError(
+                errno.ENOSPC,
+                f"it takes {unit.bytes >> 20} MiB, and {free >> 20} MiB are free on the disk of {place}",
+            )
+        draft = self._shelf.draft(unit.path)
+        try:
+            unpacking = Unpacking(draft)
+            if unpacking.take(stream) != unit.digest:
+                raise Torn("it was built anew meanwhile")
+            self._shelf.place(draft, unit, unpacking.bytes)
+        except BaseException:
+            shelves.remove(draft)
+            raise
+        took = time.monotonic() - begun
+        log.info("%s is here: %.1f MB in %.1f s", unit.path, unit.bytes / 1e6, took)
+        # Until it is synced to disk need not be waited for.
+        threading.Thread(target=self._settle, args=(unit.path,), daemon=True).start()
+
+    def _settle(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # It is fetched anew after a power cut.
+            self._shelf.settle(path)
+
+
+class _Stream:
+    """A unit as it comes from the service, for a thread to read. It is made in the loop, and requested at
+    the first read."""
+
+    def __init__(self, path: str, fetch: Fetch) -> None:
+        self._path = path
+        self._fetch = fetch
+        self._loop = asyncio.get_running_loop()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._is_closed = False
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; b"" = the end. Raises OSError."""
+        return asyncio.run_coroutine_threadsafe(self._read(size), self._loop).result()
+
+    def close(self) -> None:
+        """End the stream. In the loop."""
+        self._is_closed = True
+        if self._streams is not None:
+            self._streams[1].close()
+
+    async def _read(self, size: int) -> bytes:
+        if self._is_closed:
+            return b""
+        if self._streams is None:
+            try:
+                self._streams = await self._fetch(self._path)
+            except OSError as failure:
+                raise ConnectionError(f"the service is not reached: {failure}") from failure
+        return await self._streams[0].read(size)
 
 
 def _missing(paths: tuple[str, ...]) -> list[str]:
     return [path for path in paths if not Path(path).is_dir()]
 
 
-async def _pour(reader: asyncio.StreamReader, into: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(PIECE):
-        into.write(piece)
-        await into.drain()
-
-
-async def _line(answers: asyncio.StreamReader) -> tuple[str, str]:
-    """Read a line of the helper: its first word, and the rest; "" if the helper was killed."""
-    word, _, rest = (await answers.readline()).decode(errors="replace").strip().partition(" ")
-    return word, rest
+def _in_words(failure: Torn | OSError) -> str:
+    if not isinstance(failure, OSError):
+        return str(failure)
+    where = f": {failure.filename}" if failure.filename else ""
+    advice = _WHERE if isinstance(failure, PermissionError) else ""
+    return f"{failure.strerror or failure}{where}{advice}"

@@ -5,14 +5,16 @@ import asyncio
 import contextlib
 import os
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import trainshed
+import trainshed_cluster
 from trainshed.core.launch import LaunchPlan
-from trainshed_cluster.remote.content import frames, packing, trees
+from trainshed_cluster.remote.content import trees
 from trainshed_cluster.remote.content.manifest import BUILT, Manifest, Unit, is_below
-from trainshed_cluster.remote.own_process import own_process
 
 # Finds what an environment refers to by absolute paths: its interpreter, and the environment that it
 # extends.
@@ -73,6 +75,13 @@ def _lines(path: Path) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if "\0" not in line]
 
 
+_SOURCES = os.pathsep.join(
+    dict.fromkeys(
+        os.path.realpath(Path(package.__path__[0]).parent)
+        for package in (trainshed_cluster, trainshed)
+    )
+)
+"""Where the process that packs finds our modules; site-packages would only make it slower."""
 _SENDERS = 4
 """How many units are read at once: more would only make the disk jump."""
 _STALLED = 60.0
@@ -143,7 +152,7 @@ class Library:
                 try:
                     place = await asyncio.to_thread(self._unit_to_send, path, granted)
                 except (Refused, OSError) as refusal:
-                    writer.write(frames.failed(str(refusal)))
+                    writer.write(trees.failed(str(refusal)))
                 else:
                     await _send(place, writer, sent)
             await writer.drain()
@@ -269,19 +278,17 @@ async def _send(
 ) -> None:
     """Send a unit by a process that packs it and that ends with this call. Raises ConnectionError,
     TimeoutError."""
-    command = [*own_process("content.packing", str(place.path))]
-    if place.is_interpreter:
-        command.append(packing.WITHOUT_SITES)
     child = await asyncio.create_subprocess_exec(
-        *command,
+        *(sys.executable, "-P", "-S", "-m", trees.__name__, str(place.path)),
+        *([trees.WITHOUT_SITES] if place.is_interpreter else []),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        limit=frames.PIECE,
+        env={**os.environ, "PYTHONPATH": _SOURCES},
+        limit=trees.PIECE,
     )
     assert child.stdout is not None
     try:
-        while piece := await child.stdout.read(frames.PIECE):
+        while piece := await child.stdout.read(trees.PIECE):
             writer.write(piece)
             async with asyncio.timeout(_STALLED):
                 await writer.drain()

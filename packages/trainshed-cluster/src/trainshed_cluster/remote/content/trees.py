@@ -1,21 +1,58 @@
-"""Walks a directory tree in the order in which it is identified and sent, and identifies its content.
+"""A directory tree on its way to a node: identified, written as a tar, and unpacked there.
 
-It also runs in child processes: standard library only.
+The last entry of the tar is its `BUILT`: the tree's identity, or why the sender could not send it. What ends
+without it broke off.
+
+    python -m trainshed_cluster.remote.content.trees DIRECTORY [without-sites]
+
+writes one to standard output, in a process of its own so that it does not delay the service: standard library
+only.
 """
 
 import hashlib
+import io
 import os
 import stat
+import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any, Protocol, cast
 
+from trainshed.core.units import Bytes
+from trainshed.replica.supervisor import program
 from trainshed_cluster.remote.content.manifest import BUILT
 
+WITHOUT_SITES = "without-sites"
+PIECE = 1 << 16
+"""Bytes that are read and written at once."""
 _BYTECODE = "__pycache__"
 _SITES = ("site-packages", "dist-packages")
+_TYPES = {
+    stat.S_IFDIR: tarfile.DIRTYPE,
+    stat.S_IFLNK: tarfile.SYMTYPE,
+    stat.S_IFIFO: tarfile.FIFOTYPE,
+}
+_WHOLE, _FAILED = b"+", b"-"
+"""How the last entry begins."""
+_BROKEN = "what came broke off in the middle, for which the service's log may have the reason"
+_ON_DISK = 4096
+"""Bytes that a file takes on the disk are a multiple of this."""
 
 Entry = tuple[str, os.stat_result]
 """Path below the root, and what lstat says."""
+
+
+class Torn(Exception):
+    """What came is no whole tree. The message says why."""
+
+
+class ByteSource(Protocol):
+    """A source of a tar's bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; b"" = the end."""
+        ...
 
 
 def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
@@ -34,7 +71,7 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
         for entry in entries:
             path = f"{directory}/{entry.name}" if directory else entry.name
             if path == BUILT:
-                continue  # Each machine has its own packages.
+                continue  # Each machine has its own.
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
@@ -43,11 +80,7 @@ def walk(root: Path, *, without_sites: bool = False) -> Iterator[Entry]:
                 raise
             if stat.S_ISDIR(status.st_mode):
                 below.append(path)
-            elif not (
-                stat.S_ISREG(status.st_mode)
-                or stat.S_ISLNK(status.st_mode)
-                or stat.S_ISFIFO(status.st_mode)
-            ):
+            elif not (stat.S_ISREG(status.st_mode) or stat.S_IFMT(status.st_mode) in _TYPES):
                 continue
             yield path, status
         waiting += reversed(below)
@@ -69,7 +102,7 @@ class Identity:
         """Add the next entry of `walk`. Raises OSError."""
         path, status = entry
         self.bytes += status.st_size
-        if path == BUILT or f"/{_BYTECODE}/" in f"/{path}/":
+        if f"/{_BYTECODE}/" in f"/{path}/":
             return
         mode = status.st_mode
         if stat.S_ISLNK(mode):
@@ -93,3 +126,146 @@ def identify(root: Path, *, without_sites: bool = False) -> Identity:
     for entry in walk(root, without_sites=without_sites):
         identity.add(entry)
     return identity
+
+
+def pack(root: Path, out: IO[bytes], *, without_sites: bool = False) -> None:
+    """Write all of `root`. Raises OSError, in which case the reader takes what was written for broken off."""
+    identity = Identity(root)
+    first_names: dict[tuple[int, int], str] = {}
+    with _writing(out) as tar:
+        for path, status in walk(root, without_sites=without_sites):
+            identity.add((path, status))
+            member = _member(root, path, status)
+            if member.isreg() and status.st_nlink > 1:
+                first = first_names.setdefault((status.st_dev, status.st_ino), path)
+                if first != path:
+                    member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
+            if member.isreg():
+                with open(f"{root}/{path}", "rb", opener=_open_plain) as file:
+                    tar.addfile(member, file)
+            else:
+                tar.addfile(member)
+        _end(tar, _WHOLE + identity.digest.encode())
+
+
+def failed(why: str) -> bytes:
+    """Return the tar that says why there is none."""
+    out = io.BytesIO()
+    with _writing(out) as tar:
+        _end(tar, _FAILED + why.encode(errors="replace"))
+    return out.getvalue()
+
+
+def _writing(out: IO[bytes]) -> tarfile.TarFile:
+    return tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=PIECE)
+
+
+def _end(tar: tarfile.TarFile, content: bytes) -> None:
+    member = tarfile.TarInfo(BUILT)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _open_plain(path: str, flags: int) -> int:
+    # A link that replaced the file meanwhile must not be followed.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _member(root: Path, path: str, status: os.stat_result) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.mode = stat.S_IMODE(status.st_mode)
+    member.uid, member.gid = status.st_uid, status.st_gid
+    # In whole seconds, as bytecode records its source's time.
+    member.mtime = int(status.st_mtime)
+    member.type = _TYPES.get(stat.S_IFMT(status.st_mode), tarfile.REGTYPE)
+    if member.issym():
+        member.linkname = os.readlink(f"{root}/{path}")
+    elif member.isreg():
+        member.size = status.st_size
+    return member
+
+
+class Unpacking:
+    """Unpacks what `pack` has written into the directory `root`, which it makes. It only writes into
+    directories that the same tar has made, so that no link leads it elsewhere."""
+
+    def __init__(self, root: Path) -> None:
+        #: Bytes on disk so far.
+        self.bytes: Bytes = 0
+        self._root = root
+        self._names: set[str] = set()
+        self._directories = {""}
+        self._files: set[str] = set()
+        self._end = b""
+
+    def take(self, stream: ByteSource) -> str:
+        """Unpack it; return its identity. Raises Torn, OSError."""
+        self._root.mkdir(mode=0o700)
+        try:
+            with tarfile.open(
+                # It only reads.
+                fileobj=cast("IO[bytes]", stream),
+                mode="r|",
+                bufsize=PIECE,
+                errorlevel=2,
+            ) as tar:
+                # Everything was checked here already, and is to be as it was sent.
+                tar.extraction_filter = _as_sent
+                tar.extractall(self._root, members=self._checked(tar), numeric_owner=True)
+        except tarfile.TarError as error:
+            raise Torn(f"{_BROKEN} ({error})") from None
+        if not self._end:
+            raise Torn(_BROKEN)
+        text = self._end[1:].decode(errors="replace")
+        if not self._end.startswith(_WHOLE):
+            raise Torn(text)
+        self._root.chmod(0o555)
+        return text
+
+    def _checked(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        for member in tar:
+            name = member.name
+            if name == BUILT:
+                content = tar.extractfile(member)
+                self._end = content.read() if content else b""
+                return
+            parent = name.rpartition("/")[0]
+            is_new = name not in self._names and not {"", ".", ".."} & {*name.split("/")}
+            if parent not in self._directories or not is_new:
+                raise Torn(f"what came names {name!r}, which is no place in it")
+            self._names.add(name)
+            if member.islnk() and member.linkname not in self._files:
+                raise Torn(f"what came names {member.linkname!r}, which is no file in it")
+            if member.isdir():
+                self._directories.add(name)
+            elif member.isreg():
+                self._files.add(name)
+                self.bytes += -(-member.size // _ON_DISK) * _ON_DISK
+            elif not (member.issym() or member.islnk() or member.isfifo()):
+                raise Torn(f"what came has {name!r}, which is neither file, directory nor link")
+            if os.geteuid():
+                member.mode &= ~0o6000  # setuid bits would grant another user's rights.
+            yield member
+
+
+def _as_sent(member: tarfile.TarInfo, _: Any) -> tarfile.TarInfo:
+    return member
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    # The unit must not be removed while it is sent.
+    program.hold_leases([str(root)])
+    try:
+        pack(root, sys.stdout.buffer, without_sites=WITHOUT_SITES in sys.argv[2:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # The receiver has gone.
+    except OSError as failure:
+        sys.stderr.write(f"{root} cannot be sent: {failure}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
