@@ -52,6 +52,11 @@ def joined(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return asyncio.get_running_loop().create_task(work)
 
 
+def done_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Have another thread's loop do something, and wait for that here: return or raise what it does."""
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
 def heed(future: concurrent.futures.Future[Any], what: str) -> None:
     """Log the failure of work that was given to a thread and that nobody waits for."""
 

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from trainshed.engines.port import EngineUnavailable, LaunchRejected
+from trainshed.eventloop.background import done_in
 from trainshed_cluster.remote.content import shelf as shelves
 from trainshed_cluster.remote.content.manifest import Manifest, Unit
 from trainshed_cluster.remote.content.shelf import NodeShelf
@@ -170,7 +171,7 @@ class _Stream:
 
     def read(self, size: int) -> bytes:
         """Return up to `size` bytes; b"" = the end. Raises OSError."""
-        return asyncio.run_coroutine_threadsafe(self._read(size), self._loop).result()
+        return done_in(self._loop, self._read(size))
 
     def close(self) -> None:
         """End the stream. In the loop."""
