@@ -221,6 +221,7 @@ def _then(rule: Rule) -> str:
         Action.SUCCEED: "the job succeeds",
         Action.DONE: "the job goes on without it" if rule.restarts else "the replica is done",
         Action.FAIL: "the job fails",
+        Action.WAIT: "the job waits, and nothing is counted; with `disableRetries` it fails",
         Action.CANCEL: "the job is cancelled",
     }
     return "; then ".join([*steps, last[rule.action]])

@@ -109,9 +109,9 @@ DECIDING: Final = (
     ),
     Mutant(
         "time limit from the creation on",
-        _CORE + "lifecycle/machine.py",
-        "        end = job.started + scheduling.timeout\n",
-        "        end = job.created + scheduling.timeout\n",
+        _CORE + "lifecycle/records.py",
+        "        return self.started + self.waited + self.spec.scheduling.timeout\n",
+        "        return self.created + self.waited + self.spec.scheduling.timeout\n",
         "What a job waits in the queue is taken from its running time.",
         SIMULATION,
     ),

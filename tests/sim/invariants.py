@@ -107,7 +107,7 @@ class Books:
 
     def _check_limits(self, step: Taken) -> None:
         """spec/queue#waiting: maxWaitTime counts from creation, until the first RUNNING; the running limit
-        from the first RUNNING."""
+        from the first RUNNING, without what retries wait for room."""
         event, job = step.event, step.before
         if not isinstance(event, CancelRequested) or event.cause is CancelCause.USER:
             return
@@ -121,7 +121,7 @@ class Books:
             if job.started and step.after.state is JobState.CANCELLED:
                 self._wrong(job, "maxWaitTime cancelled a job that has run")
         if event.cause is CancelCause.TIMEOUT:
-            due = job.started + scheduling.timeout
+            due = job.started + job.waited + scheduling.timeout
             if not job.started or event.at != due or now < due:
                 self._wrong(job, f"{event} at {step.now}, started {job.started}")
 

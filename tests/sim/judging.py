@@ -8,6 +8,7 @@ from tests.sim.house import House
 from tests.sim.reference import Member, Reference
 from tests.sim.rows import CAUSES, Rows
 from trainshed.core.cluster import has_reducers
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.drills import DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,
@@ -126,9 +127,9 @@ class Judge:
                 waits = before.phase is AttemptState.WAITING or homeless
                 asks = before.phase is not AttemptState.STOPPING and now >= before.not_before
                 return [spec.NoRoom(ran=running)] if waits and asks else []
-            case Preempted():
+            case Preempted(_, cause):
                 is_placed = before.is_placed and before.phase is not AttemptState.STOPPING
-                return [spec.Evicted()] if is_placed else []
+                return [spec.Evicted(cause is Cause.BUDGET, running)] if is_placed else []
             case CancelRequested(cause) if cause is CancelCause.MAX_WAIT and before.started:
                 return []  # spec/lifecycle#cancel: it cancels a job that is not RUNNING by then
             case CancelRequested():
@@ -219,6 +220,8 @@ class Judge:
             wanted = gives.text
         elif verdict.cause in ("no room", "preempted", "outranked"):
             wanted = f"Resources are insufficient in region: {job.spec.region}."
+        elif verdict.cause == "budget":
+            wanted = "The job was stopped because "
         elif verdict.cause == "rejected":
             wanted = "The job cannot be started here: "
         elif verdict.cause == "service":

@@ -92,7 +92,11 @@ class NoRoom:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A spot job gave its room to on-demand work."""
+    """A spot job gave its room to on-demand work, or a hard `budget` is used up. `ran`: the attempt had
+    programs."""
+
+    budget: bool = False
+    ran: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,9 @@ class Reference:
         if member is not None and self._may_restart(member, cause):
             self.restarts[member, cause] += 1
             self._again(member)
-        elif self._may_retry(cause, is_retry=not isinstance(fact, NoRoom) or fact.ran):
+        elif self._waits(fact) or self._may_retry(
+            cause, is_retry=not isinstance(fact, NoRoom) or fact.ran
+        ):
             self.not_before = now + gives.pause(self.retries[cause])
             self.retries[cause] += 1
             self.memory = max(self.memory, min(self.memory * gives.growth, gives.cap))
@@ -216,7 +222,14 @@ class Reference:
 
     def _may_retry(self, cause: str, *, is_retry: bool = True) -> bool:
         spent = self.retries[cause] >= self._retries(self.rows.gives[cause])
-        return not (spent or (self.no_retries and is_retry) or self.attempts >= self.most_attempts)
+        counted = self.attempts - self.retries["budget"]
+        return not (spent or (self.no_retries and is_retry) or counted >= self.most_attempts)
+
+    def _waits(self, fact: Fact) -> bool:
+        """Whether its budget is all that it wants: nothing is lost, and nothing limits how often."""
+        if not isinstance(fact, Evicted) or not fact.budget:
+            return False
+        return not (self.no_retries and fact.ran)
 
     def _retries(self, gives: Gives) -> int:
         return gives.retries or (gives.restarts if self._whole else 0)
@@ -287,7 +300,7 @@ def _end(fact: Fact) -> End:
         case NoRoom():
             return End("stock_out")
         case Evicted():
-            return End("preempted")
+            return End("budget" if fact.budget else "preempted")
         case Failed():
             return End("service")
         case Cancelled():

@@ -74,6 +74,7 @@ _GIVES = {
     # "3 attempts in all"
     "service": Gives(INTERNAL, retries=2, pauses=(2 * _SECOND, 10 * _SECOND)),
     "preempted": Gives(NO_ROOM, retries=6),
+    "budget": Gives(NO_ROOM),
 }
 """In the order of the text: first match wins."""
 _HOLDS: dict[str, Callable[[End], bool]] = {
@@ -99,6 +100,7 @@ _HOLDS: dict[str, Callable[[End], bool]] = {
     "no room": lambda end: end.kind == "stock_out",
     "service": lambda end: end.kind == "service",
     "preempted": lambda end: end.kind == "preempted",
+    "budget": lambda end: end.kind == "budget",
 }
 CAUSES = {
     "reducer_lost": REDUCER,
@@ -119,6 +121,7 @@ CAUSES = {
     "stock_out": "no room",
     "internal_error": "service",
     "preempted": "preempted",
+    "budget_used_up": "budget",
 }
 """Names of the table by the words of the reference; an operator's new row has the same name here and
 there."""

@@ -113,6 +113,7 @@ def test_every_outcome_is_met() -> None:
         "internal_error",
         "stock_out",
         "preempted",
+        "budget_used_up",
         "cancelled_user",
     }
 

@@ -112,6 +112,7 @@ class Life:
         self.job = random_job(self.dice)
         self._refusals = random.Random(f"refusals {seed}")
         self.judge = Judge.of(self.job, rules)
+        self._budgets = random.Random(f"budgets {seed}")
         self._stalls = random.Random(f"stalls {seed}")
         self._takers = random.Random(f"takers {seed}")
         self._taker = self._takers.choice((*_KNOWN, *[Loss.UNKNOWN] * len(_KNOWN)))
@@ -179,6 +180,11 @@ class Life:
             return PreparationFailed(self.job.attempt, "cannot be prepared", cause)
         return RuntimePrepared(self.job.attempt)
 
+    def _preempted(self) -> Event:
+        if self._budgets.random() < 0.3:
+            return Preempted("its budget is used up", Cause.BUDGET)
+        return Preempted("an on-demand job")
+
     def _homeless(self) -> list[Replica]:
         return [r for r in self.job.replicas if not r.node and r.state is ReplicaState.WAITING]
 
@@ -192,7 +198,7 @@ class Life:
     def _up(self) -> Event:
         dice = self.dice
         if dice.random() < self._leanings.preempt:
-            return Preempted("an on-demand job")
+            return self._preempted()
         if dice.random() < self._leanings.leave:
             return NodeLeft(dice.choice(NODES), "maintenance")
         if (homeless := self._homeless()) and dice.random() < 0.5:
@@ -296,7 +302,7 @@ class Life:
 
     def _stopping(self) -> Event:
         if self.dice.random() < self._leanings.preempt:
-            return Preempted("an on-demand job")
+            return self._preempted()
         alive = [r for r in self.job.replicas if not r.state.is_over]
         replica = self.dice.choice(alive)
         return self._obeys(replica)

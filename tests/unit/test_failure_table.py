@@ -92,6 +92,7 @@ EXAMPLES = [
     (met(Cause.SERVICE), "internal_error", Effect.JOB_RETRIES),
     (met(Cause.SERVICE, WORKER), "internal_error", Effect.JOB_RETRIES),
     (met(Cause.PREEMPTED), "preempted", Effect.JOB_RETRIES),
+    (met(Cause.BUDGET), "budget_used_up", Effect.JOB_RETRIES),
     (met(Cause.CANCELLED), "cancelled", Effect.JOB_CANCELLED),
 ]
 
@@ -108,7 +109,7 @@ def everything() -> Iterator[Evidence]:
         for cause in (*map(Cause, Loss), Cause.SERVICE):
             yield met(cause, replica)
     alone = {Cause.SERVICE, Cause.PACKAGE, Cause.DATA, Cause.REJECTED, Cause.STOCK_OUT}
-    for cause in (*alone, Cause.PREEMPTED, Cause.CANCELLED):
+    for cause in (*alone, Cause.PREEMPTED, Cause.BUDGET, Cause.CANCELLED):
         yield met(cause)
 
 

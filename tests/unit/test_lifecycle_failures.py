@@ -6,16 +6,18 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.table import MAX_ATTEMPTS
 from trainshed.core.job.spec import Scheduling
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     JobAdmitted,
     NodeLeft,
+    Preempted,
     PreparationFailed,
     RuntimePrepared,
     StopReplica,
 )
-from trainshed.core.lifecycle.machine import give_up
+from trainshed.core.lifecycle.machine import deadlines, give_up
 from trainshed.core.lifecycle.replica_events import NEVER_STARTED, Loss, ReplicaExited
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.lifecycle.transition import instructions
@@ -69,6 +71,44 @@ def test_disable_retries_forbids_retries_of_the_job_and_not_restarts_of_a_replic
     assert life.job.state is JobState.RUNNING
     life.loses(PRIMARY)
     assert "5 of 5 restarts used, the job forbids retries; the job fails" in life.last
+
+
+def test_a_job_that_a_hard_budget_stops_waits_for_it_and_nothing_is_counted() -> None:
+    """spec/failures#budget: by no stop is it nearer to its last attempt, and its running limit rests."""
+    spent = "ana@corp.example has used 40 of 40 CPU-hours of this month's budget"
+    life = Life(job(1, scheduling=Scheduling(timeout=100 * SECOND))).up()
+    for _ in range(MAX_ATTEMPTS + 2):
+        life.see(Preempted(spent, Cause.BUDGET))
+        assert life.last == (
+            f"Rule budget_used_up for the attempt ({spent}): the job waits for its budget, and nothing is "
+            "counted."
+        )
+        life.exits(PRIMARY, signal=15, stopped=True)
+        assert (life.job.state, deadlines(life.job)) == (JobState.PREPARING, ())
+        life.now += 1000 * SECOND
+        life.up()
+    (limit,) = deadlines(life.job)
+    assert 0 < limit.at - life.now < 100 * SECOND
+    life.exits(PRIMARY, 139).up()
+    assert life.job.retries == (("budget_used_up", MAX_ATTEMPTS + 2), ("transient_exit", 1))
+
+
+@pytest.mark.parametrize(("has_begun", "state"), [(False, "PREPARING"), (True, "FAILED")])
+def test_a_job_without_retries_that_a_hard_budget_stops_ends_with_it_once_it_has_begun(
+    has_begun: bool, state: str
+) -> None:
+    """spec/failures#budget."""
+    life = Life(job(1, scheduling=DISABLED)).see(JobAdmitted(((PRIMARY, "a"),)))
+    life = life.up() if has_begun else life
+    life.see(Preempted("project vision has used 5 of 5 of this month's budget", Cause.BUDGET))
+    if has_begun:
+        life.exits(PRIMARY, signal=15, stopped=True)
+        assert failed(life) == (
+            8,
+            "The job was stopped because project vision has used 5 of 5 of this month's budget, and it is "
+            "not to be retried (disableRetries).",
+        )
+    assert life.job.state == state
 
 
 def test_what_runs_stays_on_a_node_that_is_not_heard_of_and_what_waits_leaves() -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
 from trainshed.core.failure.evidence import Cause
+from trainshed.core.failure.rules import Action
 from trainshed.core.failure.table import RULES
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
@@ -86,6 +87,8 @@ def anything(subject: Job) -> Iterator[Event]:
         yield PreparationFailed(attempt, "no disk", cause=Cause.SERVICE)
         yield PreparationFailed(attempt, "no such node", cause=Cause.REJECTED)
         yield Preempted("another")
+        if "budget_used_up" not in dict(subject.retries):
+            yield Preempted("a budget", Cause.BUDGET)
     for replica in subject.replicas if subject.is_placed else ():
         if replica.node in ("a", "b"):
             yield NodeLeft(replica.node, "it is drained")
@@ -202,7 +205,7 @@ def kind_of(subject: Job) -> Hashable:
 def check_state(subject: Job, thorough: bool) -> None:
     alive = [r for r in subject.replicas if not r.state.is_over]
     demanded = instructions(subject)
-    assert subject.attempt <= POLICY.max_attempts
+    assert subject.attempt - dict(subject.retries).get("budget_used_up", 0) <= POLICY.max_attempts
     assert all(many <= 1 for _, many in subject.retries)
     assert all(many <= 1 for r in subject.replicas for _, many in r.restarts)
     if subject.state.is_final:
@@ -316,4 +319,8 @@ def test_the_walk_meets_every_state_and_every_rule() -> None:
     used = {name for subject in states for name, _ in subject.retries}
     # Ways of being lost that only rules tell apart would multiply the states, and show nothing else.
     alike = {"node_failed", "agent_lost", "pod_evicted", "cluster_preempted"}
-    assert used == {rule.name for rule in POLICY.rules if rule.retries} - alike
+    assert (
+        used
+        == {rule.name for rule in POLICY.rules if rule.retries or rule.action is Action.WAIT}
+        - alike
+    )

@@ -31,6 +31,7 @@ from trainshed.core.capacity import (
     Waiting,
 )
 from trainshed.core.catalog.quotas import BUDGETS, HARD_BUDGETS
+from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,
@@ -412,7 +413,6 @@ def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> Ga
         )
     keeps = job.outcome is None and (job.retry is None or job.retry.keeps_room)
     leaving = job.phase is AttemptState.STOPPING and not keeps
-    end = job.started + job.spec.scheduling.timeout if job.started else 0
     # A stopping job's replicas are not placed again: its next attempt asks for places once it has begun.
     stopping = job.phase is AttemptState.STOPPING
     return GangState(
@@ -420,7 +420,7 @@ def gang_state(job: Job, before: GangState | None, policy: Policy = PLAIN) -> Ga
         tuple((r.id, r.node) for r in job.replicas if r.node),
         () if stopping else tuple((r.id, r.avoid) for r in job.replicas if not r.node),
         waiting_since=job.created,
-        until=end,
+        until=job.running_until,
         leaving=leaving,
     )
 
@@ -435,8 +435,8 @@ def event_of_decision(decision: Decision, job: Job | None) -> Event | None:
             if job is None or replica not in incarnations:
                 return None
             return ReplicaPlaced(job.attempt, replica, incarnations[replica], node)
-        case Preempt(_, reason, _):
-            return Preempted(reason)
+        case Preempt(_, reason, by):
+            return Preempted(reason, Cause.PREEMPTED if by else Cause.BUDGET)
         case StockOut(_, reason):
             return CapacityRefused(reason)
         case _:

@@ -138,7 +138,7 @@ class Preempt(Struct, frozen=True):
 
     uid: JobUid
     reason: str
-    #: The full name of the job that gets them; None = nobody in particular.
+    #: The full name of the job that gets them; None = a hard budget is used up.
     by: str | None = None
 
 

@@ -48,8 +48,10 @@ class Cause(enum.StrEnum):
     SERVICE = "service"
     #: No node can take the job.
     STOCK_OUT = "stock_out"
-    #: Its capacity went to another job of this service, or a hard budget is used up.
+    #: Its capacity went to another job of this service.
     PREEMPTED = "preempted"
+    #: A hard budget is used up.
+    BUDGET = "budget"
     #: A user or a time limit ended the job.
     CANCELLED = "cancelled"
 

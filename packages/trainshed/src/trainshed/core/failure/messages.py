@@ -35,6 +35,7 @@ class Message(enum.StrEnum):
     DATA = "data"
     REJECTED = "rejected"
     STOCK_OUT = "stock_out"
+    BUDGET = "budget"
     INTERNAL = "internal"
     CANCELLED = "cancelled"
 
@@ -66,13 +67,11 @@ def _reason(evidence: Evidence) -> str:
 def _text(message: Message, evidence: Evidence) -> str:
     replica = evidence.public_name
     match message:
-        case Message.NONE:
-            return ""
         case Message.USER_CODE:
             return _user_code(evidence, evidence.status or 0, _tail(evidence))
         case Message.PACKAGE:
             return _unprepared(evidence)
-        case Message.DATA | Message.CANCELLED:
+        case Message.NONE | Message.DATA | Message.CANCELLED:
             return evidence.text
         case Message.REJECTED:
             return f"The job cannot be started here: {evidence.text}"
@@ -94,6 +93,11 @@ def _text(message: Message, evidence: Evidence) -> str:
             return (
                 f"Resources are insufficient in region: {evidence.region}. "
                 "Try a different region or use a different accelerator."
+            )
+        case Message.BUDGET:
+            return (
+                f"The job was stopped because {evidence.text}, and it is not to be retried "
+                "(disableRetries)."
             )
         case Message.INTERNAL:
             return (

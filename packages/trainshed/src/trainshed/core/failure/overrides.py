@@ -25,8 +25,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CODES = re.compile(r"(\d{1,3})-(\d{1,3})")
 _SECOND = 10**9
 _CAUSES = tuple(cause for cause in Cause if cause is not Cause.CANCELLED)
-_MESSAGES = tuple(m for m in Message if m not in (Message.NONE, Message.CANCELLED))
-_ACTIONS = tuple(action for action in Action if action is not Action.CANCEL)
+_MESSAGES = tuple(m for m in Message if m not in (Message.NONE, Message.BUDGET, Message.CANCELLED))
+_ACTIONS = (Action.SUCCEED, Action.DONE, Action.FAIL)
 _DEFAULT_PLACE: Final = "out_of_memory"
 """The row before which a new one is put: after those of success and of reducers, before every failure."""
 _OF_A_REPLICA = CLUSTER_LOSSES | {
@@ -39,7 +39,7 @@ _OF_A_REPLICA = CLUSTER_LOSSES | {
     Cause.LOST,
 }
 _MAY_HAVE_A_REPLICA = _OF_A_REPLICA | {Cause.SERVICE}
-_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED})
+_WITHOUT_CAPACITY = frozenset({Cause.STOCK_OUT, Cause.PREEMPTED, Cause.BUDGET})
 
 
 class WrongRules(ValueError):

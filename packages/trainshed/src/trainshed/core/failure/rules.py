@@ -22,6 +22,8 @@ class Action(enum.StrEnum):
     DONE = "done"
     #: The job fails.
     FAIL = "fail"
+    #: The job is retried without a limit, and not one attempt is counted; if it forbids retries it fails.
+    WAIT = "wait"
     #: The job is cancelled.
     CANCEL = "cancel"
 
@@ -57,9 +59,9 @@ class Rule(Struct, frozen=True):
     name: str
     match: Match
     action: Action
-    #: Code of the public error, for FAIL and CANCEL.
+    #: Code of the public error, unless for SUCCEED and DONE.
     code: int = 0
-    #: Message of the public error, for FAIL and CANCEL.
+    #: Message of the public error, likewise.
     message: Message = Message.NONE
     #: Restarts of one replica in one attempt; with a `window`, within that.
     restarts: int = 0
@@ -99,6 +101,7 @@ _EFFECTS = {
     Action.SUCCEED: Effect.JOB_SUCCEEDS,
     Action.DONE: Effect.REPLICA_DONE,
     Action.FAIL: Effect.JOB_FAILS,
+    Action.WAIT: Effect.JOB_FAILS,
     Action.CANCEL: Effect.JOB_CANCELLED,
 }
 
@@ -113,6 +116,7 @@ class Spent(Struct, frozen=True):
     recent: tuple[int, ...] = ()
     #: Retries of the job, by rule.
     retries: Counters = ()
+    #: How many attempts the job had that count.
     attempt: int = 1
     #: The number of the last attempt that the job may have.
     max_attempts: int = 10
@@ -131,7 +135,7 @@ class Verdict(Struct, frozen=True):
 
     rule: Rule
     effect: Effect
-    #: Which restart or retry this one is, of `budget`.
+    #: Which restart or retry this one is, of `budget`; 0 = there is no limit.
     count: int = 0
     budget: int = 0
     #: Nanoseconds before the restart or the next attempt.
@@ -161,8 +165,11 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
             pause = max(0, _nth(rule.spacing, restarts) - spent.lived)
             return Verdict(rule, Effect.REPLICA_RESTARTS, restarts + 1, rule.restarts, pause)
         used.append(f"{rule.restarts} of {rule.restarts} restarts used")
-    if budget := retry_budget(rule, spent):
-        if not spent.may_retry and not (rule.unstoppable and spent.nothing_ran):
+    is_forbidden = not spent.may_retry and not (rule.unstoppable and spent.nothing_ran)
+    if rule.action is Action.WAIT and not is_forbidden:
+        return Verdict(rule, Effect.JOB_RETRIES, retries + 1)
+    if (budget := retry_budget(rule, spent)) or rule.action is Action.WAIT:
+        if is_forbidden:
             used.append("the job forbids retries")
         elif retries >= budget:
             used.append(f"{retries} of {budget} retries used")
@@ -173,7 +180,7 @@ def _apply(rule: Rule, evidence: Evidence, spent: Spent) -> Verdict:
             return Verdict(rule, Effect.JOB_RETRIES, retries + 1, budget, pause)
     error = (
         public_message(rule.code, rule.message, evidence, rule.text)
-        if rule.action in (Action.FAIL, Action.CANCEL)
+        if rule.action not in (Action.SUCCEED, Action.DONE)
         else None
     )
     return Verdict(rule, _EFFECTS[rule.action], spent=", ".join(used), error=error)

@@ -197,6 +197,16 @@ RULES: Final[tuple[Rule, ...]] = (
         retries=6,
         gives_room=True,
     ),
+    # It is no failure, and waiting for the next month costs nobody anything.
+    Rule(
+        "budget_used_up",
+        Match(frozenset({Cause.BUDGET})),
+        Action.WAIT,
+        RESOURCE_EXHAUSTED,
+        Message.BUDGET,
+        gives_room=True,
+        unstoppable=True,
+    ),
     Rule(
         "cancelled",
         Match(frozenset({Cause.CANCELLED})),

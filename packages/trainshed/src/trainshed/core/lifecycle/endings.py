@@ -6,7 +6,15 @@ from typing import Any, assert_never
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.advice import advice
 from trainshed.core.failure.evidence import Cause, Evidence
-from trainshed.core.failure.rules import Effect, Spent, Verdict, counted, judge, retry_budget
+from trainshed.core.failure.rules import (
+    Action,
+    Effect,
+    Spent,
+    Verdict,
+    counted,
+    judge,
+    retry_budget,
+)
 from trainshed.core.job.exits import ExitRecord
 from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry
@@ -147,12 +155,13 @@ def settle(transition: Transition) -> None:
 def _spent(transition: Transition, replica: Replica | None) -> Spent:
     job = transition.job
     scheduling = job.spec.scheduling
+    waits = {rule.name for rule in transition.policy.rules if rule.action is Action.WAIT}
     return Spent(
         transition.now,
         replica.restarts if replica else (),
         replica.recent if replica else (),
         job.retries,
-        job.attempt,
+        job.attempt - sum(many for name, many in job.retries if name in waits),
         transition.policy.max_attempts,
         may_retry=not scheduling.disable_retries,
         # disableRetries overrides restartJobOnWorkerRestart (facts/lifecycle#scheduling)

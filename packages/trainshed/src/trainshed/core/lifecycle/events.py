@@ -40,6 +40,8 @@ class Preempted(Struct, frozen=True):
 
     #: Why, in words that whoever sees the job may read.
     reason: str
+    #: BUDGET: a hard budget is used up.
+    cause: Cause = Cause.PREEMPTED
 
 
 class RuntimePrepared(Struct, frozen=True):

@@ -152,7 +152,7 @@ def _take_of_replica(
 
 def deadlines(job: Job) -> tuple[Deadline, ...]:
     """Return the events that time will bring: a cancel when maxWaitTime passes before the first RUNNING, or
-    at the running limit, counted from the first RUNNING (spec/lifecycle#time-limits); drills that wait for a
+    at the running limit (spec/lifecycle#time-limits); drills that wait for a
     time; ends of pauses. Once the job's end is decided, there are none."""
     if job.state.is_final or job.outcome is not None:
         return ()
@@ -162,10 +162,9 @@ def deadlines(job: Job) -> tuple[Deadline, ...]:
         *notes.note_deadlines(job),
         *_pause_deadlines(job),
     ]
-    if job.started:
-        end = job.started + scheduling.timeout
+    if end := job.running_until:
         due.append((end, CancelRequested(CancelCause.TIMEOUT, end)))
-    elif scheduling.max_wait is not None:
+    elif scheduling.max_wait is not None and not job.started:
         end = job.created + scheduling.max_wait
         due.append((end, CancelRequested(CancelCause.MAX_WAIT, end)))
     return tuple(Deadline(at, event) for at, event in due)
@@ -179,9 +178,11 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
     nodes = dict(event.nodes)
     job = transition.job
     transition.fire_job(JobTrigger.ADMITTED)
+    waited = max(0, transition.now - job.not_before) if job.started else 0
     transition.change(
         attempt=job.attempt + 1,
         placed=transition.now,
+        waited=job.waited + waited,
         not_before=0,
         short_disks=(),
         stalled_nodes=(),
@@ -218,7 +219,7 @@ def _preempted(transition: Transition, event: Preempted) -> None:
     if not job.is_placed:
         return
     if job.phase is not AttemptState.STOPPING:
-        judge_end(transition, evidence(transition, Cause.PREEMPTED, text=event.reason))
+        judge_end(transition, evidence(transition, event.cause, text=event.reason))
     elif job.retry is not None and job.retry.keeps_room:
         # It is being shut down for another attempt anyway: that one has to ask for capacity again, and
         # nothing is counted.

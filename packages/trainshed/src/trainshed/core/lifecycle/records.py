@@ -105,6 +105,8 @@ class Job(Struct, frozen=True):
     state: JobState = JobState.QUEUED
     #: When all replicas were up for the first time (ns).
     started: Nanos = 0
+    #: How long retries have waited for places after that (ns).
+    waited: Nanos = 0
     ended: Nanos = 0
     #: Counts from 1; 0 before the first admission.
     attempt: int = 0
@@ -145,3 +147,10 @@ class Job(Struct, frozen=True):
     def is_placed(self) -> bool:
         """Whether it holds places on nodes now."""
         return self.phase not in (AttemptState.WAITING, AttemptState.OVER) and bool(self.replicas)
+
+    @property
+    def running_until(self) -> Nanos:
+        """When its running limit ends it (ns); 0 = that does not count now (spec/lifecycle#time-limits)."""
+        if not self.started or self.phase is AttemptState.WAITING:
+            return 0
+        return self.started + self.waited + self.spec.scheduling.timeout

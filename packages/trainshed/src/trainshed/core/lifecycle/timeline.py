@@ -329,6 +329,8 @@ def _follows(evidence: Evidence, verdict: Verdict) -> str:
     match verdict.effect:
         case Effect.REPLICA_RESTARTS:
             return f"the replica is restarted{_after(verdict)} ({which})"
+        case Effect.JOB_RETRIES if not verdict.budget:
+            return "the job waits for its budget, and nothing is counted"
         case Effect.JOB_RETRIES:
             return f"the job is retried{_after(verdict)} ({which})"
         case Effect.REPLICA_DONE:
