@@ -157,7 +157,7 @@ def test_a_browsers_way_from_the_link_to_the_shell(service: Service, waiting: st
         pass
     story = service.call("GET", f"/trainshed/v1/jobs/{waiting}/timeline")["entries"]
     told = [entry["message"] for entry in story if entry["kind"] == "shell"]
-    assert "somebody with the job's link opened a shell in workerpool0-0." in told
+    assert "somebody with a link of owner@trainshed.local opened a shell in workerpool0-0." in told
     assert any("was closed after" in text for text in told)
 
 

@@ -2,12 +2,15 @@
 
 import pytest
 
-from trainshed.api.calls.view_links import LIFETIME, MOST_JOBS, ViewLinks, jobs_of, view_of
+from trainshed.access.principals import Bearer
+from trainshed.api.calls.links import LIFETIME, MOST_JOBS, Passes, ViewLinks, jobs_of, view_of
 from trainshed.core.names import JobUid
+
+WHOSE = "ab" * 32
 
 
 def links(now: int = 0, key: bytes = b"key", address: str = "http://127.0.0.1:8080") -> ViewLinks:
-    return ViewLinks(key, address, lambda: now)
+    return ViewLinks(Passes(key), address, lambda: now)
 
 
 def test_a_view_names_each_of_its_jobs_once() -> None:
@@ -24,10 +27,10 @@ def test_what_names_no_jobs_is_no_view(view: str) -> None:
 
 
 def test_a_link_opens_its_own_view_by_its_own_key() -> None:
-    uri = links().link("7")
+    uri = links().link("7", WHOSE)
     key = uri.rpartition("key=")[2]
     assert uri.startswith("http://127.0.0.1:8080/tensorboard/#view=7&key=")
-    assert links().opens("7", key)
+    assert links().opens("7", key) == WHOSE
     assert not links().opens("8", key)
     assert not links().opens("7-8", key)
     assert not links(key=b"another").opens("7", key)
@@ -35,13 +38,23 @@ def test_a_link_opens_its_own_view_by_its_own_key() -> None:
 
 
 def test_a_mark_is_good_for_its_own_view_and_for_a_day() -> None:
-    mark = links().mark("7")
-    assert links(LIFETIME - 1).lets("7", mark)
+    mark = links().mark("7", WHOSE)
+    assert links(LIFETIME - 1).lets("7", mark) == WHOSE
     assert not links(LIFETIME).lets("7", mark)
     assert not links().lets("8", mark)
     assert not links(key=b"another").lets("7", mark)
     until, _, signature = mark.partition(".")
-    for other in (f"{int(until) + 1}.{signature}", f"1.{signature}", until, "1.x", "", "\udcff"):
+    another = links().mark("7", Bearer("nightly@p1.example", by="bo@corp.example"))
+    swapped = f"{until}.{another.split('.')[1]}.{mark.split('.')[2]}"
+    for other in (
+        swapped,
+        f"{int(until) + 1}.{signature}",
+        f"1.{signature}",
+        until,
+        "1.x",
+        "",
+        "\udcff",
+    ):
         assert not links().lets("7", other)
 
 

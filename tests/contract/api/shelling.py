@@ -13,7 +13,8 @@ from tests.contract.api.house import HOSTS, SECOND, START, House
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import PROGRAM as PROGRAM_MAY
 from trainshed.access.tokens import TokenAuthority
-from trainshed.api.calls.tickets import Links, Tickets
+from trainshed.api.calls.links import Links, Passes
+from trainshed.api.calls.tickets import Tickets
 from trainshed.api.rest import ApiApplication
 from trainshed.core.errors import FailedPrecondition, Unauthenticated
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
@@ -68,7 +69,7 @@ class PlayedShells:
 
     def __init__(self, tickets: Tickets) -> None:
         self.tickets = tickets
-        self.links = Links(b"key of the house", ADDRESS)
+        self.links = Links(Passes(b"key of the house"), ADDRESS)
         self.allowed = True
         self.idle = 0.0
         self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []

@@ -10,8 +10,12 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START
 from tests.contract.api.shelling import ADDRESS, Shelled
+from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import container, custom_job, ml_job, package, pool
+from trainshed.access.book import AccessBook
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import digest_of
 from trainshed.api.calls.tickets import LIFETIME, Ticket
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
@@ -119,7 +123,7 @@ async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
 
 
 async def test_tickets_that_nobody_uses_do_not_pile_up(house: Shelled) -> None:
-    ticket = Ticket(JobUid(1000), PRIMARY, "somebody")
+    ticket = Ticket(JobUid(1000), PRIMARY, "somebody", Principal("somebody"))
     first, _ = house.shells.tickets.issue(ticket)
     others = [house.shells.tickets.issue(ticket)[0] for _ in range(1000)]
     assert house.shells.tickets.redeem(first) is None
@@ -235,13 +239,15 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
     }
     ticket = await house.call("POST", "/shell/ticket", fields, token=None)
     assert ticket.json["title"] == "workerpool1-0, job"
+    [row] = await house.store.access.audited("p1", None, 1)
+    assert (row.record.method, row.record.resource) == ("trainshed.v1.Jobs.Shell", name)
     async with house.connected() as socket:
         socket.say(token=ticket.json["token"])
         await socket.next()
     assert house.shells.opened[0][2] == WORKER
     assert (await story(house))[
         0
-    ] == "somebody with the job's link opened a shell in workerpool1-0."
+    ] == "somebody with a link of owner@trainshed.local opened a shell in workerpool1-0."
     for wrong in (
         {"replica": "workerpool0-0"},
         {"job": "1001"},
@@ -257,6 +263,35 @@ async def test_a_link_gives_tickets_for_its_own_replica_alone(house: Shelled) ->
         await house.happen(name, ReplicaExited(1, replica, 1, exited(0)))
     over = await house.call("POST", "/shell/ticket", fields, token=None)
     assert over.status == 400
+
+
+@pytest.mark.parametrize("gone", ["his role", "his token"])
+async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
+    house: Shelled, gone: str
+) -> None:
+    name = await running(house)
+    token = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
+    uri = (await links(house, name, token))["workerpool0-0"]
+    fields = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
+    by_link = (await house.call("POST", "/shell/ticket", fields, token=None)).json["token"]
+    unused = (await house.call("POST", f"{JOB}:shell", {}, token=token)).json["token"]
+    async with house.connected() as socket:
+        socket.say(token=by_link)
+        await socket.next()
+
+        def without(book: AccessBook) -> AccessBook:
+            if gone == "his role":
+                return book.with_grants("p1", ())
+            return book.without_tokens([digest_of(token)])
+
+        await house.keeper.change(without, "p1", "bo")
+        assert "Your rights here have changed" in (await socket.next())["error"]
+    refused = await house.call("POST", "/shell/ticket", fields, token=None)
+    assert refused.status == 403
+    async with house.connected() as socket:
+        socket.say(token=unused, command="rm -r /")
+        assert "used up" in (await socket.next())["error"]
+    assert len(house.shells.opened) == 1
 
 
 async def test_an_operator_may_want_none(house: Shelled) -> None:

@@ -9,12 +9,14 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, Answer, House
+from tests.people import known
 from tests.sim.tuning_jobs import tuning
 from tests.unit import jobs
 from tests.unit.specs_requests import custom_job
 from trainshed.access.job_tokens import JobClaims
+from trainshed.access.tokens import digest_of
+from trainshed.api.calls.links import MOST_JOBS, Passes, ViewLinks
 from trainshed.api.calls.services import Views
-from trainshed.api.calls.view_links import MOST_JOBS, ViewLinks
 from trainshed.api.viewers.surface import MOST_DIRECTORIES, directories_of
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job, Parent
@@ -61,7 +63,7 @@ def stand() -> Stand:
 @pytest.fixture
 def house(tmp_path: Path, stand: Stand) -> Iterator[House]:
     built = House(tmp_path)
-    links = ViewLinks(b"key", "http://127.0.0.1:1", built.now)
+    links = ViewLinks(Passes(b"key"), "http://127.0.0.1:1", built.now)
     force_setattr(built.services, "views", Views(links, stand))
     yield built
     built.close()
@@ -146,6 +148,27 @@ async def test_a_mark_leads_to_its_view_alone(house: House) -> None:
     for where in (f"{path}../../{first}/", "%2e%2e/", "x/y", f"{path}%2f"):
         assert (await asked(where)).status in (200, 401, 404)
     assert (await asked(path, "DELETE")).status == 404
+
+
+@pytest.mark.parametrize("gone", ["her role", "her token"])
+async def test_a_link_and_what_it_has_opened_end_with_the_rights_of_who_got_it(
+    house: House, gone: str
+) -> None:
+    job = await made(house)
+    token = known(house.tokens, "ana@corp.example", "roles/aiplatform.user", "p1")
+    got = await link(house, job, token=token)
+    opening = {"view": got["view"], "key": got["key"]}
+    answer = await house.call("POST", "/tensorboard/open", opening, token=None)
+    path = f"/tensorboard/{json.loads(answer.body.splitlines()[-1])['path']}"
+    assert (await house.call("GET", path, token=None)).status == 200
+    if gone == "her role":
+        house.tokens.replace(house.tokens.book.with_grants("p1", ()))
+    else:
+        house.tokens.replace(house.tokens.book.without_tokens([digest_of(token)]))
+    assert (await house.call("GET", path, token=None)).status == 403
+    refused = await house.call("POST", "/tensorboard/open", opening, token=None)
+    assert refused.status == 403
+    assert job not in refused.error["message"]
 
 
 @pytest.mark.parametrize("turned_off", ["/tensorboard/1/", "/tensorboard/open"])

@@ -47,14 +47,18 @@ class Bearer(Struct, frozen=True):
     expires: int = 0
 
 
+Shown = str | Bearer
+"""The digest of a token, or what a token of a service account says."""
+
+
 class Principal(Struct, frozen=True):
     """An identity that this service knows."""
 
     #: Its name in the audit record and in answers.
     email: str
     rights: Rights = Rights()
-    #: What it showed: the digest of its token, or what a token of a service account says; None = neither.
-    shown: str | Bearer | None = None
+    #: What it showed; None = it is a program, which shows a token of its job.
+    shown: Shown | None = None
     #: The program of a job that it is; None = it is a person or a service account with a token of its own.
     program: JobClaims | None = None
 

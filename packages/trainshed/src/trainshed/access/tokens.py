@@ -14,7 +14,7 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import OWNER_EMAIL
 from trainshed.access.book import AccessBook
 from trainshed.access.job_tokens import JobClaims, JobTokens, is_job_token
-from trainshed.access.principals import Bearer, Principal, Rights
+from trainshed.access.principals import Bearer, Principal, Rights, Shown
 from trainshed.access.roles import OWNER, PROGRAM, ROLES
 from trainshed.core.errors import Unauthenticated
 from trainshed.core.units import Nanos
@@ -95,20 +95,21 @@ class TokenAuthority:
         self.used(digest)
         return Principal(token.email, self.book.policy.rights(token.email, token.groups), digest)
 
+    def known(self, shown: Shown) -> Principal | None:
+        """Returns for whom speaks what was shown once, as of now; None if it is not good any more."""
+        if isinstance(shown, str):
+            return self.holder(shown)
+        if shown.expires <= self._now() // 10**9:
+            return None
+        try:
+            return self._account(shown)
+        except Unauthenticated:
+            return None
+
     def vouches(self, principal: Principal) -> bool:
         """Whether what somebody has shown is still good, for the same rights. What programs have shown is
         not looked at."""
-        match principal.shown:
-            case None:
-                return True
-            case str(digest):
-                return self.holder(digest) == principal
-            case bearer:
-                try:
-                    is_valid = bearer.expires > self._now() // 10**9
-                    return is_valid and self._account(bearer) == principal
-                except Unauthenticated:
-                    return False
+        return principal.shown is None or self.known(principal.shown) == principal
 
     def ends(self, principal: Principal) -> Nanos | None:
         """Return when what somebody has shown ends by itself; None = it does not."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trainshed.access.book import FILE, AccessBook, AccessFile, documents
-from trainshed.access.principals import Bearer, Principal
+from trainshed.access.principals import Bearer, Principal, Shown
 from trainshed.access.tokens import TokenAuthority
 from trainshed.core.errors import Unavailable
 from trainshed.core.units import Nanos
@@ -87,6 +87,9 @@ class AccessKeeper:
                     "buckets do not know of it: make room on the disk, and make the change again."
                 ) from error
             return book
+
+    def known(self, shown: Shown) -> Principal | None:
+        return self._authority.known(shown)
 
     async def lapse(self, principal: Principal) -> None:
         while self._authority.vouches(principal):

@@ -12,9 +12,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from trainshed.api.calls.links import Links, Passes, ViewLinks
 from trainshed.api.calls.services import ApiSettings, Services, Views
-from trainshed.api.calls.tickets import Links, Tickets
-from trainshed.api.calls.view_links import ViewLinks
+from trainshed.api.calls.tickets import Tickets
 from trainshed.api.resources.jobs import delete_for_user
 from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
@@ -422,12 +422,12 @@ def _viewers(shared: _Shared, runtimes: LocalRuntimes, stopping: asyncio.Event) 
 
 def _views(bootstrap: Bootstrap, viewers: LocalViewers) -> Views:
     address = _address(bootstrap)
-    return Views(ViewLinks(link_key(bootstrap.token), address, clock.now), viewers)
+    return Views(ViewLinks(Passes(link_key(bootstrap.token)), address, clock.now), viewers)
 
 
 def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     settings = bootstrap.settings
-    links = Links(link_key(bootstrap.token), _address(bootstrap))
+    links = Links(Passes(link_key(bootstrap.token)), _address(bootstrap))
     allowed = settings.shell == "on"
     shells = engine if isinstance(engine, Terminals) else NoTerminals()
     return EngineShells(shells, Tickets(clock.now), links, allowed=allowed)

@@ -8,12 +8,12 @@ from google.protobuf.message import Message
 from msgspec import Struct, field
 
 from trainshed.access.book import AccessBook
-from trainshed.access.principals import Bearer, Principal
+from trainshed.access.principals import Bearer, Principal, Shown
 from trainshed.access.sealing import Sealer
+from trainshed.api.calls.links import Links, ViewLinks
 from trainshed.api.calls.progress import LogBook, measures_book, progress_book, trends_book
-from trainshed.api.calls.tickets import Links, Tickets
+from trainshed.api.calls.tickets import Tickets
 from trainshed.api.calls.versions import BetaOperations
-from trainshed.api.calls.view_links import ViewLinks
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
@@ -274,6 +274,10 @@ class AccessKeeper(Protocol):
         `project`, the one that it concerns, "" = the whole service; `resource`, the name of what is changed;
         `detail`, how, which `to` may fill in. What `to` raises is raised here, and then nothing has
         happened. Raises Unavailable."""
+        ...
+
+    def known(self, shown: Shown) -> Principal | None:
+        """Return for whom speaks what was shown once, as of now; None if it is not good any more."""
         ...
 
     async def lapse(self, principal: Principal) -> None:

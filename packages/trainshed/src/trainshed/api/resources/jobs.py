@@ -8,9 +8,9 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
+from trainshed.api.calls.links import jobs_of
 from trainshed.api.calls.parents import LocationName, read_name
 from trainshed.api.calls.services import CapacityView, Services, Shells
-from trainshed.api.calls.view_links import jobs_of
 from trainshed.api.resources.acting import actor_of, refuse_cancel
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import (

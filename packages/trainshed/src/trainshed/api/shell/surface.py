@@ -20,10 +20,13 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
+from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import json_answer, refusal_answer
+from trainshed.api.calls.links import holder
 from trainshed.api.calls.services import Services, Terminal
 from trainshed.api.calls.tickets import Ticket
+from trainshed.api.resources.web_access import OPEN
 from trainshed.api.shell.opening import live_replica, open_shell, shells_of, where
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
@@ -64,7 +67,6 @@ _GUARDS: Final = (
 )
 _STOPS: Final = "The service stops; the job runs on. Come back later."
 _LAPSED: Final = "Your rights here have changed: hung up. Open the shell again if you still may."
-_BY_LINK: Final = "somebody with the job's link"
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 REFUSED: Final = 1008
@@ -118,24 +120,22 @@ class ShellSurface:
         """Return the ticket for the key of a job's link, and a title. Raises PermissionDenied,
         FailedPrecondition."""
         shells = shells_of(self._services)
-        wrong = PermissionDenied(
-            "This link opens no shell here: it is not whole, or of another service. Take it from the job "
-            "again (webAccessUris)."
-        )
-        try:
+        known = self._services.access.known
+        shown, uid, replica = None, JobUid(0), ReplicaId(0, 0)
+        with contextlib.suppress(KeyError, ValueError):
             uid = JobUid(int(str(link["job"])))
             replica = ReplicaId.parse(str(link["replica"]))
-            if not shells.links.opens(uid, replica, str(link["key"])):
-                raise wrong
-        except (KeyError, ValueError):
-            raise wrong from None
+            shown = shells.links.opens(uid, replica, str(link["key"]))
+        holder(known, shown, OPEN, ())
         try:
             job, _ = await self._services.reader.job_by_uid(uid)
         except NotFound:
             raise FailedPrecondition("The job of this link has been deleted.") from None
         assert isinstance(job, Job), "only jobs with replicas have links"
-        live_replica(job, replica, ())
-        ticket = Ticket(uid, replica, _BY_LINK)
+        principal = holder(known, shown, OPEN, (job.name.project_id,))
+        async with audited(self._services, principal, OPEN, job.name.project_id, str(job.name)):
+            live_replica(job, replica, ())
+        ticket = Ticket(uid, replica, f"somebody with a link of {principal.email}", principal)
         return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
 
     async def connect(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,8 +171,7 @@ class ShellSurface:
     async def _end(self, ticket: Ticket) -> str:
         """Return why a shell ends that nobody has left, when it does."""
         ends: dict[asyncio.Task[Any], str] = {joined(self._services.closing.wait()): _STOPS}
-        if ticket.principal is not None:
-            ends[joined(self._services.access.lapse(ticket.principal))] = _LAPSED
+        ends[joined(self._services.access.lapse(ticket.principal))] = _LAPSED
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             return next(text for task, text in ends.items() if task.done())
@@ -190,10 +189,11 @@ class ShellSurface:
             raise FailedPrecondition("The first message must be JSON with a token.") from None
         shells = shells_of(self._services)
         ticket = shells.tickets.redeem(token)
-        if ticket is None:
+        shown = ticket.principal.shown if ticket is not None else None
+        if ticket is None or (shown and self._services.access.known(shown) != ticket.principal):
             raise PermissionDenied(
-                "This ticket is used up, or older than a minute. Get another one: open the job's link "
-                "again, or run `trainshed jobs shell`."
+                "This ticket is used up, older than a minute, or of somebody with other rights by now. Get "
+                "another one: open the job's link again, or run `trainshed jobs shell`."
             )
         try:
             label = f"{order.get('label') or ticket.job_uid} {ticket.replica}"

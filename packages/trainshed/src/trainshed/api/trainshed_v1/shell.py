@@ -33,7 +33,7 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         live_replica(job, replica or ReplicaId(0, 0), shells.autopsies(job.uid))
         attempt, replica = job.attempt, replica or ReplicaId(0, 0)
     ticket = Ticket(
-        job.uid, replica, call.principal.email, attempt if autopsy else 0, call.principal
+        job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0
     )
     token, until = shells.tickets.issue(ticket)
     return records.ShellTicket(

@@ -1,21 +1,19 @@
 """Makes links to TensorBoard for what jobs wrote."""
 
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import cast
 
 from trainshed.access.authorization import authorize
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.principals import Principal
+from trainshed.api.calls.links import MOST_JOBS, view_of
 from trainshed.api.calls.services import Services
-from trainshed.api.calls.view_links import MOST_JOBS, view_of
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
-from trainshed.api.viewers.surface import directories_of, views_of
+from trainshed.api.viewers.surface import OPEN, directories_of, views_of
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1.jobs import ViewLink
-
-METHOD: Final = "trainshed.v1.Jobs.Tensorboard"
 
 
 async def link(call: JsonCall) -> ViewLink:
@@ -26,11 +24,11 @@ async def link(call: JsonCall) -> ViewLink:
     if len(others) >= MOST_JOBS:
         fields.fault("others", f"At most {MOST_JOBS} jobs can be looked at together.")
     works = [(await find_work(call.services.reader, call.target))[0]]
-    mine = call.principal.rights.where(PERMISSIONS[METHOD])
+    mine = call.principal.rights.where(PERMISSIONS[OPEN])
     for index, target in enumerate(others[: MOST_JOBS - 1]):
         try:
             work, _ = await find_work(call.services.reader, target, mine)
-            authorize(call.principal, METHOD, (work.name.project_id,))
+            authorize(call.principal, OPEN, (work.name.project_id,))
             works.append(work)
         except (NotFound, PermissionDenied, FailedPrecondition):
             # The same for all, because whether another project has such a job must not be told.
@@ -43,7 +41,8 @@ async def link(call: JsonCall) -> ViewLink:
     if not directories:
         raise FailedPrecondition(_nowhere(works))
     view = view_of(uids)
-    uri = shown.links.link(view)
+    assert call.principal.shown is not None, "programs may not ask"
+    uri = shown.links.link(view, call.principal.shown)
     return ViewLink(
         uri=uri,
         view=view,
@@ -55,7 +54,8 @@ async def link(call: JsonCall) -> ViewLink:
 
 async def link_if_any(services: Services, principal: Principal, work: Work) -> str:
     """Return the link if `principal` may have it and there is anything to show; else ""."""
-    if services.views is None or not principal.may(PERMISSIONS[METHOD], work.name.project_id):
+    may = principal.may(PERMISSIONS[OPEN], work.name.project_id)
+    if services.views is None or principal.shown is None or not may:
         return ""
     try:
         directories = await directories_of(services.reader, (work.uid,))
@@ -63,7 +63,7 @@ async def link_if_any(services: Services, principal: Principal, work: Work) -> s
             return ""
     except (NotFound, FailedPrecondition):
         return ""
-    return services.views.links.link(view_of((work.uid,)))
+    return services.views.links.link(view_of((work.uid,)), principal.shown)
 
 
 def _names(fields: Fields) -> list[str]:

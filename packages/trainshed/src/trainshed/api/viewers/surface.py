@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from trainshed.access.principals import Shown
 from trainshed.api.calls.errors import Refusal, refusal
 from trainshed.api.calls.http import NDJSON, refusal_answer
+from trainshed.api.calls.links import PATH, holder, jobs_of
 from trainshed.api.calls.services import Services, Viewers, Views
-from trainshed.api.calls.view_links import PATH, jobs_of
 from trainshed.api.resources.jobs import jobs_below
 from trainshed.core.errors import (
     FailedPrecondition,
@@ -55,6 +56,8 @@ _GUARDS: Final = (
     (b"cache-control", b"no-cache"),
 )
 _FRESH: Final = (b"cache-control", b"no-store")
+OPEN: Final = "trainshed.v1.Jobs.Tensorboard"
+"""The method that a link stands for."""
 _SERVED: Final = frozenset({"GET", "HEAD", "POST"})
 _ROUTER: Final = Router(
     (
@@ -100,13 +103,11 @@ class ViewerSurface:
         fields = cast(dict[str, Any], sent) if isinstance(sent, dict) else {}
         shown = views_of(self._services)
         view = str(fields.get("view"))
-        if not shown.links.opens(view, str(fields.get("key"))):
-            raise PermissionDenied(
-                "This link opens nothing here: it is not whole, or of another service. Take it from the job "
-                "again (`trainshed tensorboard JOB`)."
-            )
-        directories = await directories_of(self._services.reader, jobs_of(view))
-        lines = _opening(shown.viewers, view, directories, f"{view}/{shown.links.mark(view)}/")
+        whose = shown.links.opens(view, str(fields.get("key")))
+        directories = await self._directories(view, whose)
+        assert whose is not None, "nobody else is let in"
+        path = f"{view}/{shown.links.mark(view, whose)}/"
+        lines = _opening(shown.viewers, view, directories, path)
         answer = Streamed(lines, self._services.closing, NDJSON)
         answer.headers.append(_FRESH)
         return answer
@@ -114,7 +115,8 @@ class ViewerSurface:
     async def _forward(self, request: Request, view: str) -> Response:
         shown = views_of(self._services)
         mark, _, rest = request.raw_path.removeprefix(f"{PATH}{view}/").partition("/")
-        if not shown.links.lets(view, mark):
+        whose = shown.links.lets(view, mark)
+        if whose is None:
             raise Unauthenticated(
                 "This browser has not opened this view, or a day ago: open the job's link again, which "
                 "`trainshed tensorboard JOB` prints."
@@ -123,11 +125,20 @@ class ViewerSurface:
             # Browsers send this header when a page installs a script that answers for the server from then
             # on.
             raise PermissionDenied("A page of TensorBoard installs no service worker.")
-        directories = await directories_of(self._services.reader, jobs_of(view))
+        directories = await self._directories(view, whose)
         host = request.headers.get("host", "")
         guards = _guards(shown.links.sources(f"{PATH}{view}/{mark}/", host))
         below = request.at(f"/{rest}".encode("latin-1"))
         return await shown.viewers.forward(view, directories, below, guards)
+
+    async def _directories(self, view: str, whose: Shown | None) -> tuple[LogDirectory, ...]:
+        """Return the directories of a view. `whose`: what its link or mark says. Raises PermissionDenied,
+        NotFound."""
+        known = self._services.access.known
+        holder(known, whose, OPEN, ())
+        directories = await directories_of(self._services.reader, jobs_of(view))
+        holder(known, whose, OPEN, [directory.project for directory in directories])
+        return directories
 
 
 def views_of(services: Services) -> Views:

@@ -1,0 +1,173 @@
+"""Links to pages that open without a token: shells in replicas of jobs, and what jobs wrote in TensorBoard.
+
+A link opens for whoever has it, as long as they for whom it was made may open the same. Its key stands behind
+the `#`, so that no server is sent it with the page. The page exchanges it: for a ticket to a shell
+(`tickets`), or for a mark of a view in TensorBoard, a secret part of the view's path. Unlike a cookie, that
+is sent to this host and port alone.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trainshed.access.permissions import PERMISSIONS
+from trainshed.access.principals import Principal, Shown
+from trainshed.core.errors import PermissionDenied
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.lifecycle.states import JobState, ReplicaState
+from trainshed.core.names import Api, JobUid, ReplicaId, log_task_name
+
+PATH: Final = "/tensorboard/"
+MOST_JOBS: Final = 20
+"""Most jobs of one view."""
+LIFETIME: Final = 24 * 3600 * 10**9
+"""Nanoseconds that a mark is good for."""
+_VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
+_HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
+"""A host that a browser's content security policy can name: no addresses in brackets."""
+
+
+def holder(
+    known: Callable[[Shown], Principal | None],
+    shown: Shown | None,
+    method: str,
+    projects: Iterable[str],
+) -> Principal:
+    """Return for whom a link was made. `known`: who has shown something, as they are now; `shown`: what the
+    link says, None = it says nothing; `method`: what the link stands for. Raises PermissionDenied."""
+    principal = known(shown) if shown is not None else None
+    permission = PERMISSIONS[method]
+    if principal is None or not all(principal.may(permission, project) for project in projects):
+        raise PermissionDenied(
+            "This link opens nothing here: it is not whole, of another service, or of somebody who may not "
+            "open this any more. Take one of your own: trainshed jobs describe JOB"
+        )
+    return principal
+
+
+class Passes:
+    """Makes and reads the keys of links: what somebody has shown, signed for one thing. `key`: the service's
+    own secret, the same after a restart."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def issue(self, what: str, shown: Shown) -> str:
+        holder = _text(msgspec.json.encode(shown))
+        return f"{holder}.{self._sign(what, holder)}"
+
+    def read(self, what: str, issued: str) -> Shown | None:
+        """Return what they had shown for whom it was issued; None if it was not, or for something else."""
+        holder, _, signature = issued.partition(".")
+        sent = signature.encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(self._sign(what, holder).encode(), sent):
+            return None
+        padding = "=" * (-len(holder) % 4)
+        return msgspec.json.decode(base64.urlsafe_b64decode(holder + padding), type=Shown)
+
+    def _sign(self, what: str, holder: str) -> str:
+        text = f"{what} {holder}".encode("utf-8", "surrogateescape")
+        return _text(hmac.digest(self._key, text, hashlib.sha256))
+
+
+class Links:
+    """Makes and checks links to shells. `address`: where browsers reach this service."""
+
+    def __init__(self, passes: Passes, address: str) -> None:
+        self._passes = passes
+        self._address = address.rstrip("/")
+
+    def of_replicas(
+        self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Shown
+    ) -> dict[str, str]:
+        """Return the links of a job's replicas, by the names that the API has for them. `shown`: by whoever
+        gets them."""
+        return {
+            log_task_name(
+                api, replica
+            ): f"{self.page(uid, replica)}&key={self._passes.issue(_shell(uid, replica), shown)}"
+            for replica in replicas
+        }
+
+    def of_job(self, job: Job, shown: Shown) -> dict[str, str]:
+        """Return the links of the job's replicas that run now."""
+        if job.state is not JobState.RUNNING:
+            return {}
+        running = (r.id for r in job.replicas if r.state is ReplicaState.RUNNING)
+        return self.of_replicas(job.uid, job.name.api, running, shown)
+
+    def opens(self, uid: JobUid, replica: ReplicaId, key: str) -> Shown | None:
+        """Return what they had shown who got the replica's link; None if this is not its key."""
+        return self._passes.read(_shell(uid, replica), key)
+
+    def page(self, uid: JobUid, replica: ReplicaId, token: str = "") -> str:
+        """Return the address of a replica's page; with a ticket's `token` the page opens the shell at
+        once."""
+        return f"{self._address}/shell/#job={uid}&replica={replica}" + (
+            f"&token={token}" if token else ""
+        )
+
+
+def _shell(uid: JobUid, replica: ReplicaId) -> str:
+    return f"shell {uid} {replica}"
+
+
+def view_of(jobs: Sequence[JobUid]) -> str:
+    """Return the name of the view of these jobs, each named once: `7`, `7-12`."""
+    return "-".join(str(uid) for uid in dict.fromkeys(jobs))
+
+
+def jobs_of(view: str) -> tuple[JobUid, ...]:
+    """Return the jobs of a view; () if no view can have this name."""
+    if _VIEW.fullmatch(view) is None:
+        return ()
+    return tuple(JobUid(int(part)) for part in view.split("-"))
+
+
+class ViewLinks:
+    """Makes and checks links and marks of views. `address`: where browsers reach the service. `now`:
+    nanoseconds since the epoch."""
+
+    def __init__(self, passes: Passes, address: str, now: Callable[[], int]) -> None:
+        self._passes = passes
+        self._address = address.rstrip("/")
+        self._now = now
+
+    def link(self, view: str, shown: Shown) -> str:
+        """Return the link to a view for whoever has shown this."""
+        key = self._passes.issue(f"tensorboard link {view}", shown)
+        return f"{self._address}{PATH}#view={view}&key={key}"
+
+    def opens(self, view: str, key: str) -> Shown | None:
+        """Return what they had shown who got the view's link; None if this is not its key."""
+        return self._passes.read(f"tensorboard link {view}", key) if jobs_of(view) else None
+
+    def mark(self, view: str, shown: Shown) -> str:
+        """Return the part of the path by which a browser that has opened the view may look, for a day."""
+        until = str(self._now() + LIFETIME)
+        return f"{until}.{self._passes.issue(f'tensorboard mark {view} {until}', shown)}"
+
+    def lets(self, view: str, mark: str) -> Shown | None:
+        """Return what they had shown who got the link; None if the mark is not good for the view now."""
+        until, _, issued = mark.partition(".")
+        if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
+            return None
+        return self._passes.read(f"tensorboard mark {view} {until}", issued)
+
+    def sources(self, path: str, host: str) -> str:
+        """Return the addresses below which everything of a view lies, for a content security policy. `path`:
+        of the view, with its mark."""
+        own = urlsplit(self._address)
+        sources = [f"{own.netloc}{own.path}{path}" if _HOST.fullmatch(own.netloc) else "'self'"]
+        sources.append(f"{host}{path}" if _HOST.fullmatch(host) else "'self'")
+        return " ".join(dict.fromkeys(sources))
+
+
+def _text(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
