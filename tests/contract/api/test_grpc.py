@@ -11,10 +11,8 @@ import pytest
 from msgspec.structs import force_setattr
 
 from tests.contract.api.grpc_house import GrpcHouse, status_of, violations_of
-from tests.contract.api.house import House
 from tests.unit.specs_requests import custom_job, package, pool
 from trainshed.api.calls import call as api_call
-from trainshed.api.calls import strangers
 from trainshed.core.errors import PermissionDenied
 from trainshed.store.port import NewWork
 from trainshed.wire import json as wire_json
@@ -33,14 +31,6 @@ CREATE = f"/{JOBS}/CreateCustomJob"
 async def house(tmp_path: Path) -> AsyncGenerator[GrpcHouse]:
     async with GrpcHouse(tmp_path).open() as opened:
         yield opened
-
-
-async def test_who_guesses_tokens_is_told_of(house: GrpcHouse, monkeypatch: Any) -> None:
-    monkeypatch.setattr(strangers, "_DELAY", 0.0)
-    for _ in range(31):
-        await refused(house, LIST, token="wrong")
-    [row] = (await House.call(house, "GET", "/trainshed/v1/audit?project=-")).json["entries"]
-    assert (row["method"], row["source"]) == ("trainshed.v1.Tokens.Refused", "gRPC")
 
 
 def creation(job: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.api.house import House
+from trainshed.api.calls import strangers
 from trainshed.replica.system.listening import listen_tcp
 from trainshed.serve import certificates
 from trainshed.serve.grpc_front import GrpcFront, GrpcPorts, Relay
@@ -60,6 +61,20 @@ async def test_connections_that_come_while_it_loads_are_all_served(fronted: Fron
     channels = [grpc.aio.insecure_channel(fronted.plain) for _ in range(20)]
     answers = await asyncio.gather(*(fronted.call(channel) for channel in channels))
     assert answers == [b""] * 20
+
+
+async def test_who_guesses_tokens_is_known_by_the_address(
+    fronted: Fronted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC itself is called from a Unix socket, whoever is at the other end of the relay."""
+    monkeypatch.setattr(strangers, "_DELAY", 0.0)
+    metadata = (("authorization", "Bearer guessed"),)
+    async with grpc.aio.insecure_channel(fronted.plain) as channel:
+        for _ in range(31):
+            with pytest.raises(grpc.aio.AioRpcError, match="not known here"):
+                await channel.unary_unary(LIST)(REQUEST, metadata=metadata, timeout=20)
+    [row] = await fronted.house.store.access.audited(None, None, 10)
+    assert (row.record.method, row.record.source) == ("trainshed.v1.Tokens.Refused", "127.0.0.1")
 
 
 async def test_tls_is_trusted_by_the_ca_and_by_nothing_else(fronted: Fronted) -> None:

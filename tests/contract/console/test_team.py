@@ -1,13 +1,15 @@
 """The console for a team: roles and tokens by its forms, who did what, and no more than what one may."""
 
 import re
+from typing import Any
 
 import pytest
 
-from tests.contract.api.house import START
+from tests.contract.api.house import SECOND, START
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
 from tests.contract.console.test_pages import submit
 from tests.people import known
+from trainshed.console.pages import logs
 from trainshed.console.routes import PAGES
 from trainshed.core.lifecycle.events import JobAdmitted
 
@@ -108,6 +110,27 @@ async def test_an_open_page_ends_with_the_role_that_showed_it(
         house.write_log(int(uid), "workerpool0-0", (START + 1, "second"))
         assert "roles have changed" in (await events.next("gone"))["message"]
         assert b"second" not in events.seen
+
+
+async def test_a_download_of_a_log_ends_with_the_token(
+    house: ConsoleHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = await submit(house)
+    await house.happen(f"projects/p1/locations/us-central1/customJobs/{uid}", JobAdmitted(()))
+    house.write_log(int(uid), "workerpool0-0", (START, "first"), (START + 1, "second"))
+    house.clock += 200 * SECOND
+    viewer = await visitor(house, "roles/aiplatform.viewer")
+    path, read = f"/jobs/{uid}/log.txt", logs.read
+    assert "second" in (await viewer.get(path)).body.decode()
+
+    async def last(*visit: Any, **query: str) -> Any:
+        page = await read(*visit, **query)
+        await house.call("DELETE", f"/trainshed/v1/tokens/{ANA}")
+        return page
+
+    monkeypatch.setattr(logs, "read", last)
+    text = (await viewer.get(path)).body.decode()
+    assert "first" in text and "second" not in text
 
 
 async def test_a_browser_is_refused_once_its_token_is_deleted(house: ConsoleHouse) -> None:

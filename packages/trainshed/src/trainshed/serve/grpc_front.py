@@ -14,6 +14,7 @@ that were silent longest are closed.
 import asyncio
 import contextlib
 import importlib
+import secrets
 import socket
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -183,9 +184,10 @@ class Relay:
             if client.transport.is_closing():
                 return  # It has gone, or had to make way, while gRPC was loaded.
             with reachable(str(target)) as short:
-                await asyncio.get_running_loop().create_unix_connection(
-                    lambda: End(client.join, self._open), path=short
-                )
+                dialled = await _dialled(short, client.transport.get_extra_info("peername"))
+            await asyncio.get_running_loop().create_unix_connection(
+                lambda: End(client.join, self._open), sock=dialled
+            )
         except OSError as failure:
             # There may be no file descriptor left; open connections make way.
             log.warning("gRPC: a connection was not handed on: %s", failure)
@@ -198,3 +200,18 @@ class Relay:
         except asyncio.CancelledError:
             client.transport.abort()
             raise
+
+
+async def _dialled(path: str, peer: object) -> socket.socket:
+    """Connect to gRPC, from an address that tells it who called: `trainshed RANDOM HOST`."""
+    dialled = socket.socket(socket.AF_UNIX)
+    try:
+        dialled.setblocking(False)
+        if isinstance(peer, tuple):
+            # In the abstract name space, in which nothing has to be removed.
+            dialled.bind(f"\0trainshed {secrets.token_hex(8)} {peer[0]}")
+        await asyncio.get_running_loop().sock_connect(dialled, path)
+    except BaseException:
+        dialled.close()
+        raise
+    return dialled

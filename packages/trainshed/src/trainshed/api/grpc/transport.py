@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
@@ -31,6 +32,7 @@ from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
 from trainshed.eventloop.background import joined
+from trainshed.store.audit import SOURCE
 from trainshed.telemetry.lines import HEADER, identified, log_request, request_id
 from trainshed.wire import json as wire_json
 from trainshed.wire import known_methods, pool, routes
@@ -105,6 +107,7 @@ class GrpcTransport:
             # As a stream of which nothing is read, so that no message of an unauthenticated caller is held in
             # memory.
             request_id.set(identity)
+            SOURCE.set(_source(context))
             outcome = await self._answer(path, method, metadata, b"")
             return await self._end(context, path, outcome, identity, began)
 
@@ -112,6 +115,7 @@ class GrpcTransport:
             # A call that its client gives up is still completed: a job that was stored without waking the
             # controller would wait until the service's next start.
             request_id.set(identity)
+            SOURCE.set(_source(context))
             task = joined(self._answer(path, method, metadata, request))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -139,8 +143,7 @@ class GrpcTransport:
         trailers = ((HEADER, identity),)
         if status is not None:
             if status.code == StatusCode.UNAUTHENTICATED.number:
-                # All of them together: by which address they come is not known behind the relay.
-                await self._strangers.refused("gRPC")
+                await self._strangers.refused(SOURCE.get())
             await context.abort(code, status.message, ((DETAILS, status.details), *trailers))
         context.set_trailing_metadata(trailers)
         return cast(bytes, outcome)
@@ -213,6 +216,12 @@ class GrpcTransport:
         if check is not None and len(request) >= LARGE:
             check(call, message)
         return message
+
+
+def _source(context: Any) -> str:
+    """Return the address of the caller, by the name of the socket from which the relay called; "" for this
+    machine's own programs, whose sockets have none."""
+    return unquote(context.peer()).removeprefix("unix:").rpartition(" ")[2]
 
 
 def _name(path: str) -> str:

@@ -172,7 +172,7 @@ async def _whole(visit: Visit, first: LogPage) -> AsyncGenerator[bytes]:
         text = [f"{line.at} {line.task} {line.severity} {line.message}\n" for line in page.lines]
         if text:
             yield "".join(text).encode("utf-8", "replace")
-        if not page.later or (not page.lines and not page.more):
+        if not page.later or not (page.lines or page.more) or not visit.is_valid():
             return
         page = await read(
             visit, after=page.later, before="", limit=str(_DOWNLOADED), **{"from": ""}
