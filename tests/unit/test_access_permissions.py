@@ -22,6 +22,8 @@ FOR_EVERYBODY = {
     "trainshed.v1.Service.GetStatus",
     "trainshed.v1.Service.WhoAmI",
     "trainshed.v1.Tokens.CreateOwn",
+    "trainshed.v1.Tokens.List",
+    "trainshed.v1.Tokens.Revoke",
 }
 OWNER = Principal("owner@example.com", Rights(ROLES[OWNERS]))
 

@@ -63,6 +63,23 @@ async def test_of_two_tokens_one_is_replaced_without_a_gap(house: Shelled) -> No
     assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}")).status == 404
 
 
+async def test_everybody_lists_and_ends_the_tokens_of_their_own(house: Shelled) -> None:
+    first, second = await token_of(house), await token_of(house, role="")
+    other = await token_of(house, email="bo@corp.example")
+    mine = (await house.call("GET", f"{OURS}/tokens", token=first["token"])).json["tokens"]
+    assert {token["id"] for token in mine} == {first["id"], second["id"]}
+    by_program = await house.call("GET", f"{OURS}/tokens", token="of-a-program")
+    assert by_program.json == {"tokens": []}
+    for target in (other["id"], "bo@corp.example", "nobody@corp.example"):
+        refused = await house.call("DELETE", f"{OURS}/tokens/{target}", token=first["token"])
+        assert refused.error["message"].startswith(f"There is no token {target!r} that you may")
+    done = await house.call("DELETE", f"{OURS}/tokens/{second['id']}", token=first["token"])
+    assert done.status == 200
+    assert (await house.call("DELETE", f"{OURS}/tokens/{ANA}", token=first["token"])).status == 200
+    assert (await house.call("GET", JOBS, token=first["token"])).status == 401
+    assert (await house.call("GET", JOBS, token=other["token"])).status == 200
+
+
 async def test_every_fault_of_a_request_is_named(house: Shelled) -> None:
     body = {"email": "nobody", "role": "roles/king", "days": -1, "note": "a\nb", "more": 1}
     query = {"project": "p1"}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.contract.cli.conftest import Invoke, write_service_file
 from tests.contract.cli.fake_service import TOKEN, FakeService, job
+from trainshed.access.tokens import digest_of
 from trainshed.cli import login
 from trainshed.cli.client import Client
 
@@ -157,6 +158,22 @@ def test_a_login_trusts_nobody_for_the_sake_of_another_service(
     login_json.write_text(json.dumps({"url": "https://a.example", "token": "t", "ca": "/a.pem"}))
     assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
     assert json.loads(login_json.read_text())["ca"] == ""
+
+
+@pytest.mark.parametrize(
+    ("issuer", "stays"), [("Corp", ""), ("", " The token stays valid until somebody deletes it.")]
+)
+def test_a_login_that_is_forgotten_ends_the_token_that_a_browser_gave(
+    trainshed: Invoke, service: FakeService, login_json: Path, issuer: str, stays: str
+) -> None:
+    service.on("GET", "/trainshed/v1/whoami", {"email": "ana@corp.example", "issuer": issuer})
+    path = f"/trainshed/v1/tokens/{digest_of(TOKEN)[:12]}"
+    service.on("DELETE", path, {})
+    assert trainshed("login", service.address, "--token", TOKEN).exit_code == 0
+    forgotten = trainshed("login", "--forget")
+    assert forgotten.stdout == f"{service.address} is forgotten.{stays}\n"
+    assert not login_json.exists()
+    assert len(service.bodies("DELETE", path)) == bool(issuer)
 
 
 def test_a_login_sends_no_token_of_another_service(

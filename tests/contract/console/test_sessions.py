@@ -179,6 +179,26 @@ async def test_a_session_ends_with_its_time_its_token_or_by_signing_out(
     assert (await fresh.get("/")).status == 303
 
 
+async def test_who_signs_out_everywhere_is_signed_out_by_every_token(house: ConsoleHouse) -> None:
+    """Of one browser, the sign-out page says what stays."""
+    here, there, other = Browser(house), Browser(house), Browser(house)
+    await here.sign_in(token=known(house.tokens, "ana@corp.example"))
+    await there.sign_in(token=known(house.tokens, "ana@corp.example"))
+    await other.sign_in(token=known(house.tokens, "bo@corp.example"))
+    answer = await here.post("/logout")
+    assert answer.headers["location"] == "/login?out=here"
+    assert "trainshed login --forget" in text_of(await here.get("/login?out=here"))
+    assert (await there.get("/")).status == 200
+    assert (await there.post("/logout", out="everywhere")).status == 303
+    assert [token.email for token in house.tokens.book.tokens.values()] == ["bo@corp.example"]
+    assert (await other.get("/")).status == 200
+    owners = [Browser(house), Browser(house)]
+    for owner in owners:
+        await owner.sign_in(token=house.token)
+    assert (await owners[0].post("/logout", out="everywhere")).status == 303
+    assert (await owners[1].get("/")).status == 303
+
+
 async def test_the_file_holds_no_session_and_no_token(
     house: ConsoleHouse, browser: Browser
 ) -> None:

@@ -19,9 +19,11 @@ _FOR_EVERYBODY: Final = frozenset(
         "trainshed.v1.Service.GetStatus",
         "trainshed.v1.Service.WhoAmI",
         "trainshed.v1.Tokens.CreateOwn",
+        "trainshed.v1.Tokens.List",
+        "trainshed.v1.Tokens.Revoke",
     }
 )
-"""Whoever is known may ask, without any role."""
+"""Whoever is known may ask, without any role; of tokens, about those of their own."""
 _OF_NO_PROJECT: Final = frozenset(
     {
         "google.cloud.resourcemanager.v3.Projects.ListProjects",

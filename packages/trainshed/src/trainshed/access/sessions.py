@@ -131,10 +131,13 @@ class Sessions:
         principal = self._holder(row)
         return Session(principal, digest) if principal is not None else None
 
-    async def end(self, session: Session) -> None:
-        """Sign the browser out."""
-        if self._rows.pop(session.digest, None) is not None:
-            await self._write()
+    async def end(self, session: Session, *, everywhere: bool = False) -> None:
+        """Sign the browser out; `everywhere`: all browsers in which this person is signed in."""
+        for digest, row in list(self._rows.items()):
+            holder = self._holder(row) if everywhere else None
+            if digest == session.digest or (holder and holder.email == session.principal.email):
+                del self._rows[digest]
+        await self._write()
 
     def _holder(self, row: _Row) -> Principal | None:
         return self._tokens().holder(row.token.hex())

@@ -12,13 +12,14 @@ import os
 import secrets
 import sys
 import webbrowser
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import click
 
-from trainshed.cli.client import Client, Refused
+from trainshed.cli.client import Client, Refused, Unreachable
 from trainshed.cli.connection import known_login, login_file, remote
 from trainshed.replica.system import durable
 from trainshed.wire.trainshed_v1.access import Identity, IssuedToken
@@ -36,7 +37,7 @@ _ADVICE = "Check the address."
 @click.option("--token", metavar="TOKEN", help="A token that you have; - reads it from the input.")
 @click.option("--ca", metavar="FILE", help="PEM file to trust for https. Default: $TRAINSHED_CA.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and ask for the code.")
-@click.option("--forget", is_flag=True, help="Forget the service and its token.")
+@click.option("--forget", is_flag=True, help="Forget the service; a token from a browser ends.")
 def command(
     url: str | None, *, token: str | None, ca: str | None, no_browser: bool, forget: bool
 ) -> None:
@@ -49,7 +50,8 @@ def command(
     known, file = known_login(), login_file()
     if forget:
         file.unlink(missing_ok=True)
-        click.echo(f"{known['url']} is forgotten." if known else "No service is known.")
+        stays = _ended(known) if known else ""
+        click.echo(f"{known['url']} is forgotten.{stays}" if known else "No service is known.")
         return
     address = (url or known.get("url", "")).rstrip("/")
     if not address:
@@ -69,6 +71,21 @@ def command(
     click.echo(
         f"{me.email}  is signed in at {address}. Commands go there; trainshed login --forget"
     )
+
+
+def _ended(known: Mapping[str, str]) -> str:
+    """End the token that a browser gave for the service. Return what is to be said of one that stays."""
+    token = known["token"]
+    client = Client(known["url"], token, _ADVICE, ca=known["ca"])
+    try:
+        if not read(client.get("/trainshed/v1/whoami"), Identity).issuer:
+            return " The token stays valid until somebody deletes it."
+        client.delete(f"/trainshed/v1/tokens/{hashlib.sha256(token.encode()).hexdigest()[:12]}")
+    except Refused:
+        return ""  # It is not known any more.
+    except Unreachable:
+        return " It does not answer: its token stays valid until it ends."
+    return ""
 
 
 def _by_browser(client: Client, *, has_browser: bool) -> str:

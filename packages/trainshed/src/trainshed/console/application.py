@@ -149,8 +149,7 @@ class ConsoleApplication:
         if session is None:
             return self._to_login(call)
         if call.method == "POST" and call.path == "/logout":
-            await self._sessions.end(session)
-            return self._guarded(_see("/login"))
+            return await self._log_out(call, session)
         if call.path == "/login/command-line":
             return await self._to_command_line(call, session)
         return await self._answer(call, session)
@@ -292,6 +291,7 @@ class ConsoleApplication:
             and "mark" not in call.query,
             "following": call.query.get("next", ""),
             "mark": call.query.get("mark", ""),
+            "out": call.query.get("out", ""),
             "issuers": self._signing_in.names,
         }
         return self._html(render("login.html", values))
@@ -345,6 +345,20 @@ class ConsoleApplication:
         if before is not None:
             await self._sessions.end(before)
         return self._json({"session": value, "next": following})
+
+    async def _log_out(self, call: Request, session: Session) -> Response:
+        """`POST /logout`: sign the browser out, and with `out=everywhere` the person: all their browsers and
+        tokens."""
+        everywhere = (await _form(call, _SMALL)).get("out") == "everywhere"
+        await self._sessions.end(session, everywhere=everywhere)
+        if everywhere:
+            email = quote(session.principal.email, safe="")
+            try:
+                await self._visit(call, session, {}).do("DELETE", f"tokens/{email}")
+            except Refused as refused:
+                if refused.code is not StatusCode.NOT_FOUND:
+                    raise
+        return self._guarded(_see(f"/login?out={'everywhere' if everywhere else 'here'}"))
 
     async def _signed_in(self, call: Request) -> Response:
         """`GET /signed-in`: 204 with a session's credentials. Without, the page that signs in is asked for

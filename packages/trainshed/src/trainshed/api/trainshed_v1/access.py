@@ -5,6 +5,7 @@ from typing import Final
 from msgspec.structs import asdict, replace
 
 from trainshed.access.book import AccessBook, Token
+from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
 from trainshed.api.calls.timestamps import text_micros
@@ -43,9 +44,10 @@ async def who_am_i(call: JsonCall) -> records.Identity:
 
 
 async def list_tokens(call: JsonCall) -> records.TokenList:
-    """`GET /trainshed/v1/tokens[?email=E]`: list tokens, without themselves."""
+    """`GET /trainshed/v1/tokens[?email=E]`: list the tokens that the caller may revoke, without
+    themselves."""
     email = call.parameter("email")
-    tokens = call.services.access.book.tokens.values()
+    tokens = _revocable(call, call.services.access.book)
     chosen = [token for token in tokens if email in ("", token.email)]
     chosen.sort(key=lambda token: (token.created, token.digest))
     return records.TokenList(tokens=tuple([_token_view(call, token) for token in chosen]))
@@ -129,11 +131,11 @@ async def revoke_token(call: JsonCall) -> Nothing:
     target = call.target
 
     def remove(book: AccessBook) -> AccessBook:
-        gone = [token for token in book.tokens.values() if target in (token.id, token.email)]
+        gone = [token for token in _revocable(call, book) if target in (token.id, token.email)]
         if not gone:
             raise NotFound(
-                f"There is no token {target[:200]!r}: name an id or an e-mail address of `trainshed tokens "
-                "list`."
+                f"There is no token {target[:200]!r} that you may revoke: name an id or an e-mail address of "
+                "`trainshed tokens list`."
             )
         detail["tokens"] = [token.id for token in gone]
         detail["of"] = sorted({token.email for token in gone})
@@ -142,6 +144,15 @@ async def revoke_token(call: JsonCall) -> Nothing:
     detail: dict[str, object] = {}
     await call.services.access.change(remove, "", target, detail)
     return Nothing()
+
+
+def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
+    """Return all tokens, or the caller's own; none to programs, which have others than their account."""
+    principal, tokens = call.principal, book.tokens.values()
+    if PERMISSIONS["trainshed.v1.Tokens.Revoke"] in principal.rights.everywhere:
+        return list(tokens)
+    is_person = principal.program is None
+    return [token for token in tokens if is_person and token.email == principal.email]
 
 
 async def policy(call: JsonCall) -> records.GrantList:
