@@ -22,6 +22,7 @@ from trainshed.datasets.port import Progress as Tell
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
+from trainshed.store.logs.usage import ReplicaUsage
 from trainshed.store.notices import Notices
 from trainshed.store.sqlite.database import Store
 from trainshed.store.sqlite.jobs import Ledger
@@ -100,6 +101,9 @@ class SimLogs:
 
     def __init__(self, journals: Journals) -> None:
         self._journals = journals
+
+    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
+        return ()
 
     async def page(
         self,

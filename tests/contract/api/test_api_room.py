@@ -248,7 +248,7 @@ async def used(house: House) -> None:
     assert live is not None
     use = Use(
         "p1", ANA, (("team", "x"),), str(made.name), house.clock - 2 * hour, house.clock - hour,
-        "n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2,
+        "n1-standard-4", "NVIDIA_L4", 1, 4.0, 15 * 10**9, 2, 3.0, 0.5,
     )  # fmt: skip
     await house.store.ledger.commit(epoch, Commit(made, live.generation, uses=(use,)))
     running = replace(
@@ -262,6 +262,8 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
     report = (await house.call("GET", f"{USAGE}?project=p1")).json
     ana, bo = report["rows"]
     assert (ana["name"], ana["gpuHours"], ana["cpuHours"], ana["gigabyteHours"]) == (ANA, 2, 4, 15)
+    assert (ana["cpuShare"], ana["gpuShare"]) == (0.75, 0.25)
+    assert bo["cpuShare"] is None, "of what runs nothing is counted yet"
     assert (bo["name"], bo["gpuHours"], bo["cpuHours"], bo["machineHours"]) == (BO, 0, 2, 0.5)
     everywhere = (await house.call("GET", f"{USAGE}?project=-&by=project")).json["rows"]
     assert [(row["name"], row["cpuHours"]) for row in everywhere] == [("p1", 6), ("p2", 2)]

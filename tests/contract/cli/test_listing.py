@@ -232,12 +232,13 @@ def test_usage_is_listed_by_what_is_asked_for_and_as_csv(
     trainshed: Invoke, service: FakeService
 ) -> None:
     row = {"name": "ana@corp.example", "cpuHours": 4, "gigabyteHours": 15.5, "machineHours": 1}
+    row |= {"cpuShare": 0.75}
     service.on("GET", f"{OWN}/usage", {"rows": [row]})
     moment = "2026-11-01T00:00:00Z"
     shown = trainshed("usage", "--by", "machine", "--since", moment, "--format", "csv").stdout
     assert shown.splitlines() == [
-        "NAME,COST,GPU-HOURS,CPU-HOURS,GB-HOURS,MACHINE-HOURS",
-        "ana@corp.example,,,4.00,15.50,1.00",
+        "NAME,COST,GPU-HOURS,AT WORK,CPU-HOURS,AT WORK,GB-HOURS,MACHINE-HOURS",
+        "ana@corp.example,,,,4.00,75%,15.50,1.00",
     ]
     query = service.sent[-1].query
     assert (query["by"], query["project"], query["since"][:10]) == ("machine", "p", moment[:10])

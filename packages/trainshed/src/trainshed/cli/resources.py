@@ -236,6 +236,10 @@ def _hours(value: float) -> str:
     return f"{value:.2f}" if value else ""
 
 
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
 def _used(used: str, whole: str, text: Callable[[Any], str]) -> Callable[[Json], str]:
     return lambda record: f"{text(record.get(used) or 0)}/{text(record.get(whole) or 0)}"
 
@@ -496,7 +500,9 @@ KINDS: Final = {
                 Field("NAME", "name"),
                 Field("COST", "cost", _hours, right=True, optional=True),
                 Field("GPU-HOURS", "gpuHours", _hours, right=True, optional=True),
+                Field("AT WORK", "gpuShare", _share, right=True, optional=True),
                 Field("CPU-HOURS", "cpuHours", _hours, right=True),
+                Field("AT WORK", "cpuShare", _share, right=True, optional=True),
                 Field("GB-HOURS", "gigabyteHours", _hours, right=True),
                 Field("MACHINE-HOURS", "machineHours", _hours, right=True),
             ),

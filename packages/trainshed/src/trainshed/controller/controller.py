@@ -43,7 +43,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
-from trainshed.core.usage import Budget, Prices, released
+from trainshed.core.usage import Budget, Prices, Use, released
 from trainshed.engines.port import (
     CapacityChanged,
     EngineUnavailable,
@@ -56,6 +56,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.scheduler.model import Policy
+from trainshed.store.logs.usage import measured
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.records import RecordSetAside
@@ -122,6 +123,7 @@ class Controller:
         self._intake = intake
         self._ledger = ledger
         self._reader = reader
+        self._logs = logs
         self._ports = ports(self.report)
         self._notices = notices
         self._now = now
@@ -491,7 +493,7 @@ class Controller:
             await self._curves.finish(job)
         if job != live.job or live.intents or entries:
             consumed = live.intents[-1].seq if live.intents else 0
-            uses = released(live.job, job)
+            uses = await self._measured_uses(live.job, released(live.job, job))
             commit = Commit(job, live.generation, entries, consumed, uses=uses)
             generation = await self._commit(commit)
             tracked.live = LiveJob(job, generation)
@@ -502,6 +504,18 @@ class Controller:
             if job.state.is_final:
                 self._wake_made(job.uid)
         self._go_on(tracked)
+
+    async def _measured_uses(self, job: Job, uses: tuple[Use, ...]) -> tuple[Use, ...]:
+        """Return what an attempt gives back, with how much of it was at work."""
+        if not uses:
+            return ()
+        try:
+            usages = await self._logs.usage(job.uid, job.attempt)
+        except OSError as failure:
+            log.warning("what job %s used is not known: %s", job.uid, failure)
+            return uses
+        pools = zip(uses, job.spec.pools, strict=True)
+        return tuple(measured(use, pool.position, usages) for use, pool in pools)
 
     def _wake_made(self, uid: JobUid) -> None:
         """Have those works looked at that programs of a job have made, which is over: most end with it."""

@@ -15,6 +15,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 from trainshed.eventloop.background import keep
 from trainshed.store.logs.lines import LogCursor, LogPage
+from trainshed.store.logs.usage import ReplicaUsage
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ _MOST_READ = 4096
 
 
 class LogPages(Protocol):
-    """Reads the log of a job (`store.logs.reader.LogReader`)."""
+    """Reads what the replicas of a job have written (`store.logs.reader.LogReader`)."""
 
     async def page(
         self,
@@ -36,6 +37,8 @@ class LogPages(Protocol):
         after: LogCursor | None = None,
         limit: int = 1000,
     ) -> LogPage: ...
+
+    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]: ...
 
 
 def _any_matches(wanted: Regex, page: LogPage) -> bool:

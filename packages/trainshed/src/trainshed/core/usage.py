@@ -35,6 +35,11 @@ class MachineTime(Struct, frozen=True):
     cpu_hours: float = 0
     gigabyte_hours: float = 0
     gpu_hours: float = 0
+    #: Of these hours, those of which replicas left records, and how many were at work by these.
+    seen_cpu_hours: float = 0
+    busy_cpu_hours: float = 0
+    seen_gpu_hours: float = 0
+    busy_gpu_hours: float = 0
 
 
 class Use(Struct, frozen=True):
@@ -55,6 +60,9 @@ class Use(Struct, frozen=True):
     vcpus: float
     memory_bytes: int
     accelerators: int
+    #: How many were at work on average; None = no replica left a record of it.
+    busy_cpus: float | None = None
+    busy_gpus: float | None = None
 
     def within(self, since: Nanos, until: Nanos) -> MachineTime:
         """Return what was used between these moments."""
@@ -69,6 +77,10 @@ class Use(Struct, frozen=True):
             hours * self.vcpus,
             hours * self.memory_bytes / 1e9,
             hours * self.accelerators,
+            0 if self.busy_cpus is None else hours * self.vcpus,
+            hours * (self.busy_cpus or 0),
+            0 if self.busy_gpus is None else hours * self.accelerators,
+            hours * (self.busy_gpus or 0),
         )
 
 

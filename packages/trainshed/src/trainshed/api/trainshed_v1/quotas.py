@@ -4,7 +4,7 @@
 Without `project` and `region` the service's own are meant.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -201,17 +201,30 @@ async def _used(
 def _rows(
     used: tuple[MachineTime, ...], key: Callable[[MachineTime], str], prices: Prices
 ) -> tuple[records.UsageRow, ...]:
-    sums: dict[str, records.UsageRow] = {}
+    parts: dict[str, list[MachineTime]] = {}
     for part in used:
-        name = key(part)
-        row = sums.get(name, records.UsageRow(name=name))
-        sums[name] = records.UsageRow(
-            name=name,
-            gpu_hours=row.gpu_hours + part.gpu_hours,
-            cpu_hours=row.cpu_hours + part.cpu_hours,
-            gigabyte_hours=row.gigabyte_hours + part.gigabyte_hours,
-            machine_hours=row.machine_hours + part.machine_hours,
-            cost=row.cost + prices.cost(part),
+        parts.setdefault(key(part), []).append(part)
+    rows = (_row(name, of_name, prices) for name, of_name in parts.items())
+    return tuple(
+        sorted(
+            (row for row in rows if row.machine_hours),
+            key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours),
         )
-    rows = (row for row in sums.values() if row.machine_hours)
-    return tuple(sorted(rows, key=lambda row: (-row.cost, -row.gpu_hours, -row.cpu_hours)))
+    )
+
+
+def _row(name: str, parts: Sequence[MachineTime], prices: Prices) -> records.UsageRow:
+    def total(field: str) -> float:
+        return sum(getattr(part, field) for part in parts)
+
+    seen_cpus, seen_gpus = total("seen_cpu_hours"), total("seen_gpu_hours")
+    return records.UsageRow(
+        name=name,
+        gpu_hours=total("gpu_hours"),
+        cpu_hours=total("cpu_hours"),
+        gigabyte_hours=total("gigabyte_hours"),
+        machine_hours=total("machine_hours"),
+        cpu_share=total("busy_cpu_hours") / seen_cpus if seen_cpus else None,
+        gpu_share=total("busy_gpu_hours") / seen_gpus if seen_gpus else None,
+        cost=sum(map(prices.cost, parts)),
+    )

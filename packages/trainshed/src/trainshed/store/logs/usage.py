@@ -9,10 +9,12 @@ from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, Streams
 from trainshed.core.units import Bytes, Nanos
+from trainshed.core.usage import Use
 from trainshed.store.logs.segments import contents, records
 
 
@@ -126,6 +128,24 @@ class ReplicaUsage(Struct, frozen=True):
     def most_cpus(self) -> float:
         """The most processors that were at work between two looks."""
         return max((point.cpus for life in self.lives for point in life.points()), default=0.0)
+
+
+def measured(use: Use, pool: int, usages: Iterable[ReplicaUsage]) -> Use:
+    """Return what a pool of an attempt has held with how much of it was at work, as far as its replicas left
+    records."""
+    seconds = (use.ended - use.began) / 1e9
+    of_pool = [usage for usage in usages if usage.replica.pool == pool]
+    looks = [life.looks[-1] for usage in of_pool for life in usage.lives if life.looks]
+    if not looks or seconds <= 0:
+        return use
+    gpus = [gpu.busy for look in looks for gpu in look.gpus]
+    known = [busy for busy in gpus if busy is not None]
+    return replace(
+        use,
+        # Where nothing is enforced, a program may have more than it asked for.
+        busy_cpus=min(use.vcpus, sum(look.cpu for look in looks) / seconds),
+        busy_gpus=min(use.accelerators, sum(known) / seconds) if known == gpus != [] else None,
+    )
 
 
 class _Entry(msgspec.Struct, frozen=True):

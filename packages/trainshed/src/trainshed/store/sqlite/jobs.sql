@@ -86,9 +86,9 @@ WHERE project_id = :project_id AND region = :region AND metric = :metric AND per
 
 -- name: put_use
 INSERT INTO uses (project_id, person, labels, job, began, ended, machine, accelerator,
-                  machines, vcpus, memory_bytes, accelerators)
+                  machines, vcpus, memory_bytes, accelerators, busy_cpus, busy_gpus)
 VALUES (:project_id, :person, :labels, :job, :began, :ended, :machine, :accelerator,
-        :machines, :vcpus, :memory_bytes, :accelerators);
+        :machines, :vcpus, :memory_bytes, :accelerators, :busy_cpus, :busy_gpus);
 
 -- name: forget_use
 DELETE FROM uses WHERE rowid = (SELECT min(rowid) FROM uses) AND ended < :before;

@@ -73,7 +73,9 @@ GROUP BY project_id, person, machine, accelerator, ended / :stretch;
 -- name: machine_time
 SELECT project_id, person, labels, machine, accelerator,
        sum(hours * machines), sum(hours * vcpus), sum(hours * memory_bytes) / 1e9,
-       sum(hours * accelerators)
+       sum(hours * accelerators),
+       total(hours * vcpus * (busy_cpus IS NOT NULL)), total(hours * busy_cpus),
+       total(hours * accelerators * (busy_gpus IS NOT NULL)), total(hours * busy_gpus)
 FROM (SELECT *, (min(ended, :until) - max(began, :since)) / 3.6e12 AS hours FROM uses
       WHERE ended > :since AND began < :until AND (:project_id IS NULL OR project_id = :project_id))
 GROUP BY project_id, person, labels, machine, accelerator;
