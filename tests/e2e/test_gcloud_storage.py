@@ -63,7 +63,6 @@ def test_a_shell_that_trainshed_env_made(service: Service, tmp_path: Path) -> No
         },
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
         cwd=tmp_path,
     )

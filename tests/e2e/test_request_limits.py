@@ -6,8 +6,6 @@ import http.client
 import json
 import resource
 import socket
-import statistics
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,8 +22,9 @@ GROWTH = 10 << 20
 """Bytes by which the service may grow meanwhile."""
 HALVES = 1_100
 FILES = 1_024
-QUICK = 0.25
-"""Seconds that a status call may take beside an attack."""
+PATIENCE = 10.0
+"""Seconds within which a status call is answered beside an attack: who is shut out waits until half requests
+are over, for twice as long."""
 PLACES = ("rest", "storage", "programs")
 
 
@@ -130,20 +129,14 @@ def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
             # Others were dropped for it, not this one, which is the newest.
             half.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
         asked = "rest" if place == "programs" else place
-        took: list[float] = []
         for _ in range(5):
-            begun = time.monotonic()
             assert status_of(narrow, asked) == 200
-            took.append(time.monotonic() - begun)
-    print(f"{place}: {HALVES} half requests; calls beside took up to {max(took) * 1e3:.0f} ms")
-    # One may wait for the tests beside it; who is shut out, waits each time.
-    assert statistics.median(took) < QUICK
 
 
 def status_of(service: Service, place: str) -> int:
     """Of a small call with the service's token, on a connection of its own."""
     parts = urlsplit(str(service.extra[place]))
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
     path = "/trainshed/v1/status" if place == "rest" else "/storage/v1/b?project=trainshed"
     with contextlib.closing(connection):
         connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
