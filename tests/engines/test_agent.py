@@ -12,7 +12,7 @@ from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.local.engine import LocalEngine
 from trainshed.engines.port import EngineUnavailable, Slot, SlotRequest
-from trainshed_cluster.remote import agent, messages, node_directory
+from trainshed_cluster.remote import agent, agent_process, messages
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.credentials import Credential
 from trainshed_cluster.remote.greeting import NotAdmitted
@@ -128,7 +128,7 @@ def test_a_directory_that_others_could_have_made_is_not_used(tmp_path: Path, tra
         place.mkdir()
         place.chmod(0o777)
     with pytest.raises(OSError, match="name another directory"):
-        node_directory.make_ours(place)
+        agent_process.make_ours(place)
     assert not list(place.iterdir())
 
 
@@ -142,7 +142,7 @@ def test_what_a_program_made_is_removed_however_deep_it_lies(tmp_path: Path) -> 
         os.close(here)
         here = inner
     os.close(here)
-    node_directory.remove([place, tmp_path / "gone"])
+    agent_process.remove([place, tmp_path / "gone"])
     assert not place.exists()
 
 

@@ -17,7 +17,7 @@ from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.engines.port import Slot
 from trainshed.runtimes.port import Image, PackageFailed, PreparedRuntime
-from trainshed_cluster.remote import own_image
+from trainshed_cluster.remote.agent import with_own_image
 
 PRIMARY = ReplicaId(0, 0)
 IMAGE = Image(
@@ -156,10 +156,10 @@ def test_a_program_in_its_agents_own_image_has_what_that_sets(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("EPOCHS", "of the image")
     bare = plan(vertex(custom_job(container())), replace(IMAGE, root="", workdir=""))
-    launch = own_image.completed(bare)
+    launch = with_own_image(bare)
     environ = dict(launch.environ)
     assert (environ["GREETING"], environ["EPOCHS"]) == ("hello", "3")
     assert not any(name.startswith("KUBERNETES_") for name in environ)
     assert launch.software.image == ImageRoot("", str(tmp_path), "ada")
     unpacked = plan(vertex(custom_job(container())))
-    assert own_image.completed(unpacked) == unpacked
+    assert with_own_image(unpacked) == unpacked

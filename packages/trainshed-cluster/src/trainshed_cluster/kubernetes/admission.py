@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 from trainshed.core.capacity import Delay
 from trainshed.eventloop.background import Crew
 from trainshed_cluster.kubernetes import kueue
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.objects import ApiGroup, Pod, Workload
-from trainshed_cluster.kubernetes.watching import Followed
 from trainshed_cluster.remote.cluster import ClusterRefused, ClusterUnavailable, HoldName
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,14 @@ from trainshed_cluster.remote.content.bootstrap import READ, AgentCode, Bootstra
 from trainshed_cluster.remote.content.library import EVERYBODYS, Library
 from trainshed_cluster.remote.engine import RemoteEngine
 from trainshed_cluster.remote.messages import AgentDocument
-from trainshed_cluster.remote.options import AgentCommand, Listening, RemoteOptions
-from trainshed_cluster.remote.surroundings import doors, engine_here, told_to_agents
+from trainshed_cluster.remote.options import (
+    AgentCommand,
+    Listening,
+    RemoteOptions,
+    doors,
+    engine_here,
+    told_to_agents,
+)
 
 _AGENTS: Final = f"{DIRECTORY}/agents"
 """Where an agent writes in its Pod."""

@@ -23,12 +23,11 @@ from trainshed.engines.port import NodeState
 from trainshed.eventloop.background import Crew, begin
 from trainshed_cluster.kubernetes import kueue, manifests, reasons
 from trainshed_cluster.kubernetes.admission import Admission
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.look import compile_report, node_state
 from trainshed_cluster.kubernetes.objects import ClusterNode, Pod
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted
-from trainshed_cluster.kubernetes.watching import Followed
 from trainshed_cluster.remote.cluster import (
     AgentEnded,
     ClusterRefused,

@@ -6,8 +6,14 @@ from types import MappingProxyType
 
 from trainshed.core.capacity import Delay, OthersUse, accelerator_counts
 from trainshed.engines.port import Node, NodeState
-from trainshed_cluster.kubernetes import manifests, quantities, reasons
-from trainshed_cluster.kubernetes.objects import ClusterNode, Container, Pod
+from trainshed_cluster.kubernetes import manifests, reasons
+from trainshed_cluster.kubernetes.objects import (
+    ClusterNode,
+    Container,
+    Pod,
+    parse_quantity,
+    whole_quantity,
+)
 from trainshed_cluster.kubernetes.routes import OUT_OF_SERVICE, Routes
 from trainshed_cluster.remote.cluster import ClusterReport, HoldName, NodeReport
 
@@ -80,15 +86,15 @@ def _node(
         for public, resource in devices:
             taken[public] = taken.get(public, 0) + math.ceil(wanted.get(resource, 0.0))
     has = {
-        public: quantities.whole(allocatable[resource])
+        public: whole_quantity(allocatable[resource])
         for public, resource in devices
         if resource in allocatable
     }
-    total_memory = quantities.whole(allocatable.get("memory", 0))
+    total_memory = whole_quantity(allocatable.get("memory", 0))
     return NodeReport(
         Node(
             node.key,
-            quantities.parse(allocatable.get("cpu", 0)) * overcommit,
+            parse_quantity(allocatable.get("cpu", 0)) * overcommit,
             total_memory,
             accelerator_counts(has),
             OthersUse(
@@ -140,10 +146,10 @@ def requests(pod: Pod) -> dict[str, float]:
         for key, amount in _requests(container):
             totals[key] = max(totals.get(key, 0.0), amount)
     for key, value in (pod.spec.overhead or {}).items():
-        totals[key] = totals.get(key, 0.0) + quantities.parse(value)
+        totals[key] = totals.get(key, 0.0) + parse_quantity(value)
     return totals
 
 
 def _requests(container: Container) -> Iterable[tuple[str, float]]:
     wanted = (container.resources.requests if container.resources else None) or {}
-    return ((key, quantities.parse(value)) for key, value in wanted.items())
+    return ((key, parse_quantity(value)) for key, value in wanted.items())

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from trainshed.core.names import JobUid
 from trainshed.engines.local import layout
-from trainshed_cluster.kubernetes import carried_python, kueue, quantities
-from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.kubernetes import carried_python, kueue
+from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity
 from trainshed_cluster.kubernetes.routes import NODES_OWN, KubernetesRoute
 from trainshed_cluster.kubernetes.settings import Accelerator, KubernetesSettings
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed
@@ -234,7 +234,7 @@ def _container(
     sent: Sequence[str],
 ) -> dict[str, Any]:
     requests: dict[str, Any] = {
-        "cpu": quantities.cpus(need.vcpus / settings.overcommit),
+        "cpu": cpu_quantity(need.vcpus / settings.overcommit),
         "memory": str(need.memory_bytes),
     }
     limits = {"memory": requests["memory"]}

@@ -3,8 +3,7 @@ connection to the service, which it dials (docs/adr/0061).
 
 Programs and their lines outlive the connection. The agent repeats on the next connection what it told on the
 last one. If the service is silent for a whole lease it may have given the replicas to other nodes, so that
-the agent ends them. The module has over 600 lines because all orders share the engine, the lease, and the
-news that are still to be sent.
+the agent ends them.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -48,7 +47,7 @@ from trainshed.engines.port import (
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed_cluster.remote import messages, own_image, shared_files
+from trainshed_cluster.remote import messages, shared_files
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest
@@ -59,6 +58,30 @@ from trainshed_cluster.remote.messages import AgentDocument, News, Order
 from trainshed_cluster.remote.mirror import StreamSender
 from trainshed_cluster.remote.news import Known, Untold
 from trainshed_cluster.remote.terminals import carry
+
+_CLUSTERS: Final = "KUBERNETES_"
+"""How variables begin that the cluster sets for its own clients."""
+_OURS: Final = ("HOSTNAME",)
+
+
+def with_own_image(plan: LaunchPlan) -> LaunchPlan:
+    """Return a plan whose program runs in this process's own image with the image's variables and working
+    directory where the plan sets none; other plans unchanged. Raises FileNotFoundError if the directory does
+    not exist."""
+    image = plan.software.image
+    if image is None or image.directory:
+        return plan
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_CLUSTERS) and name not in _OURS
+    }
+    environ = own | dict(plan.environ)
+    image = replace(image, workdir=image.workdir or str(Path.cwd()))
+    return replace(
+        plan, environ=tuple(environ.items()), software=replace(plan.software, image=image)
+    )
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -322,7 +345,7 @@ class Agent:
         return messages.Answer(order.number)
 
     async def _launch(self, order: messages.Launch) -> None:
-        plans = [own_image.completed(plan) for plan in order.plans]
+        plans = [with_own_image(plan) for plan in order.plans]
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
         if self._files and not self._files[-1].until:

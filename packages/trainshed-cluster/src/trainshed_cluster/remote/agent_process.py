@@ -1,15 +1,20 @@
 """The main function of an agent's process (`start` begins it): it reads the document, makes the node's local
-engine, runs the agent until that ends, and removes its files."""
+engine, runs the agent until that ends, and removes its files. Those lie in a directory that all agents of the
+same user share there, and in which killed agents may have left theirs."""
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
+import pwd
+import re
 import signal
 import socket
+import stat
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainshed.engines.local.engine import LocalEngine
@@ -17,11 +22,103 @@ from trainshed.engines.local.options import Options
 from trainshed.engines.local.spawner import ZygoteHandle
 from trainshed.engines.port import ServiceAccess
 from trainshed.eventloop.background import begin
-from trainshed_cluster.remote import messages, node_directory
+from trainshed.replica.system import trees
+from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.agent import Agent
 from trainshed_cluster.remote.channel import ChannelClosed
 from trainshed_cluster.remote.dialer import Dialer
 from trainshed_cluster.remote.messages import AgentDocument, News, Order
+
+_OWN = r"trainshed-[^-]+-\d+-\d+-\d+-.+-[0-9a-f]+"
+"""Names of agents' directories."""
+
+
+def name_of(agent: str) -> str:
+    """Return the name of an agent's directory, from the unique name in its certificate."""
+    return agent.replace("/", "-")
+
+
+def require_user(name: str) -> None:
+    """Raise OSError unless this process runs as that user; "" = any user."""
+    if not name:
+        return
+    try:
+        wanted = pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise OSError(f"this node knows no user {name}, as whom its programs are to run") from None
+    if wanted != os.geteuid():
+        raise OSError(
+            f"user {name} has number {wanted} here, and this is a process of {os.geteuid()}"
+        )
+
+
+def make_ours(directory: Path) -> None:
+    """Make the shared directory if needed. Its name is easy to guess, and it may lie where everybody can
+    write, so that one of another user is refused. Raises OSError."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(0o711)
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(
+            f"{directory} is a link, belongs to user {status.st_uid}, or can be written to by others; remove "
+            "it, or name another directory of the nodes in the engine's settings"
+        )
+
+
+def own_directory(parent: Path, name: str) -> tuple[Path, list[Path]]:
+    """Make a directory, locked for as long as this process lives. Returns it, and the directories that killed
+    agents have left, renamed so that no other agent removes them as well. Raises OSError."""
+    lock = os.open(parent, os.O_RDONLY)
+    try:
+        # One agent at a time: another's new directory, which is not locked yet, must not count as left
+        # behind.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        directory = parent / name
+        directory.mkdir(0o711)
+        fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+        for other in list(parent.iterdir()):
+            if other != directory and re.fullmatch(_OWN, other.name) and not _is_locked(other):
+                with contextlib.suppress(OSError):
+                    other.rename(parent / f".left-{other.name}")
+        return directory, list(parent.glob(".left-*"))
+    finally:
+        os.close(lock)
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+    except OSError:
+        return True  # It was just removed, is another user's, or is no directory.
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(handle)
+
+
+def remove(directories: Sequence[Path]) -> None:
+    """Delete directories as far as possible, whatever programs have made in them. Blocks."""
+    for directory in directories:
+        with contextlib.suppress(OSError):
+            trees.delete(str(directory))
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process's user, who is not the service's, can reach a path at all. What that user cannot
+    reach need not be hidden from programs."""
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
+
 
 _TELLING = 20.0
 """Seconds within which the service is told why there will be no agent."""
@@ -41,12 +138,12 @@ def main(zygote: int, connection: socket.socket) -> None:
         # A job that waits for this node has to be told, which only the service can do.
         asyncio.run(_refuse(document, str(failure)))
         raise
-    threading.Thread(target=node_directory.remove, args=(left,), daemon=True).start()
+    threading.Thread(target=remove, args=(left,), daemon=True).start()
     is_forsaken = False
     try:
         is_forsaken = asyncio.run(_serve(document, own, ZygoteHandle(zygote, connection)))
     finally:
-        node_directory.remove([own])
+        remove([own])
     if is_forsaken and document.forsaken:
         # Nothing of the agent is needed any more, and this may take as long as the cluster is away.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,11 +165,11 @@ def _say_taken() -> None:
 def _own_place(document: AgentDocument) -> tuple[Path, list[Path]]:
     """Make the agent's directory; return it, and the directories that killed agents left beside it. Raises
     OSError."""
-    node_directory.require_user(document.user)
-    name = node_directory.name_of(document.credential.name)
+    require_user(document.user)
+    name = name_of(document.credential.name)
     parent = Path(document.directory)
-    node_directory.make_ours(parent)
-    own, left = node_directory.own_directory(parent, name)
+    make_ours(parent)
+    own, left = own_directory(parent, name)
     # Programs can read the trusted authorities.
     for file, text, mode in (
         (_CERTIFICATE, document.interception, 0o600),
@@ -173,9 +270,7 @@ def _options(document: AgentDocument, access: ServiceAccess, address: str) -> Op
         address=address,
         hosts_file=Path(document.hosts_file) if document.hosts_file else None,
         hidden=tuple(
-            path
-            for path in map(Path, document.hidden)
-            if not document.user or node_directory.is_open(path)
+            path for path in map(Path, document.hidden) if not document.user or is_open(path)
         ),
         visible=tuple(Path(path) for path in document.visible),
         level=document.level,

@@ -21,11 +21,17 @@ from trainshed_cluster.remote.cluster import (
     Cluster,
     Hold,
 )
-from trainshed_cluster.remote.failed_starts import FailedStarts, delay_of, told
-from trainshed_cluster.remote.gang import Gang, hold_name
+from trainshed_cluster.remote.gang import (
+    FailedStarts,
+    Gang,
+    GangRecord,
+    delay_of_start,
+    hold_name,
+    no_more_starts,
+    place,
+)
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.records import GangRecord, place
 
 _VALID = 400 * 86400.0
 """Seconds for which a credential is valid at most; it ends with its hold anyway."""
@@ -113,14 +119,14 @@ class AgentStarter:
                 longest = pause, node, failed
         if longest is not None:
             pause, node, failed = longest
-            self._attempts.report_delay(gang, delay_of(node, failed, pause))
+            self._attempts.report_delay(gang, delay_of_start(node, failed, pause))
             await asyncio.sleep(pause)
 
     async def _no_more(
         self, gang: Gang, part: int, node: str, failed: FailedStarts
     ) -> EngineUnavailable | StartFailed:
         gang.failed_starts.pop(place(part, node))
-        why = told(node, failed)
+        why = no_more_starts(node, failed)
         image = gang.image_of(part, node)
         if self._agents.is_the_nodes(node, image):
             self._nodes.quarantine(node, why)

@@ -44,16 +44,21 @@ from trainshed_cluster.remote.cluster import (
     MayLive,
 )
 from trainshed_cluster.remote.credentials import Issuer
-from trainshed_cluster.remote.failed_starts import is_the_nodes, with_another
-from trainshed_cluster.remote.gang import Ended, Gang, hold_name
+from trainshed_cluster.remote.gang import (
+    Ended,
+    Gang,
+    Seat,
+    hold_name,
+    is_the_nodes,
+    place,
+    with_another,
+)
 from trainshed_cluster.remote.hub import Hub, introductions
-from trainshed_cluster.remote.lease import beat, longest_silence
+from trainshed_cluster.remote.lease import PROMISE, Promises, beat, longest_silence
 from trainshed_cluster.remote.messages import News, Order
 from trainshed_cluster.remote.mirror import StreamCopies, TornStream
 from trainshed_cluster.remote.nodes import NO_AGENT, ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.promises import PROMISE, Promises
-from trainshed_cluster.remote.records import Seat, place
 
 log = logging.getLogger(__name__)
 

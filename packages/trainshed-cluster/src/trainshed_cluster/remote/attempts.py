@@ -2,8 +2,9 @@
 events. A change is written down before anything follows from it."""
 
 import asyncio
+import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,8 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import joined
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed_cluster.remote.gang import Gang
-from trainshed_cluster.remote.records import GangRecord, Records, Seat
+from trainshed.replica.system import durable
+from trainshed_cluster.remote.gang import Gang, GangRecord, Seat
 
 
 class Attempts:
@@ -165,6 +166,42 @@ class Attempts:
                 yield self._events.popleft()
             self._wake.clear()
             await self._wake.wait()
+
+
+class Records:
+    """The files of a directory, which is made if needed. All methods block for a small file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self) -> Iterator[GangRecord]:
+        """Yield all records. Raises OSError, ValueError if one cannot be read."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                yield msgspec.json.decode(path.read_bytes(), type=GangRecord)
+            except msgspec.MsgspecError as error:
+                raise ValueError(
+                    f"{path} cannot be read ({error}); move it away to go on without the job's replicas"
+                ) from error
+
+    def write(self, record: GangRecord) -> None:
+        """Write a record durably. Raises OSError."""
+        durable.write(
+            str(self._path(record.job_uid, record.attempt)), msgspec.json.encode(record).decode()
+        )
+
+    def delete(self, job_uid: JobUid, attempt: int) -> None:
+        """Delete an attempt's record, if there is one."""
+        self._path(job_uid, attempt).unlink(missing_ok=True)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _path(self, job_uid: JobUid, attempt: int) -> Path:
+        return self._directory / f"{job_uid}-{attempt}.json"
 
 
 def never_started(seat: Seat, incarnation: int = 1) -> Seat:

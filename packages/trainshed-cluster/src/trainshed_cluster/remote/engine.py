@@ -44,11 +44,10 @@ from trainshed_cluster.remote.agent_handle import AgentGone, AgentHandle
 from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts, never_started
 from trainshed_cluster.remote.cluster import Cluster, ClusterRefused, ClusterUnavailable
-from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record
+from trainshed_cluster.remote.gang import AGENT_MEMORY, Gang, new_record, place
 from trainshed_cluster.remote.mirror import StreamCopies
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.records import place
 from trainshed_cluster.remote.slots import SlotMaker
 from trainshed_cluster.remote.terminals import RemoteTerminal
 

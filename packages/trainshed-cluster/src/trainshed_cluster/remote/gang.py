@@ -1,4 +1,5 @@
-"""The service's view of one attempt on a cluster: where each replica is, and what became of it. Pure."""
+"""The service's view of one attempt on a cluster: where each replica is, what became of it, and what of that
+has to be known after a restart. It also decides about agents that ended before they connected. Pure."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
@@ -6,14 +7,120 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from trainshed.core.capacity import Delay
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost
+from trainshed.core.capacity import Delay, WaitReason
+from trainshed.core.lifecycle.replica_events import Loss, ReplicaExited, ReplicaLost
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import LaunchRejected, Node, Slot, SlotRequest, StartFailed
 from trainshed_cluster.remote.agent_handle import AgentHandle
 from trainshed_cluster.remote.cluster import THE_SERVICE, HoldName, NodeNeed, Owner
-from trainshed_cluster.remote.failed_starts import FailedStarts
-from trainshed_cluster.remote.records import GangRecord, Seat, place
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """The place of one of the attempt's replicas."""
+
+    replica: ReplicaId
+    request: SlotRequest
+    #: Number of the hold in the attempt that it is in.
+    part: int
+    #: Its slot as its agent gave it, but with the cluster's name of the node; None = none yet.
+    slot: Slot | None = None
+    #: The last launched incarnation; 0 = none.
+    launched: int = 0
+    #: No incarnation up to this one may start any more.
+    forbidden: int = 0
+    #: The identity of its program (`launch.documents.identity`); "" = none was launched.
+    identity: str = ""
+    #: The incarnation that was lost with its agent; 0 = none.
+    lost: int = 0
+    #: Why it was lost.
+    cause: str = ""
+    #: What kind of loss it was.
+    loss: Loss = Loss.UNKNOWN
+    #: The port of its last slot, where its peers look for it; 0 = it had none.
+    port: int = 0
+    #: The node that was requested, if the cluster has chosen another; "" = it has not.
+    wish: str = ""
+    #: The replica has left this place and has no other yet, so that no agent is needed.
+    is_vacant: bool = False
+
+
+class GangRecord(msgspec.Struct, frozen=True):
+    """An attempt that has slots, or waits for them."""
+
+    job_uid: JobUid
+    attempt: int
+    seats: tuple[Seat, ...]
+    #: The needs of each hold, by its part.
+    parts: dict[int, tuple[NodeNeed, ...]]
+    #: What tells the last agent in each `place` from earlier ones.
+    agents: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    #: Names of adopted holds, by part; the other holds are named after the attempt.
+    holds: dict[int, HoldName] = msgspec.field(default_factory=dict[int, HoldName])
+    #: Grace period in ns with which it was stopped; None = it was not stopped.
+    stopped: int | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of its holds."""
+        return next((need.owner for some in self.parts.values() for need in some), THE_SERVICE)
+
+    def seat(self, replica: ReplicaId) -> Seat | None:
+        return next((seat for seat in self.seats if seat.replica == replica), None)
+
+    def with_seat(self, seat: Seat) -> "GangRecord":
+        """Return the record with this seat in place of the replica's former one."""
+        seats = tuple(seat if other.replica == seat.replica else other for other in self.seats)
+        return msgspec.structs.replace(self, seats=seats)
+
+
+def place(part: int, node: str) -> str:
+    """Return the key of an agent's place: one node of one hold."""
+    return f"{part}/{node}"
+
+
+PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each further start; after the last of them none follows."""
+
+
+class FailedStarts(Struct, frozen=True):
+    """The failed starts in one place since an agent last connected there."""
+
+    count: int
+    #: Why the last one ended: a sentence without its full stop.
+    why: str
+
+    def pause(self, pauses: Sequence[float]) -> float | None:
+        """Return the seconds until another start; None = there were enough."""
+        return pauses[self.count - 1] if self.count <= len(pauses) else None
+
+
+def with_another(before: FailedStarts | None, why: str) -> FailedStarts:
+    """Add a failed start to those before it."""
+    return FailedStarts((before.count if before else 0) + 1, why)
+
+
+def delay_of_start(node: str, failed: FailedStarts, pause: float) -> Delay:
+    """Return the delay to report until the next start."""
+    times = f", {failed.count} times so far" if failed.count > 1 else ""
+    soon = f"in {pause:g} s" if pause else "at once"
+    return Delay(
+        WaitReason.ENGINE,
+        f"the agent on node {node} ended before it was there{times}: {failed.why}; another one is started "
+        f"{soon}",
+    )
+
+
+def no_more_starts(node: str, failed: FailedStarts) -> str:
+    """Return the message when no further start is tried."""
+    return f"no agent stays on node {node}: {failed.count} were started, and of the last one: {failed.why}"
+
+
+def is_the_nodes(node: str, came: Mapping[str, float]) -> bool:
+    """Whether the node is at fault, because an agent connected from another node, and later than from this
+    one, if ever. `came`: when an agent last connected, by node."""
+    here = came.get(node, float("-inf"))
+    return any(at > here for name, at in came.items() if name != node)
+
 
 Ended = ReplicaExited | ReplicaLost
 

@@ -22,10 +22,9 @@ from trainshed_cluster.remote.agents import Agents
 from trainshed_cluster.remote.attempts import Attempts
 from trainshed_cluster.remote.cluster import Cluster, ClusterUnavailable, HoldName, NodeNeed
 from trainshed_cluster.remote.content.progress import Sending
-from trainshed_cluster.remote.gang import Gang, hold_name
+from trainshed_cluster.remote.gang import Gang, GangRecord, hold_name, place
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.records import GangRecord, place
 
 log = logging.getLogger(__name__)
 

@@ -41,18 +41,19 @@ from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.content.progress import delay_of_sending
 from trainshed_cluster.remote.gang import (
     Gang,
+    Seat,
     given,
     has_to_move,
     hold_name,
     left_on,
     moved,
+    place,
     vacated,
     with_them,
 )
 from trainshed_cluster.remote.kept_holds import KeptHolds
 from trainshed_cluster.remote.nodes import ClusterNodes
 from trainshed_cluster.remote.options import RemoteOptions
-from trainshed_cluster.remote.records import Seat, place
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,9 @@ from trainshed_cluster.remote.options import (
     AgentCommand,
     Listening,
     RemoteOptions,
-    module_command,
-)
-from trainshed_cluster.remote.surroundings import (
     doors,
     engine_here,
+    module_command,
     shared_trust,
     told_to_agents,
 )

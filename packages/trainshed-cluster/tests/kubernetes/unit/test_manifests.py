@@ -11,9 +11,9 @@ import pytest
 
 from trainshed.core.names import JobUid
 from trainshed.core.routes import MachineWanted
-from trainshed_cluster.kubernetes import carried_python, manifests, quantities
+from trainshed_cluster.kubernetes import carried_python, manifests
 from trainshed_cluster.kubernetes.build import entry
-from trainshed_cluster.kubernetes.objects import Pod
+from trainshed_cluster.kubernetes.objects import Pod, cpu_quantity, parse_quantity
 from trainshed_cluster.kubernetes.routes import Routes
 from trainshed_cluster.kubernetes.settings import KubernetesSettings, not_restricted, parse
 from trainshed_cluster.remote.cluster import HoldName, NodeNeed, Owner
@@ -174,14 +174,14 @@ def test_what_is_not_restricted_is_told() -> None:
     [("500m", 0.5), ("2", 2.0), ("1Gi", 2.0**30), ("1.5k", 1500.0), ("2e3", 2000.0), (3, 3.0)],
 )
 def test_quantities(text: str | int, value: float) -> None:
-    assert quantities.parse(text) == value
+    assert parse_quantity(text) == value
 
 
 def test_what_is_no_quantity_is_refused() -> None:
     for text in ("", "Gi", "1 Gi", "1Gi2", "0x10"):
         with pytest.raises(ValueError, match="is not a quantity"):
-            quantities.parse(text)
-    assert quantities.cpus(0.0001) == "1m"
+            parse_quantity(text)
+    assert cpu_quantity(0.0001) == "1m"
 
 
 def test_machines_without_a_route_go_by_the_plain_settings() -> None:

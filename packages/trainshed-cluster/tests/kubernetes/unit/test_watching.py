@@ -12,10 +12,9 @@ import httpx2
 import pytest
 
 from tests.kubernetes.unit import kubeconfig
-from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure
+from trainshed_cluster.kubernetes.client import ApiClient, ApiFailure, Followed
 from trainshed_cluster.kubernetes.objects import Pod
 from trainshed_cluster.kubernetes.settings import parse
-from trainshed_cluster.kubernetes.watching import Followed
 from trainshed_cluster.remote.cluster import ClusterUnavailable
 
 pytestmark = pytest.mark.anyio

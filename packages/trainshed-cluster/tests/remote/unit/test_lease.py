@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from trainshed_cluster.remote.lease import LAST_GRACE, Lease, beat, longest_silence
-from trainshed_cluster.remote.promises import PROMISE, Promises
+from trainshed_cluster.remote.lease import (
+    LAST_GRACE,
+    PROMISE,
+    Lease,
+    Promises,
+    beat,
+    longest_silence,
+)
 
 
 def test_a_lease_runs_from_when_the_word_was_said_that_the_service_has_heard() -> None:

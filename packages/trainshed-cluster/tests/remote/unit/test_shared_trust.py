@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from trainshed.engines.registry import EngineContext
-from trainshed_cluster.remote.surroundings import shared_trust
+from trainshed_cluster.remote.options import shared_trust
 
 
 def test_a_file_is_there_with_what_is_trusted_now(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.session import Sessions
-from trainshed_reduction.pytorch.tensors import is_served, reduction_of
+from trainshed_reduction.pytorch.work import is_served, reduction_of
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction
 

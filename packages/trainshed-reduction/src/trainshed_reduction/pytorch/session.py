@@ -20,9 +20,8 @@ from trainshed_reduction.client.communicator import Communicator
 from trainshed_reduction.client.port import ReductionFailed
 from trainshed_reduction.pytorch import usage
 from trainshed_reduction.pytorch.choosing import Chooser, Natively, may_choose
-from trainshed_reduction.pytorch.fallback import Fallback
 from trainshed_reduction.pytorch.hierarchy import Node, UnevenNodes, node_first, nodes_of, own_place
-from trainshed_reduction.pytorch.pipeline import Pipeline
+from trainshed_reduction.pytorch.pipeline import Fallback, Pipeline
 from trainshed_reduction.pytorch.work import issue
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Reduction

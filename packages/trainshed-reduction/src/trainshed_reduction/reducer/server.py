@@ -22,9 +22,8 @@ from trainshed_reduction.native.events import Lost, Message, Odd, Strange
 from trainshed_reduction.native.library import Library
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
-from trainshed_reduction.reducer.groups import Effect, Group, Member
+from trainshed_reduction.reducer.groups import Effect, Group, Member, Refusal, Sessions
 from trainshed_reduction.reducer.overview import Outlet
-from trainshed_reduction.reducer.sessions import Refusal, Sessions
 from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
 

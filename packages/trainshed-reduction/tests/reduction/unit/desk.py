@@ -4,9 +4,8 @@ from typing import Any
 
 from trainshed_reduction import proof, wire
 from trainshed_reduction.reducer import groups, rows
-from trainshed_reduction.reducer.groups import Group, Member
+from trainshed_reduction.reducer.groups import Group, Member, Sessions
 from trainshed_reduction.reducer.rows import MemberState, Progress, Seen
-from trainshed_reduction.reducer.sessions import Sessions
 from trainshed_reduction.wire import DType, Header, Hello, Kind, Reduction, Start
 
 GROUP = proof.group_digest("group")

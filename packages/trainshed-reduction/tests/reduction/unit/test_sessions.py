@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.reduction.unit.desk import Desk
-from trainshed_reduction.reducer.sessions import Refusal
+from trainshed_reduction.reducer.groups import Refusal
 from trainshed_reduction.wire import DType, Header, Kind, Reduction
 
 # ---- who takes part

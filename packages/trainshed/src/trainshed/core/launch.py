@@ -28,7 +28,7 @@ class ImageRoot(Struct, frozen=True):
     """The root file system that a program sees instead of the machine's."""
 
     #: Its content stays unchanged, whatever the program writes; "" = whoever starts the program is in the
-    #: image already, and adds the variables that it sets (`trainshed_cluster.remote.own_image`).
+    #: image already, and adds the variables that it sets (`trainshed_cluster.remote.agent`).
     directory: str
     #: As in the container image; "" = /.
     workdir: str = ""
