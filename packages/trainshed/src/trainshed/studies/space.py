@@ -51,21 +51,6 @@ class Space:
         #: For each column of the embedding: whether it is the code of a numeric node, shape (q,).
         self.is_number: Mask = ~self.is_listed[self.groups]
 
-    @cached_property
-    def branches(self) -> tuple[int, ...]:
-        """The columns of the embedding for categories that decide which parameters there are: those of
-        categorical nodes with children that are always active. A category is there once, and once more for
-        each child that it activates."""
-        columns: list[int] = []
-        for index, node in enumerate(self.nodes):
-            children = [other for other in self.nodes if other.parameter.parent == index]
-            if children and node.is_categorical and node.parameter.parent < 0:
-                first = int(np.searchsorted(self.groups, index))
-                for code in range(node.size):
-                    below = sum(is_among(float(code), child.allowed) for child in children)
-                    columns += [first + code] * (1 + below)
-        return tuple(columns)
-
     def encode(self, points: Sequence[Parameters]) -> Array:
         """Return the codes of stored points, shape (n, p). Parameters that the tree does not know are ignored
         (a user may have created the trial)."""

@@ -22,9 +22,6 @@ import numpy as np
 from trainshed.studies.gp.process import Posterior
 from trainshed.studies.routines import Array, normal_probability
 
-_ELSEWHERE = 1e3
-"""More than scores differ by."""
-
 _HARDLY = 1e-9
 """Least value of a score before it is weighed by safety."""
 
@@ -100,22 +97,6 @@ class Exploration:
         if gap >= 0.0:
             return expected, spread
         return expected + self.slope * gap, spread + self.slope * (up + self.coefficient * out)
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """A score that keeps to points with one category: other points are worth less than any of these.
-    `column`: that category's column of the embedding."""
-
-    score: Score
-    column: int
-
-    def values(self, points: Array) -> Array:
-        return self.score.values(points) - _ELSEWHERE * (points[:, self.column] == 0.0)
-
-    def value_and_gradient(self, point: Array) -> tuple[float, Array]:
-        value, gradient = self.score.value_and_gradient(point)
-        return value - _ELSEWHERE * float(point[self.column] == 0.0), gradient
 
 
 _LEAST = 0.2

@@ -5,8 +5,8 @@ Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warpe
 with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
 beside them, a trust region, a search over the mixed space. In addition, every second trial exploits: it goes
 where the mean is best; the process knows main effects (`process`); where trials fail is modelled separately
-(`success`); fewer outputs are ranked (`warping`); and a bound that is highest at what was tried is made
-bolder. Nothing is kept between calls: the same trials give the same answer.
+(`success`); and fewer outputs are ranked (`belief.warp`). Nothing is kept between calls: the same trials give
+the same answer.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,6 @@ from trainshed.studies.gp.acquisition import (
     Safety,
     Score,
     TrustRegion,
-    Within,
     trust_radius,
 )
 from trainshed.studies.gp.belief import (
@@ -51,15 +50,6 @@ _ALL_BUT_THE_SAME = 1e-5
 """Distance, in units of the cube, within which a further trial teaches nothing."""
 
 
-_NOTHING = 1e-6
-"""Gain, as a share of the range of what was seen, that counts as none."""
-
-_BOLDER = (5.0, 25.0)
-"""Factors of the bound's coefficient. If the bound is highest at what was tried, the model is too sure that
-nothing better is elsewhere; then the next factor is used, so that a study does not stay at a local optimum
-for good."""
-
-
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """The constants of the method."""
@@ -75,10 +65,6 @@ class Tuning:
     explore_share: float = 0.5
     #: The coefficient of the bound that says where to explore (the paper's 0.5).
     explore_coefficient: float = 0.5
-    #: One trial in so many of a conditional tree keeps to one of its branches, drawn at random, the more
-    #: often the more parameters it has: a branch whose first trials were bad is not given up before its own
-    #: parameters were searched.
-    branch_every: int = 4
 
 
 class GaussianProcessBandit:
@@ -152,15 +138,7 @@ class _Study:
             if point is not None and self._is_new(best.codes[:1], codes):
                 return point
         explores = len(codes) > 0 and rng.random() < self._tuning.explore_share
-        branches = self._space.branches if number % self._tuning.branch_every == 1 else ()
-        column = branches[int(rng.integers(len(branches)))] if branches else None
-        score = self._score(codes, rng, explores, column)
-        best = self._search(score, codes, rng)
-        for bolder in _BOLDER:
-            if self._all or self._promises(score, best):
-                break
-            score = self._score(codes, rng, explores, column, bolder)
-            best = self._search(score, codes, rng)
+        best = self._search(self._score(codes, rng, explores), codes, rng)
         return self._fresh(best) or self._space.decode(best.codes[0])
 
     @property
@@ -168,41 +146,24 @@ class _Study:
         """Whether there is one objective, and nothing else."""
         return len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None
 
-    def _promises(self, score: Score, best: Found) -> bool:
-        """Whether the best point that was found is worth more than all that were tried."""
-        tried = score.values(self._space.embed(self._done))
-        return bool(best.scores[0] - tried.max() > _NOTHING)
-
     def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
         tuning = self._tuning
         coefficient = tuning.exploit_beside if len(pending) else tuning.exploit_coefficient
         points = self._space.embed(pending)
         return bound_score(self._beliefs, self._succeed, points, coefficient, rng)
 
-    def _score(
-        self,
-        pending: Array,
-        rng: np.random.Generator,
-        explores: bool,
-        column: int | None,
-        bolder: float = 1.0,
-    ) -> Score:
-        """Return the score to maximize. `column`: that of the branch to keep to, if any. `bolder`: multiplies
-        coefficients."""
-        tuning = self._tuning
-        points = self._space.embed(pending)
+    def _score(self, pending: Array, rng: np.random.Generator, explores: bool) -> Score:
+        """Return the score to maximize."""
+        tuning, points = self._tuning, self._space.embed(pending)
         if explores and self._is_plain:
-            score: Score = exploring_score(
+            return exploring_score(
                 self._beliefs[0],
                 self._succeed,
                 points,
                 tuning.coefficient,
-                tuning.explore_coefficient * bolder,
+                tuning.explore_coefficient,
             )
-        else:
-            coefficient = tuning.coefficient * bolder
-            score = bound_score(self._beliefs, self._succeed, points, coefficient, rng)
-        return score if column is None else Within(score, column)
+        return bound_score(self._beliefs, self._succeed, points, tuning.coefficient, rng)
 
     def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
         space = self._space

@@ -1,13 +1,10 @@
 """The Gaussian process: what is known of any point, with gradients, given observed points and
 hyperparameters.
 
-A function is modelled in one of two ways, whichever explains the observations best (`fit`):
-
-- A joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects: one smooth
-  function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; but most effects of
-  tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one parameter
-  then holds wherever the others are.
-- A smooth joint part alone, squared exponential: for what parameters do together, as on a bowl.
+A function has a joint part, Matérn-5/2 over all parameters with a length scale for each, plus main effects:
+one smooth function of each parameter alone. The paper (arXiv 2408.11527) has the joint part only; but most
+effects of tuned parameters are their own (Duvenaud et al. 2011, arXiv 1112.4394), and what is learnt of one
+parameter then holds wherever the others are.
 
 The hyperparameters that explain the observations best are found by MAP with L-BFGS-B and gradients. Priors
 are the paper's; those of the main effects are of the same form.
@@ -48,12 +45,10 @@ class Hyperparameters:
     noise: float
     #: Squared length scales of the joint part, shape (p,).
     lengths: Array
-    #: Variance of all main effects together; 0: there are none.
+    #: Variance of all main effects together.
     main: float
     #: Squared length scales of the main effects, shape (p,).
     main_lengths: Array
-    #: Whether the joint part is squared exponential, else Matérn-5/2.
-    is_smooth: bool = False
 
     @property
     def total(self) -> float:
@@ -92,7 +87,6 @@ class Posterior:
         self._scale = 1.0 / np.sqrt(hyper.lengths[data.groups])
         self._main_scale = 1.0 / np.sqrt(hyper.main_lengths[data.groups])
         self._share = hyper.main / data.width
-        self._correlation = squared if hyper.is_smooth else matern
         self._points = points * self._scale
         self._norms = np.einsum("ij,ij->i", self._points, self._points)
         self._main_points = points * self._main_scale
@@ -107,10 +101,8 @@ class Posterior:
         scaled = points * self._scale
         squares = self._norms - 2.0 * (scaled @ self._points.T)
         squares += np.einsum("ij,ij->i", scaled, scaled)[:, None]
-        cross, _ = self._correlation(np.maximum(squares, 0.0))
+        cross, _ = matern(np.maximum(squares, 0.0))
         cross *= self._hyper.signal
-        if self._share == 0.0:
-            return cross
         scaled = points * self._main_scale
         for node in range(len(self._hyper.lengths)):
             effect = np.zeros(cross.shape)
@@ -145,11 +137,9 @@ class Posterior:
     def _pull(self, point: Array) -> tuple[Array, Array]:
         """Return the covariance of one point with the observed ones, shape (n,), and its gradient, (n, q)."""
         away = point * self._scale - self._points
-        shape, slope = self._correlation(np.einsum("ij,ij->i", away, away))
+        shape, slope = matern(np.einsum("ij,ij->i", away, away))
         cross = self._hyper.signal * shape
         pull = (2.0 * self._hyper.signal * slope)[:, None] * away * self._scale
-        if self._share == 0.0:
-            return cross, pull
         effects, main_pull = self._effects(point)
         return cross + effects, pull + main_pull
 
@@ -164,12 +154,6 @@ class Posterior:
             np.add.at(squares.T, self._groups, (away * away).T)
         effects = self._share * np.exp(-squares)
         return effects.sum(axis=1), -2.0 * effects[:, self._groups] * away * self._main_scale
-
-
-def squared(squares: Array) -> tuple[Array, Array]:
-    """Return the squared exponential of squared scaled distances, and its derivative by them."""
-    fall = np.exp(-0.5 * squares)
-    return fall, -0.5 * fall
 
 
 def matern(squares: Array) -> tuple[Array, Array]:
@@ -233,36 +217,25 @@ HIGH_NOISE = replace(LOW_NOISE, noise=Prior(1e-4, 1.0, 0.04))
 """For studies that say that their observations are noisy."""
 
 
-_DOUBT = 3.0
-"""By so much, in logarithms, a model without main effects has to be likelier than one with them: few trials
-fit any model, and parameters mostly have main effects."""
-
-
 def fit(data: Data, priors: Priors, iterations: int) -> Hyperparameters:
     """Return the best hyperparameters (MAP) that L-BFGS-B finds in at most `iterations` steps from each
-    start: from the priors' centres, from wavy main effects, and for a smooth joint part alone, which has to
-    be likelier by `_DOUBT`. The same data give the same answer."""
-    additive = _Evidence(data, priors)
-    wavy = additive.centre.copy()
+    start: from the priors' centres, and from wavy main effects. The same data give the same answer."""
+    evidence = _Evidence(data, priors)
+    wavy = evidence.centre.copy()
     wavy[3 + data.width :] = math.log(_WAVY)
-    fits = [additive.best(start, iterations) for start in (additive.centre, wavy)]
-    smooth = _Evidence(data, priors, is_smooth=True)
-    loss, hyper = smooth.best(smooth.centre, iterations)
-    fits.append((loss + _DOUBT, hyper))
+    fits = [evidence.best(start, iterations) for start in (evidence.centre, wavy)]
     return min(fits, key=lambda fitted: fitted[0])[1]
 
 
 class _Evidence:
-    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…), with
-    main effects log(signal, noise, lengths…, main, main lengths…)."""
+    """The negative log posterior of hyperparameters, and its gradient, by log(signal, noise, lengths…, main,
+    main lengths…)."""
 
-    def __init__(self, data: Data, priors: Priors, *, is_smooth: bool = False) -> None:
-        """Without main effects if `is_smooth`."""
+    def __init__(self, data: Data, priors: Priors) -> None:
         self._labels = data.labels
-        self._is_smooth, self._width = is_smooth, data.width
+        self._width = data.width
         joint = [priors.signal, priors.noise, *[priors.length] * data.width]
-        effects = [] if is_smooth else [priors.main, *[priors.main_length] * data.width]
-        kinds = [*joint, *effects]
+        kinds = [*joint, priors.main, *[priors.main_length] * data.width]
         self._low = np.log([prior.low for prior in kinds])
         self._high = np.log([prior.high for prior in kinds])
         self._weights = np.array([prior.weight for prior in kinds])
@@ -274,8 +247,7 @@ class _Evidence:
         for column, group in enumerate(data.groups):
             values = data.points[:, column]
             self._squares[group] += (values[self._rows] - values[self._columns]) ** 2
-        if not is_smooth:
-            self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
+        self._away, self._effects = np.empty_like(self._squares), np.empty_like(self._squares)
 
     def best(self, start: Array, iterations: int) -> tuple[float, Hyperparameters]:
         """Return the loss and the hyperparameters that the search reaches from `start`."""
@@ -284,8 +256,6 @@ class _Evidence:
         )
         signal, noise, *rest = np.exp(theta)
         lengths = np.array(rest[: self._width])
-        if self._is_smooth:
-            return loss, Hyperparameters(signal, noise, lengths, 0.0, lengths, is_smooth=True)
         main, *rest = rest[self._width :]
         return loss, Hyperparameters(signal, noise, lengths, main, np.array(rest))
 
@@ -293,16 +263,12 @@ class _Evidence:
         signal, noise, width = math.exp(theta[0]), math.exp(theta[1]), self._width
         joint = slice(2, 2 + width)
         weights = np.exp(-theta[joint])
-        shape, slope = (squared if self._is_smooth else matern)(weights @ self._squares)
-        covariance, total = signal * shape, signal
-        main, effect = 0.0, shape
-        if not self._is_smooth:
-            main, (away, effects) = math.exp(theta[2 + width]), (self._away, self._effects)
-            np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
-            np.exp(away, out=effects)
-            effect = effects.sum(axis=0) / width
-            covariance += main * effect
-            total += main
+        shape, slope = matern(weights @ self._squares)
+        main, (away, effects) = math.exp(theta[2 + width]), (self._away, self._effects)
+        np.multiply(self._squares, -np.exp(-theta[3 + width :])[:, None], out=away)
+        np.exp(away, out=effects)
+        effect = effects.sum(axis=0) / width
+        covariance, total = signal * shape + main * effect, signal + main
         count = len(self._labels)
         matrix = np.empty((count, count))
         matrix.ravel()[self._pairs] = covariance
@@ -318,10 +284,9 @@ class _Evidence:
         gradient[0] = -signal * (0.5 * along * (1.0 + JITTER) + float(across @ shape))
         gradient[1] = -0.5 * noise * along
         gradient[joint] = signal * weights * (self._squares @ (across * slope))
-        if not self._is_smooth:
-            gradient[2 + width] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
-            self._away *= self._effects
-            gradient[3 + width :] = (main / width) * (self._away @ across)
+        gradient[2 + width] = -main * (0.5 * along * (1.0 + JITTER) + float(across @ effect))
+        away *= effects
+        gradient[3 + width :] = (main / width) * (away @ across)
         away_from = theta - self.centre
         loss = 0.5 * float(self._labels @ alpha) + float(np.log(np.diag(factor)).sum())
         loss += float(self._weights @ (away_from * away_from))
