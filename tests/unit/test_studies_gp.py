@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.contract.studies.trees import LOSS, MIXED, cube, over, pending
 from trainshed.core.study.spec import Goal, Metric, StudySpec
 from trainshed.studies.gp.acquisition import (
-    Exploration,
     SafeScore,
     Safety,
     Score,
@@ -55,7 +54,7 @@ def test_warping_keeps_the_order(values: list[float]) -> None:
     assert labels.min() >= -0.5 - 1e-12
 
 
-@pytest.mark.parametrize("kind", ["bound", "bound beside pending", "exploration"])
+@pytest.mark.parametrize("kind", ["bound", "bound beside pending"])
 def test_gradients_are_those_of_the_values(kind: str) -> None:
     hyper = some_hyper()
     labels = np.random.default_rng(1).normal(0.0, 0.3, 15)
@@ -64,7 +63,6 @@ def test_gradients_are_those_of_the_values(kind: str) -> None:
     scores: dict[str, Score] = {
         "bound": UpperBound(known, known, 1.8),
         "bound beside pending": UpperBound(known, expected, 1.8),
-        "exploration": Exploration(known, expected, 0.4, 0.5),
     }
     for point in some_points(5, seed=4) + 0.01:
         value, gradient = scores[kind].value_and_gradient(point)

@@ -1,5 +1,4 @@
-"""Scores how much a point is worth trying: upper confidence bound, and pure exploration beside pending trials
-(arXiv 2408.11527).
+"""Scores how much a point is worth trying: upper confidence bound (arXiv 2408.11527).
 
 With several objectives: hypervolume scalarization (Zhang and Golovin 2020, arXiv 2006.04655). For a random
 direction the worst of the objectives counts, measured along the direction; what a point adds to the best
@@ -70,33 +69,6 @@ class UpperBound:
         if self.expected is not self.known:
             _, deviation, _, out = self.expected.predict_with_gradients(point)
         return mean + self.coefficient * deviation, up + self.coefficient * out
-
-
-@dataclass(frozen=True, slots=True)
-class Exploration:
-    """Prefers points of which least is known, among those that may be good: whose bound reaches `threshold`.
-    A point that misses it pays `slope` times the gap."""
-
-    known: Posterior
-    expected: Posterior
-    threshold: float
-    coefficient: float
-    slope: float = 10.0
-
-    def values(self, points: Array) -> Array:
-        mean, deviation = self.known.predict(points)
-        _, expected = self.expected.predict(points)
-        return expected + self.slope * np.minimum(
-            mean + self.coefficient * deviation - self.threshold, 0.0
-        )
-
-    def value_and_gradient(self, point: Array) -> tuple[float, Array]:
-        mean, deviation, up, out = self.known.predict_with_gradients(point)
-        _, expected, _, spread = self.expected.predict_with_gradients(point)
-        gap = mean + self.coefficient * deviation - self.threshold
-        if gap >= 0.0:
-            return expected, spread
-        return expected + self.slope * gap, spread + self.slope * (up + self.coefficient * out)
 
 
 _LEAST = 0.2

@@ -2,11 +2,10 @@
 (docs/adr/0018).
 
 Follows the published Vizier paper (arXiv 2408.11527): quasi-random start, warped outputs, a Gaussian process
-with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, pure exploration
-beside them, a trust region, a search over the mixed space. In addition, every second trial exploits: it goes
-where the mean is best; the process knows main effects (`process`); where trials fail is modelled separately
-(`success`); and fewer outputs are ranked (`belief.warp`). Nothing is kept between calls: the same trials give
-the same answer.
+with MAP hyperparameters, an upper confidence bound whose variance counts pending trials, a trust region, a
+search over the mixed space. In addition, every second trial exploits: it goes where the mean is best; the
+process knows main effects (`process`); where trials fail is modelled separately (`success`); and fewer
+outputs are ranked (`belief.warp`). Nothing is kept between calls: the same trials give the same answer.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ from trainshed.studies.gp.belief import (
     Observed,
     believe,
     bound_score,
-    exploring_score,
     successes,
 )
 from trainshed.studies.gp.search import Effort, Found, Search, rated
@@ -61,10 +59,6 @@ class Tuning:
     exploit_coefficient: float = 0.0
     #: In place of `exploit_coefficient` while trials are pending.
     exploit_beside: float = 0.3
-    #: Share of the other trials that only explore while trials are pending.
-    explore_share: float = 0.5
-    #: The coefficient of the bound that says where to explore (the paper's 0.5).
-    explore_coefficient: float = 0.5
 
 
 class GaussianProcessBandit:
@@ -132,38 +126,19 @@ class _Study:
         codes = self._space.encode([trial.parameters for trial in self._shown.pending])
         rng = np.random.default_rng((self._seed, number))
         if number % self._tuning.exploit_every == 0:
-            score = self._exploiting(codes, rng)
-            best = self._search(score, codes, rng)
+            tuning = self._tuning
+            coefficient = tuning.exploit_beside if len(codes) else tuning.exploit_coefficient
+            best = self._search(self._score(codes, rng, coefficient), codes, rng)
             point = self._fresh(best)
             if point is not None and self._is_new(best.codes[:1], codes):
                 return point
-        explores = len(codes) > 0 and rng.random() < self._tuning.explore_share
-        best = self._search(self._score(codes, rng, explores), codes, rng)
+        best = self._search(self._score(codes, rng, self._tuning.coefficient), codes, rng)
         return self._fresh(best) or self._space.decode(best.codes[0])
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether there is one objective, and nothing else."""
-        return len(self._beliefs) == 1 and self._beliefs[0].metric.safety is None
-
-    def _exploiting(self, pending: Array, rng: np.random.Generator) -> Score:
-        tuning = self._tuning
-        coefficient = tuning.exploit_beside if len(pending) else tuning.exploit_coefficient
+    def _score(self, pending: Array, rng: np.random.Generator, coefficient: float) -> Score:
+        """Return the score to maximize. `coefficient`: of the bound."""
         points = self._space.embed(pending)
         return bound_score(self._beliefs, self._succeed, points, coefficient, rng)
-
-    def _score(self, pending: Array, rng: np.random.Generator, explores: bool) -> Score:
-        """Return the score to maximize."""
-        tuning, points = self._tuning, self._space.embed(pending)
-        if explores and self._is_plain:
-            return exploring_score(
-                self._beliefs[0],
-                self._succeed,
-                points,
-                tuning.coefficient,
-                tuning.explore_coefficient,
-            )
-        return bound_score(self._beliefs, self._succeed, points, tuning.coefficient, rng)
 
     def _search(self, score: Score, pending: Array, rng: np.random.Generator) -> Found:
         space = self._space

@@ -13,7 +13,6 @@ import numpy as np
 from trainshed.core.study.progress import score as signed
 from trainshed.core.study.spec import Metric, Noise, StudySpec
 from trainshed.studies.gp.acquisition import (
-    Exploration,
     FrontGain,
     SafeScore,
     Safety,
@@ -169,24 +168,6 @@ def bound_score(
 def _wanted(metric: Metric) -> float:
     fraction = metric.safe_fraction
     return _DEFAULT_SAFE_FRACTION if fraction is None else max(fraction, _LEAST_SAFE_FRACTION)
-
-
-def exploring_score(
-    belief: Belief,
-    succeed: Sequence[Safety],
-    pending: Array,
-    coefficient: float,
-    explored: float,
-) -> Score:
-    """Return the score for pure exploration beside pending trials. Only points that may be good count: those
-    whose bound with the coefficient `explored` reaches a threshold, which is the mean at the tried or pending
-    point with the highest upper bound."""
-    bound = belief.bound(pending, explored)
-    points = np.vstack([belief.data.points, pending])
-    mean, deviation = belief.known.predict(points)
-    threshold = float(mean[int((mean + coefficient * deviation).argmax())])
-    score = Exploration(bound.known, bound.expected, threshold, explored)
-    return SafeScore(score, succeed, -1.0) if succeed else score
 
 
 def _front_gain(
