@@ -29,8 +29,8 @@ from trainshed.store.points import PointFiles
 from trainshed.store.port import Commit
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import Directory
 from trainshed.summaries.framing import framed
+from trainshed.summaries.reading import Directory
 
 RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)
 OVER = replace(RUNNING, state=JobState.SUCCEEDED)

@@ -18,7 +18,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.replica.system import kernel
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import Directory
+from trainshed.summaries.reading import Directory
 
 PARENT = JobUid(1)
 TRIAL = replace(job(output="gs://b/out/3"), attempt=1)

@@ -12,7 +12,7 @@ from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
-from trainshed.summaries.following import Directory
+from trainshed.summaries.reading import Directory
 
 
 class CountingAdvisor:

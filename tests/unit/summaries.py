@@ -3,7 +3,7 @@
 from typing import BinaryIO
 
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import EventFile
+from trainshed.summaries.reading import EventFile
 
 
 class Clock:

@@ -29,7 +29,7 @@ from trainshed.store.port import Commit
 from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.following import Directory
+from trainshed.summaries.reading import Directory
 
 SECOND = 10**9
 

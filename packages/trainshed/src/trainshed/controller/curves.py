@@ -35,8 +35,7 @@ from trainshed.eventloop.background import begin, keep
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.resources import Curves
-from trainshed.summaries.following import MARK, Directory
-from trainshed.summaries.reading import FileProgress, Piece, read_on, run_of
+from trainshed.summaries.reading import MARK, Directory, FileProgress, Piece, read_on, run_of
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from trainshed.core.pipelines.records import ModelExport
 from trainshed.core.units import Bytes, Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.summaries.directories import LocalDirectory, LogDirectory
-from trainshed.summaries.following import MARK, Directory, EventFile, Met
+from trainshed.summaries.reading import MARK, Directory, EventFile, Met
 from trainshed.viewers.process import ShownDirectory
 
 
@@ -224,7 +224,7 @@ def path_below(name: str) -> tuple[str, ...]:
 
 
 class _RemoteDirectory:
-    """A directory in a bucket of a remote store, as `summaries.following.Directory`. Changes there are not
+    """A directory in a bucket of a remote store, as `summaries.reading.Directory`. Changes there are not
     reported."""
 
     def __init__(self, store: LocalStore, bucket: str, prefix: str) -> None:
@@ -238,7 +238,7 @@ class _RemoteDirectory:
                 if MARK in name.rpartition("/")[2] and record.size <= _LARGEST:
                     version = str(record.generation)
                     written = record.updated_ns / 1e9
-                    yield EventFile(name.removeprefix(self._prefix), version, version, written)
+                    yield EventFile(name.removeprefix(self._prefix), version, written)
         except BucketsError as failure:
             raise OSError(str(failure)) from failure
 

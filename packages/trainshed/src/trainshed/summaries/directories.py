@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from msgspec import Struct
 
-from trainshed.summaries.following import MARK, EventFile, Met
+from trainshed.summaries.reading import MARK, EventFile, Met
 
 
 class LogDirectory(Struct, frozen=True):
@@ -37,7 +37,7 @@ _MOST_ENTRIES: Final = 50_000
 
 
 class LocalDirectory:
-    """Implements `following.Directory`. `base` is the service's directory; `below`, the names of the
+    """Implements `reading.Directory`. `base` is the service's directory; `below`, the names of the
     directories from there on, are a program's."""
 
     def __init__(self, base: Path, below: tuple[str, ...]) -> None:
@@ -107,9 +107,9 @@ class _Walk:
         for name in sorted(names):
             with suppress(OSError):
                 status = os.stat(name, dir_fd=handle, follow_symlinks=False)
-                version = f"{status.st_dev}-{status.st_ino}"
-                stamp = f"{version}-{status.st_size}-{status.st_mtime_ns}"
-                yield EventFile(path + name, version, stamp, status.st_mtime)
+                identity = f"{status.st_dev}-{status.st_ino}"
+                stamp = f"{identity}-{status.st_size}-{status.st_mtime_ns}"
+                yield EventFile(path + name, stamp, status.st_mtime)
         for name in sorted(below):
             if depth == _DEEPEST or self._directories >= _MOST_DIRECTORIES:
                 return

@@ -6,17 +6,18 @@ record, also if it was replaced by a longer one, as storage clients do at each f
 beginning is read anew.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from msgspec import Struct
 
-from trainshed.summaries.following import Directory, EventFile, Met
 from trainshed.summaries.framing import NotEvents, read_records
 from trainshed.summaries.scalars import Scalar, read_scalars, written_at
 
+MARK: Final = "tfevents"
+"""Part of the name of every event file."""
 MOST_FILES: Final = 1000
 """Most files of a directory; the others are skipped."""
 _AT_ONCE: Final = 10_000
@@ -27,6 +28,37 @@ _LONGEST: Final = 1 << 20
 _EDGE: Final = 256
 """Bytes at the beginning, and before the offset, by which a file is recognized. Events contain times: no two
 are alike."""
+
+
+class EventFile(Struct, frozen=True):
+    """An event file as it was found."""
+
+    #: Its path below the directory that is followed.
+    path: str
+    #: Differs if it may have changed in any way.
+    stamp: str
+    #: When it was written last (seconds since the epoch); 0 = not known.
+    written: float = 0.0
+
+
+Met = Callable[[int, str], None]
+
+
+def unwatched(handle: int, awaited: str) -> None:
+    """Do nothing: a `Met` for callers that watch nothing."""
+
+
+class Directory(Protocol):
+    """A place with event files in it. Blocks."""
+
+    def files(self, met: Met) -> Iterator[EventFile]:
+        """Yield all event files below it. `met`: where there are directories, called with a handle of each
+        and "" before it is read; also for those above, with the name that leads on. Raises OSError."""
+        ...
+
+    def open(self, file: EventFile) -> BinaryIO:
+        """Open a file for reading, from its beginning. Raises OSError."""
+        ...
 
 
 class FileProgress(Struct, frozen=True):
@@ -49,6 +81,8 @@ class Piece(Struct, frozen=True):
 
     progress: FileProgress
     scalars: Sequence[Scalar]
+    #: It begins the file, of which nothing that was read before counts.
+    is_anew: bool
 
 
 def run_of(path: str) -> str:
@@ -99,7 +133,7 @@ def _read(
 ) -> Iterator[Piece]:
     scalars: list[Scalar] = []
     begun, offset = progress.begun, progress.offset
-    reported = offset
+    reported, is_anew = offset, not offset
     try:
         for record, end in read_records(opened, offset, longest=_LONGEST):
             if not offset:
@@ -111,13 +145,14 @@ def _read(
                 scalars += [scalar for scalar in read_scalars(record) if scalar.at >= since]
             if len(scalars) >= _AT_ONCE or end - reported >= _BYTES_AT_ONCE:
                 at = opened.tell()
-                yield Piece(FileProgress(file.path, "", end, _digest(opened, end), begun), scalars)
+                progress = FileProgress(file.path, "", end, _digest(opened, end), begun)
+                yield Piece(progress, scalars, is_anew=is_anew)
                 opened.seek(at)
-                scalars, reported = [], end
+                scalars, reported, is_anew = [], end, False
     except NotEvents:
         pass  # What came before counts; a file that is repaired has another stamp.
     last = FileProgress(file.path, file.stamp, offset, _digest(opened, offset), begun)
-    yield Piece(last, scalars)
+    yield Piece(last, scalars, is_anew=is_anew)
 
 
 def _digest(opened: BinaryIO, offset: int) -> bytes:
