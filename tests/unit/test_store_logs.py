@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
-from trainshed.engines.streams import FileSegment, FileStreams, ServiceStreams
+from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs import segments
 from trainshed.store.logs.lines import LogLine, LogPosition, Severity, Stream
-from trainshed.store.logs.onward import JobLog, RecentTexts
+from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.reader import LogReader
 
 UID = JobUid(5)
@@ -54,13 +54,13 @@ def told(source: StreamSource, data: bytes) -> tuple[str, ...]:
     return tuple(f"{source.replica}/{source.attempt}/{entry.n}" for entry in entries if entry)
 
 
-def read_on(log: JobLog, most: int = 1 << 20, recent: RecentTexts | None = None) -> list[str]:
+def read_on(log: JobLog, most: int = 1 << 20) -> list[str]:
     """All that can be read now, replica by replica."""
     found: list[str] = []
     for writer in log.writers():
         is_followed = True
         while is_followed:
-            lines, is_followed = writer.read(most, told, recent or RecentTexts(), news=0)
+            lines, is_followed = writer.read(most, told)
             found.extend(lines or ())
     return found
 
@@ -167,30 +167,6 @@ def test_a_follower_goes_on_behind_what_it_has_seen(tmp_path: Path) -> None:
     ]
 
 
-def test_what_one_follower_read_another_one_does_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unless there is news: then there may be more behind it."""
-    write(tmp_path, PRIMARY, [stored(0, T0)])
-    reads: list[int] = []
-    read = FileSegment.read
-
-    def counted(segment: FileSegment, offset: int, size: int) -> bytes:
-        reads.append(offset)
-        return read(segment, offset, size)
-
-    monkeypatch.setattr(FileSegment, "read", counted)
-    recent = RecentTexts()
-    first, second, third = (onward(tmp_path) for _ in range(3))
-    assert read_on(first, recent=recent) == read_on(second, recent=recent) == ["workerpool0-0/1/0"]
-    assert reads == [0]
-    write(tmp_path, PRIMARY, [stored(1, T0 + 1)])
-    (writer,) = third.writers()
-    lines, is_followed = writer.read(1000, told, recent, news=1)
-    assert (lines, is_followed) == (("workerpool0-0/1/0",), True)
-    assert read_on(third, recent=recent) == ["workerpool0-0/1/1"]
-
-
 @st.composite
 def logs(draw: st.DrawFn) -> list[tuple[ReplicaId, int, list[tuple[int, int]]]]:
     """(replica, attempt, [(time step, length of the text)]) of up to five small logs."""
@@ -273,7 +249,7 @@ def test_a_page_of_a_long_log_reads_little_of_it(
         expected = [("workerpool0-0", 1, number) for number in range(n, min(n + 10, count))]
         assert page_keys(tmp_path, start=T0 + n * 10, limit=10) == expected
         (writer,) = onward(tmp_path, {PRIMARY: (1, n - 1)}).writers()
-        lines, _ = writer.read(1000, told, RecentTexts(), news=0)
+        lines, _ = writer.read(1000, told)
         assert lines is not None
         assert lines[0] == f"workerpool0-0/1/{n}"
         assert page_keys(tmp_path, end=T0 + n * 10, limit=1, descending=True) == (

@@ -29,7 +29,6 @@ from trainshed.core.usage import Prices
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
 from trainshed.store.audit import AuditRow
-from trainshed.store.logs.onward import RecentTexts
 from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import PointFiles
@@ -411,7 +410,5 @@ class Services(Struct, frozen=True):
     measures: LogBook[Measures] = field(default_factory=measures_book)
     #: The same for lists, in few points.
     trends: LogBook[Measures] = field(default_factory=trends_book)
-    #: Log lines that were read a moment ago, for others who follow the same log.
-    recent_texts: RecentTexts = field(default_factory=RecentTexts)
     #: The operations that callers of `v1beta1` were given, for all transports.
     beta: BetaOperations = field(default_factory=BetaOperations)

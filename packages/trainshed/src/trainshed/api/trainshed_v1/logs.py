@@ -34,7 +34,7 @@ from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, Stream, advanced, read_line
-from trainshed.store.logs.onward import JobLog, RecentTexts, Texts
+from trainshed.store.logs.onward import JobLog, Texts
 from trainshed.store.logs.onward import Writer as LogWriter
 from trainshed.store.logs.segments import decoded
 from trainshed.store.port import NO_JOB
@@ -147,8 +147,6 @@ class _Source(Struct):
     more: bool = True
     #: No further lines will come.
     over: bool = False
-    #: Number of the last notice that was known when its lines were looked at.
-    news: int = -1
 
     def look(self, services: Services, replicas: Replicas) -> None:
         """Find the job's writers, and mark them for reading."""
@@ -158,11 +156,11 @@ class _Source(Struct):
             known = self.writers.setdefault(writer, _Writer(writer))
             known.more = True
 
-    def fill(self, recent: RecentTexts, most: int) -> None:
+    def fill(self, most: int) -> None:
         """Read on for writers of which everything was sent, about `most` bytes each."""
         for writer in self.writers.values():
             if writer.more and writer.is_drained:
-                texts, writer.more = writer.log.read(most, self._write, recent, self.news)
+                texts, writer.more = writer.log.read(most, self._write)
                 writer.read, writer.sent = texts or (), 0
         self.more = any(writer.more or not writer.is_drained for writer in self.writers.values())
 
@@ -248,10 +246,9 @@ async def _lines(
         await programs.look()
         fresh = programs.news() - counts.keys()
         for source in programs.sources:
-            source.news = counts.get(source.job.uid, -1)
             source.look(services, replicas)
         most = _FEW
-        while lines := await _next(services.recent_texts, programs.sources, most):
+        while lines := await _next(programs.sources, most):
             pace.spoke()
             yield lines
             # Reads grow, so that for a client which wants only the last lines not thousands are read in vain.
@@ -264,18 +261,18 @@ async def _lines(
             await pace.news({uid: counts[uid] for uid in programs.news()})
 
 
-async def _next(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
+async def _next(sources: Sequence[_Source], most: int) -> bytes:
     """Return the next lines of all sources, by time, about `most` bytes of them; b"" if there are none
     now."""
     if most <= _FEW and sum(len(source.writers) for source in sources) <= _FEW_WRITERS:
-        return _read(recent, sources, most)
-    return await asyncio.to_thread(_read, recent, sources, most)
+        return _read(sources, most)
+    return await asyncio.to_thread(_read, sources, most)
 
 
-def _read(recent: RecentTexts, sources: Sequence[_Source], most: int) -> bytes:
+def _read(sources: Sequence[_Source], most: int) -> bytes:
     share = max(most // max(sum(len(source.writers) for source in sources), 1), _LEAST)
     for source in sources:
-        source.fill(recent, share)
+        source.fill(share)
     writers = [writer for source in sources for writer in source.writers.values()]
     # A writer with more to read may have lines that are earlier than later ones of others.
     bound = min(

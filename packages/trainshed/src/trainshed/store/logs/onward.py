@@ -1,69 +1,20 @@
 """Reads the log of a job onward for a follower: ranges of complete lines, as they are stored in the files.
 
 A reader remembers the byte that it has reached, so that its place is searched only once, at the beginning.
-The texts made of a range are kept for a while for others who follow the same log. Blocks.
+Blocks.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final
-
-from msgspec import Struct
 
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import Segment, StreamKind, Streams, StreamSource
-from trainshed.core.units import Bytes
 from trainshed.store.logs.lines import LogPosition
 from trainshed.store.logs.segments import place_after
-
-_KEPT_BYTES: Final = 4 << 20
-_KEPT_RANGE: Final = 64 << 10
-"""Bytes; longer ranges belong to a follower that is far behind, and no other follower needs them."""
-
-_Place = tuple[StreamSource, int, int]
-"""A source, the number of a segment, and an offset in it."""
-
 
 Texts = Sequence[str]
 """Lines in the form in which they are sent, in their order."""
 Write = Callable[[StreamSource, bytes], Texts]
 """Makes texts of complete lines as they are stored."""
-
-
-class _Kept(Struct, frozen=True):
-    texts: Texts
-    #: Bytes of the range.
-    size: Bytes
-    #: The number of the job's last news when the range was read.
-    news: int
-    #: Whether there was more to read behind the range.
-    is_followed: bool
-
-
-class RecentTexts:
-    """The texts made of the ranges that were read last. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[_Place, _Kept] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, place: _Place) -> _Kept | None:
-        """Return the texts of a range that begins at a place; None if they are not kept."""
-        return self._kept.get(place)
-
-    def keep(self, place: _Place, kept: _Kept) -> None:
-        """Keep the texts of a range, unless it is long."""
-        if kept.size > _KEPT_RANGE:
-            return
-        with self._lock:
-            if before := self._kept.pop(place, None):
-                self._bytes -= before.size
-            self._kept[place] = kept
-            self._bytes += kept.size
-            while self._bytes > _KEPT_BYTES:
-                self._bytes -= self._kept.popitem(last=False)[1].size
 
 
 class _Onward:
@@ -81,7 +32,7 @@ class _Onward:
         #: Whether there was more to read behind the range that was read last.
         self.is_followed = False
 
-    def read(self, most: int, write: Write, recent: RecentTexts, news: int) -> Texts | None:
+    def read(self, most: int, write: Write) -> Texts | None:
         """Return the next lines, about `most` bytes of them; None = there are none now."""
         if not self._segments:
             self._segments = self._open()
@@ -89,18 +40,9 @@ class _Onward:
                 return None
             self._number, self._offset = place_after(self._segments, self._seen)
         while True:
-            place = self._source, self._number, self._offset
-            if kept := recent.get(place):
-                self._offset += kept.size
-                # Without news since then, there is still no more.
-                self.is_followed = kept.is_followed or kept.news != news
-                texts = kept.texts
-            else:
-                data, is_full = self._whole_lines(most)
-                self.is_followed = is_full or self._goes_on()
-                texts = write(self._source, data) if data else ()
-                if data:
-                    recent.keep(place, _Kept(texts, len(data), news, self.is_followed))
+            data, is_full = self._whole_lines(most)
+            self.is_followed = is_full or self._goes_on()
+            texts = write(self._source, data) if data else ()
             if texts or not self.is_followed:
                 return texts or None
 
@@ -146,14 +88,12 @@ class Writer:
         self._attempts.append(onward)
         self.latest = attempt
 
-    def read(
-        self, most: int, write: Write, recent: RecentTexts, news: int
-    ) -> tuple[Texts | None, bool]:
+    def read(self, most: int, write: Write) -> tuple[Texts | None, bool]:
         """Return the next lines, about `most` bytes of them (None: there are none now), and whether there are
-        more behind them. `news`: the number of the job's last news before this call."""
+        more behind them."""
         while self._attempts:
             first, *later = self._attempts
-            if texts := first.read(most, write, recent, news):
+            if texts := first.read(most, write):
                 return texts, first.is_followed or bool(later)
             if not later:
                 break
