@@ -274,6 +274,16 @@ def test_positions_count_what_came_and_went_since_somebody_asked() -> None:
         assert position(world.snapshot, JobUid(uid)) == position(anew.snapshot, JobUid(uid))
 
 
+def test_of_two_jobs_with_equal_shares_the_older_one_counts_first() -> None:
+    """Whoever the people of the other project are."""
+    world = World([node("a", 8)])
+    world.run(gang(1, 1, project="q"), "a")
+    world.wait(gang(2, 1, person="ana"), gang(3, 1, person="ana"), gang(9, 1, person="bo"))
+    world.wait(gang(5, 1, project="q"))
+    assert world.admitted() == [2, 5, 9, 3]
+    assert [position(world.snapshot, JobUid(uid)) for uid in (2, 5, 9, 3)] == [1, 2, 3, 4]
+
+
 # Reports
 
 

@@ -65,7 +65,7 @@ class Meter:
 class Project:
     """What a project uses now, for fair share."""
 
-    __slots__ = ("persons", "running", "used")
+    __slots__ = ("changes", "persons", "running", "used")
 
     def __init__(self) -> None:
         self.used: dict[str, int] = {}
@@ -73,14 +73,17 @@ class Project:
         self.persons: dict[str, dict[str, int]] = {}
         #: Its gangs that are placed, oldest first.
         self.running: list[Age] = []
+        #: Counts the changes of what it uses.
+        self.changes = 0
 
     def copy(self) -> "Project":
         made = Project()
         made.used, made.running = self.used.copy(), self.running.copy()
-        made.persons = self.persons.copy()
+        made.persons, made.changes = self.persons.copy(), self.changes
         return made
 
     def add(self, person: str, takes: Takes, times: int) -> None:
+        self.changes += 1
         # Anew, since copies share the former.
         own = self.persons[person] = dict(self.persons.get(person, {}))
         for used in (self.used, own):
@@ -186,7 +189,6 @@ class Shape:
         "person",
         "replicas",
         "request",
-        "samples",
     )
 
     def __init__(
@@ -206,8 +208,6 @@ class Shape:
         self.replicas = amount(sum(count for _, count in request.kinds))
         #: What a gang of it takes of which meters, by its project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
-        #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
-        self.samples: list[Replicas] = []
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
@@ -296,8 +296,6 @@ def assign_replicas(entry: Entry, parts: Sequence[Placement]) -> tuple[tuple[Rep
 
 _DEMAND = itemgetter(1)
 """Gets the demand of an item of `Replicas`."""
-_SAMPLES = 8
-"""Most samples of a shape."""
 
 
 class Shapes:
@@ -307,22 +305,9 @@ class Shapes:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
-        #: By the identity of a gang's replicas, which the shape keeps, and what else makes a shape.
-        self._same: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the sort of each of its replicas."""
-        key = (id(gang.replicas), gang.quota, gang.region, gang.longest, gang.person)
-        shape = self._same.get(key)
-        if shape is not None:
-            return shape, shape.request.in_order
-        shape, kinds = self._work_out(gang)
-        if kinds is shape.request.in_order and len(shape.samples) < _SAMPLES:
-            shape.samples.append(gang.replicas)
-            self._same[key] = shape
-        return shape, kinds
-
-    def _work_out(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         runs: list[tuple[Kind, int]] = []
         for demand, count in _runs(gang.replicas):
             kind = self._kind(demand)

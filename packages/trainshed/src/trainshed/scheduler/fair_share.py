@@ -7,9 +7,11 @@ A job that has waited longer than the policy's patience is not made to pay for y
 that overtook it: they are left out of its project's share.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
 from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
@@ -203,40 +205,38 @@ def position(snapshot: Snapshot, uid: JobUid) -> int:
     levels = queue.order[: bisect_left(queue.order, level)]
     project_id = entry.gang.project_id
     own = queue.levels[level].own(project_id)
-    used = _used(snapshot, levels, project_id)
-    at = _place_in_project(snapshot, own, entry)
-    turn = (_share_at(snapshot, used, own, at), entry)
+    turns = _turns(snapshot, own, project_id)
+    at = bisect_left(turns, entry) if turns is own.waiting else turns.index(entry)
+    turn = (_share_at(snapshot, _used(snapshot, levels, project_id), own, at), entry)
     before = at + sum(len(g.waiting) for key in levels for g in queue.levels[key].values())
     for other in queue.levels[level]:
         if other != project_id:
             group = queue.levels[level].own(other)
-            before += _earlier(snapshot, _used(snapshot, levels, other), group, turn)
+            before += _earlier(snapshot, _used(snapshot, levels, other), group, other, turn)
     return before + 1
 
 
-def _place_in_project(snapshot: Snapshot, group: Group, entry: Entry) -> int:
-    """Return how many of its project's jobs on its level come before a job, as if all took the same."""
-    if len(group.heads) < 2:
-        return bisect_left(group.waiting, entry)
-    waiting: dict[str, list[Entry]] = {}
-    for other in group.waiting:
-        waiting.setdefault(other.gang.person, []).append(other)
-    project_id = entry.gang.project_id
-    persons = snapshot.projects[project_id].persons
-    used = {
-        person: dict(snapshot.past.beside(project_id, persons.get(person, {}), person))
-        for person in waiting
-    }
+_MOST_TURNS: Final = 10_000
+"""With more jobs of a project on one level the oldest count as the next ones, whoever's they are: to work out
+whose turn it is would take more than 30 ms of the event loop."""
 
-    def turn(person: str, at: int) -> tuple[float, Entry]:
-        return _share_at(snapshot, used[person], group, at), waiting[person][at]
 
-    mine = entry.gang.person
-    own = turn(mine, bisect_left(waiting[mine], entry))
-    return sum(
-        bisect_left(range(len(theirs)), own, key=lambda at, person=person: turn(person, at))
-        for person, theirs in waiting.items()
-    )
+def _turns(snapshot: Snapshot, group: Group, project_id: str) -> list[Entry]:
+    """Return a project's jobs on one level in the order of their turns, as if all took the same. What was
+    worked out is kept until something of the project changes."""
+    if not 1 < len(group.heads) <= len(group.waiting) <= _MOST_TURNS:
+        return group.waiting
+    project = snapshot.projects[project_id]
+    if group.turns is None or group.turns[0] != project.changes:
+        by_person: dict[str, int] = {}
+        turns: list[tuple[float, Entry]] = []
+        for entry in group.waiting:
+            person = entry.gang.person
+            at = by_person[person] = by_person.get(person, -1) + 1
+            used = snapshot.past.beside(project_id, project.persons.get(person, {}), person)
+            turns.append((_share_at(snapshot, used, group, at), entry))
+        group.turns = project.changes, [entry for _, entry in sorted(turns)]
+    return group.turns[1]
 
 
 def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[str, float]:
@@ -244,26 +244,33 @@ def _used(snapshot: Snapshot, levels: list[LevelKey], project_id: str) -> dict[s
     used = dict(snapshot.past.beside(project_id, snapshot.projects[project_id].used))
     for key in levels:
         groups = snapshot.queue.levels[key]
-        for what, amount in groups.own(project_id).sums.items() if project_id in groups else ():
+        for what, amount in groups[project_id].sums.items() if project_id in groups else ():
             used[what] = used.get(what, 0) + amount
     return used
 
 
 def _earlier(
-    snapshot: Snapshot, used: dict[str, float], group: Group, turn: tuple[float, Entry]
+    snapshot: Snapshot,
+    used: Mapping[str, float],
+    group: Group,
+    project_id: str,
+    turn: tuple[float, Entry],
 ) -> int:
     """Return how many of a project's jobs come before that turn, by bisection: its turns only get later."""
-    return bisect_left(
-        range(len(group.waiting)),
-        turn,
-        key=lambda at: (_share_at(snapshot, used, group, at), group.waiting[at]),
+    share, entry = turn
+    first, last = (
+        side(range(len(group.waiting)), share, key=partial(_share_at, snapshot, used, group))
+        for side in (bisect_left, bisect_right)
     )
+    # Where shares are equal, the older one comes first.
+    equal = _turns(snapshot, group, project_id)[first:last] if first < last else []
+    return first + sum(other < entry for other in equal)
 
 
-def _share_at(snapshot: Snapshot, before: dict[str, float], group: Group, at: int) -> float:
+def _share_at(snapshot: Snapshot, before: Mapping[str, float], group: Group, at: int) -> float:
     """Return the share of whoever uses `before` when `at` jobs of the group's average size have started."""
     count = len(group.waiting)
-    used = before.copy()
+    used = dict(before)
     for what, amount in group.sums.items():
         used[what] = used.get(what, 0) + amount * at // count
     return share(used, snapshot.totals)

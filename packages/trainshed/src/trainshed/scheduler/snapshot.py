@@ -6,7 +6,6 @@ decides anything. It has some 600 lines because a gang's change touches all of i
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Protocol, Self, TypeVar
@@ -90,8 +89,6 @@ _Sorted = TypeVar(
 )
 
 
-_UNCOUNTED = 1024
-"""With so many gangs that came or went, what they take is counted even if nobody has asked for it."""
 LevelKey = tuple[int, bool]
 """(minus priority, spot): at equal priority spot work comes last, since on-demand work would preempt it."""
 
@@ -105,7 +102,7 @@ class Group:
     """The gangs of one project that wait on one level, in buckets of one shape, so that a plan looks at the
     heads of the buckets and never at all that wait."""
 
-    __slots__ = ("_came", "_sums", "_went", "buckets", "heads", "waiting")
+    __slots__ = ("buckets", "heads", "sums", "turns", "waiting")
 
     def __init__(self) -> None:
         #: All that waits, oldest first; those in their back-off included.
@@ -114,41 +111,25 @@ class Group:
         self.buckets: Table[Shape, list[Entry]] = Table()
         #: The oldest of each bucket by person, oldest first.
         self.heads: dict[str, list[Entry]] = {}
-        self._sums: dict[str, int] = {}
-        #: What came and what went since these sums were made.
-        self._came: list[Shape] = []
-        self._went: list[Shape] = []
+        #: Kept by `fair_share.position`: for which state of the project, and the gangs in their order.
+        self.turns: tuple[int, list[Entry]] | None = None
+        #: What all that wait would take.
+        self.sums: dict[str, int] = {}
 
     def copy(self) -> "Group":
         made = Group()
         made.waiting = self.waiting.copy()
         made.heads = {person: heads.copy() for person, heads in self.heads.items()}
-        made.buckets, made._sums = self.buckets.copy(), self._sums.copy()
-        made._came, made._went = self._came.copy(), self._went.copy()
+        made.buckets, made.sums = self.buckets.copy(), self.sums.copy()
         return made
 
-    @property
-    def sums(self) -> dict[str, int]:
-        """What all that wait would take. It is counted now, so the group has to be one's own."""
-        if self._came or self._went:
-            self._count()
-        return self._sums
-
     def add(self, entry: Entry) -> None:
-        waiting, came = self.waiting, self._came
-        if not waiting or waiting[-1] < entry:  # true of nearly all that come
-            waiting.append(entry)
-        else:
-            insort(waiting, entry)
-        came.append(entry.shape)
-        if len(came) == _UNCOUNTED:
-            self._count()
+        insort(self.waiting, entry)
+        self._count(entry, 1)
 
     def drop(self, entry: Entry) -> None:
         _remove(self.waiting, entry)
-        self._went.append(entry.shape)
-        if len(self._went) == _UNCOUNTED:
-            self._count()
+        self._count(entry, -1)
 
     def release(self, entry: Entry) -> None:
         """Let a gang start from now on."""
@@ -181,12 +162,10 @@ class Group:
                 if not heads:
                     del self.heads[entry.gang.person]
 
-    def _count(self) -> None:
-        for shapes, times in ((self._came, 1), (self._went, -1)):
-            for shape, count in Counter(shapes).items():
-                for what, taken in shape.request.takes:
-                    self._sums[what] = self._sums.get(what, 0) + taken * count * times
-            shapes.clear()
+    def _count(self, entry: Entry, times: int) -> None:
+        self.turns = None
+        for what, taken in entry.takes:
+            self.sums[what] = self.sums.get(what, 0) + taken * times
 
 
 class Queue:
