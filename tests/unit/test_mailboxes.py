@@ -22,7 +22,7 @@ async def test_of_a_job_that_was_not_stored_nothing_is_taken_in() -> None:
     async def apply(uid: JobUid, mailbox: Mailbox) -> None:
         taken.append(list(mailbox.events))
 
-    subject = Mailboxes(apply, lambda uid, mailbox: set())
+    subject = Mailboxes(apply)
     subject.hold(UID)
     subject.add(UID, ReplicaStarted(1, ReplicaId(0, 0), 1, 1))
     subject.drop(UID)
@@ -48,7 +48,7 @@ async def test_a_full_disk_is_said_once_and_not_with_every_try(
         stored.set()
 
     with caplog.at_level(logging.WARNING):
-        Mailboxes(apply, lambda uid, mailbox: set()).wake(UID)
+        Mailboxes(apply).wake(UID)
         await asyncio.wait_for(stored.wait(), 10)
     (record,) = caplog.records
     assert record.getMessage().startswith("job 1: the job store could not write: database or disk")
@@ -66,7 +66,7 @@ async def test_what_a_whole_gang_tells_is_taken_in_by_parts_and_in_order() -> No
         if sum(map(len, taken)) == len(lost):
             all_taken.set()
 
-    subject = Mailboxes(apply, lambda uid, mailbox: set())
+    subject = Mailboxes(apply)
     for event in lost:
         subject.add(UID, event)
     await asyncio.wait_for(all_taken.wait(), 10)

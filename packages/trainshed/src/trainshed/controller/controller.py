@@ -36,10 +36,10 @@ from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, NodesGiven, StartDelayed
 from trainshed.core.lifecycle.machine import deadlines
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
+from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
@@ -163,7 +163,7 @@ class Controller:
         self._curves = curves
         self._meters = meters or Meters()
         self._outbox = outbox
-        self._mailboxes = Mailboxes(self._apply, self._expected)
+        self._mailboxes = Mailboxes(self._apply)
         self._watchers = Watchers(logs, now, self.report)
         self._measured: dict[JobUid, asyncio.TimerHandle] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -448,21 +448,6 @@ class Controller:
             for tracked in self._tracked.values()
             if tracked.carrier.task is not None and (tracked.live.job.state.is_final or not final)
         ]
-
-    def _expected(self, uid: JobUid, mailbox: Mailbox) -> set[ReplicaId]:
-        """Return the replicas of which events like those in the mailbox are expected: those of a gang that
-        are to start, or those of a stopping gang that have not ended; a stop reports the others' ends again.
-        Empty if something else, or nothing, came in."""
-        tracked = self._tracked.get(uid)
-        if tracked is None or mailbox.reload or not mailbox.events:
-            return set()
-        job, kinds = tracked.live.job, {type(event) for event in mailbox.events}
-        if job.phase is AttemptState.STOPPING and kinds <= {ReplicaExited, ReplicaLost}:
-            return {replica.id for replica in job.replicas if not replica.state.is_over}
-        if job.phase is not AttemptState.STOPPING and kinds == {ReplicaStarted}:
-            waiting = (r for r in job.replicas if r.state is ReplicaState.WAITING)
-            return {replica.id for replica in waiting if not replica.not_before}
-        return set()
 
     async def _apply(self, uid: JobUid, mailbox: Mailbox) -> None:
         tracked = self._tracked.get(uid)

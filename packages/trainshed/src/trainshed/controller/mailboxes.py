@@ -2,19 +2,17 @@
 so that no two changes of one job run together."""
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import Deadline
-from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.core.units import Nanos
 from trainshed.engines.port import EngineUnavailable
 from trainshed.eventloop.background import keep
@@ -26,9 +24,6 @@ log = logging.getLogger(__name__)
 _STALE_LIMIT = 20
 """Commits in a row that may find the job changed; more of them mean that another service has taken the
 lead."""
-_GATHER = 0.05
-"""Seconds for which events are gathered while more of the kind are expected, ending early with the last of
-them. So a gang's start or end takes a commit or two, and leaves the processors to its programs."""
 _MOST = 50
 """Events of one job that are applied at once: each of them looks at all replicas of the job, and other tasks
 wait for the loop."""
@@ -36,8 +31,6 @@ _PAUSE = 1.0
 """Seconds before events that could not be applied are tried again."""
 _TOLD_EVERY = 60
 """Of so many tries in a row that fail alike one is logged, since the log may lie on the disk that is full."""
-_OF_A_GANG = (ReplicaStarted, ReplicaExited, ReplicaLost)
-"""Events that come from each replica of a gang."""
 
 
 class Mailbox(Struct):
@@ -46,27 +39,14 @@ class Mailbox(Struct):
     events: list[Event] = []
     #: Whether the stored job may have changed and has to be loaded again.
     reload: bool = False
-    #: Replicas from which one of the events that come from a whole gang is awaited.
-    awaited: set[ReplicaId] = set()
-    #: Set when all of them have reported, or something else has come in.
-    is_complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Mailboxes:
-    """The mailboxes of all jobs.
+    """The mailboxes of all jobs. `apply`: applies what came in for a job; it raises StaleCommit if that has
+    to be applied again, to the job as it is then."""
 
-    `apply`: applies what came in for a job; it raises StaleCommit if that has to be applied again, to the job
-    as it is then. `expected`: returns the replicas that report events like those in the mailbox soon, or have
-    reported them; empty = events of that kind do not come from a whole gang.
-    """
-
-    def __init__(
-        self,
-        apply: Callable[[JobUid, Mailbox], Awaitable[None]],
-        expected: Callable[[JobUid, Mailbox], set[ReplicaId]],
-    ) -> None:
+    def __init__(self, apply: Callable[[JobUid, Mailbox], Awaitable[None]]) -> None:
         self._apply = apply
-        self._expected = expected
         self._mailboxes: defaultdict[JobUid, Mailbox] = defaultdict(Mailbox)
         self._busy: dict[JobUid, asyncio.Task[None]] = {}
         self._held: set[JobUid] = set()
@@ -74,9 +54,7 @@ class Mailboxes:
 
     def wake(self, uid: JobUid) -> None:
         """Have a job loaded and looked at: it is new, or its stored state was changed by somebody else."""
-        mailbox = self._mailboxes[uid]
-        mailbox.reload = True
-        mailbox.is_complete.set()
+        self._mailboxes[uid].reload = True
         self._ensure_busy(uid)
 
     def look(self, uid: JobUid) -> None:
@@ -86,12 +64,7 @@ class Mailboxes:
 
     def add(self, uid: JobUid, event: Event) -> None:
         """Add an event of a job."""
-        mailbox = self._mailboxes[uid]
-        mailbox.events.append(event)
-        if isinstance(event, _OF_A_GANG):
-            mailbox.awaited.discard(event.replica)
-        if not mailbox.awaited or not isinstance(event, _OF_A_GANG):
-            mailbox.is_complete.set()
+        self._mailboxes[uid].events.append(event)
         self._ensure_busy(uid)
 
     def hold(self, uid: JobUid) -> None:
@@ -122,7 +95,6 @@ class Mailboxes:
         """Apply everything that came in for one job, until nothing is left."""
         stale = refused = 0
         while uid in self._mailboxes and not self._closing:
-            await self._gather(uid)
             mailbox = self._take(uid)
             try:
                 await self._apply(uid, mailbox)
@@ -147,17 +119,6 @@ class Mailboxes:
                 self._put_back(uid, mailbox)
                 await asyncio.sleep(_PAUSE)
         del self._busy[uid]
-
-    async def _gather(self, uid: JobUid) -> None:
-        mailbox = self._mailboxes[uid]
-        reported = {event.replica for event in mailbox.events if isinstance(event, _OF_A_GANG)}
-        mailbox.awaited = self._expected(uid, mailbox) - reported
-        if mailbox.awaited:
-            mailbox.is_complete.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GATHER):
-                    await mailbox.is_complete.wait()
-        mailbox.awaited = set()
 
     def _take(self, uid: JobUid) -> Mailbox:
         """Take out what came in, at most `_MOST` events; the rest stays."""
