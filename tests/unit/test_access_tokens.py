@@ -12,6 +12,7 @@ from trainshed.access.book import (
     Project,
     ServiceAccount,
     book_of,
+    changes,
     documents,
 )
 from trainshed.access.policy import Grant, Policy, bindings_of, member_fault
@@ -70,6 +71,8 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
     )
     stored = documents(book)
     assert documents(book_of(stored)) == stored
+    put, removed = changes(book, book_of(stored).without_tokens(book.tokens).with_grants("nlp", ()))
+    assert (put, {kind for kind, _ in removed}) == ({}, {"token", "grant"})
     file = AccessFile.of(digest_of(owner), stored)
     assert documents(file.book()) == stored
     assert token not in json.dumps(file.entries)
