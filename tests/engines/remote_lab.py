@@ -25,11 +25,9 @@ LEASE = 4.0
 
 
 def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
-    """`more`: options, the names of the `nodes`, directories that they `shared`. Unless they say otherwise,
-    what is down is lost."""
+    """`more`: options, the names of the `nodes`. Unless they say otherwise, what is down is lost."""
     own = Path(sys.prefix), Path(sys.base_prefix)
     names = more.pop("nodes", NODES)
-    shared = more.pop("shared", ())
     nodes = str(directory / "nodes")
     options = RemoteOptions(
         identity="labs",
@@ -41,7 +39,6 @@ def new_engine(directory: Path, port: int, **more: Any) -> RemoteEngine:
             AgentDocument,
             directory=nodes,
             visible=tuple(map(str, own)),
-            shared=shared,
         ),
         command=module_command,
         **more,

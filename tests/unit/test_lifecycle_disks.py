@@ -5,7 +5,7 @@ import pytest
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.lifecycle import notes
 from trainshed.core.lifecycle.events import JobAdmitted
-from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED, NO_ROOM, ROOM_AGAIN
+from trainshed.core.lifecycle.notes import NO_ROOM, ROOM_AGAIN
 from trainshed.core.lifecycle.replica_events import ReplicaNoted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import ReplicaId
@@ -23,7 +23,7 @@ def seen(
     incarnation: int = 1,
     attempt: int = 1,
 ) -> ReplicaNoted:
-    severity = "INFO" if name in (ROOM_AGAIN, FILES_BACK) else "WARNING"
+    severity = "INFO" if name == ROOM_AGAIN else "WARNING"
     at = CREATED + number * SECOND
     return ReplicaNoted(attempt, replica, incarnation, number, at, name, severity, text)
 
@@ -100,17 +100,3 @@ def test_nothing_is_said_that_is_not_known(code: int, tail: str, reason: str | N
     """A full /dev/shm says the same words; and what succeeds in spite of them needs no cause."""
     life = Life(job(1)).up().exits(PRIMARY, code, tail=tail)
     assert (life.job.error.reason if life.job.error else None) == reason
-
-
-def test_shared_files_that_stall_are_told_once_a_node_and_so_is_their_return(life: Life) -> None:
-    """spec/machines#disk. Whoever tells of it may do so again, and numbers nothing."""
-    stalled = [
-        seen(0, FILES_STALLED, "they stall", replica=replica) for replica in (PRIMARY, WORKER)
-    ]
-    back = [seen(0, FILES_BACK, "they are back", replica=replica) for replica in (PRIMARY, WORKER)]
-    life.see(*stalled, *stalled, *back, *back)
-    assert told(life) == ["Node a: they stall", "Node a: they are back"]
-    assert [entry.kind for entry in life.told[-2:]] == ["disk_warning", "disk"]
-    life.see(stalled[0])
-    assert told(life)[2:] == ["Node a: they stall"]
-    assert life.job.state is JobState.RUNNING

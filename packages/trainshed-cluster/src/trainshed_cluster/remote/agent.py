@@ -47,7 +47,7 @@ from trainshed.engines.port import (
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.eventloop.background import Crew, begin, keep
 from trainshed.replica.protocol import NEVER_STARTED
-from trainshed_cluster.remote import messages, shared_files
+from trainshed_cluster.remote import messages
 from trainshed_cluster.remote.channel import Channel, ChannelClosed
 from trainshed_cluster.remote.content.cache import NodeCache
 from trainshed_cluster.remote.content.manifest import Manifest
@@ -131,8 +131,6 @@ class Agent:
         #: Why nothing can be run here; "" = programs can be run.
         self._failure = ""
         self._lease = Lease(document.lease, time.monotonic())
-        #: Stalls of shared files, until it was sent that the files answer again.
-        self._files: list[messages.SharedFiles] = []
         self._leaving = asyncio.Event()
         #: Set when something was seen of a replica.
         self._seen = asyncio.Event()
@@ -151,7 +149,6 @@ class Agent:
             keep(self._watch, "hearing the local engine"),
             keep(self._look_round, "looking at streams that nothing is told of"),
             keep(self._talk, "talking to the service"),
-            keep(self._look_at_files, "looking at shared files"),
         ]
         leaving = begin(self._leaving.wait(), "waiting to be let go")
         try:
@@ -243,8 +240,6 @@ class Agent:
             self._untold.add(replica, news)
         for replica, news in self._known.latest():
             self._untold.add(replica, news)
-        for seen in self._files:
-            self._untold.add(None, seen)
         self._untold.add(None, messages.Current())
         telling = keep(lambda: self._tell(connection), "telling the service")
         beating = keep(lambda: self._beat(connection), "giving signs of life")
@@ -287,8 +282,6 @@ class Agent:
                         news = replace(news, clock=time.time_ns())
                     if news is not None:
                         await connection.send(news)
-                        if isinstance(news, messages.SharedFiles) and news.until:
-                            self._files.clear()
         except (ChannelClosed, OSError) as error:
             log.warning("streams are not sent: %s", error)
             connection.close()
@@ -348,9 +341,6 @@ class Agent:
         plans = [with_own_image(plan) for plan in order.plans]
         await asyncio.to_thread(_require_software, plans, self._document.node)
         await asyncio.to_thread(self._begin_logs, plans, order.lines)
-        if self._files and not self._files[-1].until:
-            # A current stall was at most reported for what ran here before.
-            self._untold.add(None, self._files[-1])
         await self._engine.launch_by(plans, _as_given(plans, order.masked))
 
     async def _fetch(self, content: Manifest) -> None:
@@ -450,11 +440,6 @@ class Agent:
             await asyncio.sleep(max(_MIRROR_EVERY, self._document.usage_every))
             for replica in self._known.replicas():
                 self._untold.add(replica, None)
-
-    async def _look_at_files(self) -> None:
-        async for seen in shared_files.stalls(self._document.shared):
-            self._files.append(seen)
-            self._untold.add(None, seen)
 
     async def _end_programs(self) -> None:
         """End all programs, because the service counts them as dead."""

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from trainshed.core.lifecycle.notes import FILES_BACK, FILES_STALLED
 from trainshed.core.lifecycle.replica_events import (
     Loss,
     ReplicaEvent,
     ReplicaExited,
-    ReplicaNoted,
 )
 from trainshed.core.units import Nanos
 from trainshed.engines.port import (
@@ -318,8 +316,6 @@ class Agents:
             case messages.Exited(event) | messages.Lost(event):
                 if self._is_of(gang, agent, event):
                     self._learn_end(gang, agent, self._reading(news.clock).of(event))
-            case messages.SharedFiles():
-                self._see_files(gang, agent, news)
             case messages.Current():
                 agent.caught_up()
             case messages.Ending():
@@ -345,18 +341,6 @@ class Agents:
             end = msgspec.structs.replace(end, loss=why.loss, cause=why.why)
             _note(gang, end)
         self._attempts.report(gang, end)
-
-    def _see_files(self, gang: Gang, agent: AgentHandle, seen: messages.SharedFiles) -> None:
-        """Report one note for all replicas that the agent has."""
-        text = _told_of_files(seen)
-        self._nodes.tell_trouble(agent.node, agent.name, "" if seen.until else text)
-        live = next((seat for seat in gang.seats_of(agent) if gang.is_live(seat)), None)
-        if live is not None:
-            name, severity = (FILES_BACK, "INFO") if seen.until else (FILES_STALLED, "WARNING")
-            at = self._reading(seen.clock).ours_at(seen.until or seen.since)
-            place = agent.attempt, live.replica, live.launched
-            # Number 0: a program's and its shim's own notes are counted from 1.
-            self._attempts.report(gang, ReplicaNoted(*place, 0, at, name, severity, text))
 
     def _reading(self, clock: Nanos) -> Reading:
         """Return an agent's clock, as it was just told, beside the service's."""
@@ -579,16 +563,6 @@ def _note(gang: Gang, end: Ended) -> None:
 def _agent_ended(agent: AgentHandle) -> HoldEnd:
     return HoldEnd(
         Loss.AGENT_LOST, f"its agent on node {agent.node} has ended, and its programs with it"
-    )
-
-
-def _told_of_files(seen: messages.SharedFiles) -> str:
-    if seen.until:
-        seconds = (seen.until - seen.since) / 1e9
-        return f"the files that it shares with the service answer again, after {seconds:.0f} s."
-    return (
-        "the files that it shares with the service do not answer: who uses them waits, and goes on when they "
-        "are back. Look at the file server, and at the network between it and the node."
     )
 
 

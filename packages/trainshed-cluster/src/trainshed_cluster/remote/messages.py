@@ -72,8 +72,6 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     doors: tuple[str, ...] = ()
     #: The node's hosts file, where the agent has the node to itself, as a Pod; "" = others use it as well.
     hosts_file: str = ""
-    #: Directories on file systems that the node shares with the service (`shared_files`).
-    shared: tuple[str, ...] = ()
     #: Grace period in seconds of programs when the agent gets SIGTERM from something other than the service;
     #: their ends are then reported. 0 = it ends at once, and its programs with it.
     grace: float = 0.0
@@ -282,15 +280,6 @@ class Noted(Timed, frozen=True, tag=True):
     event: ReplicaNoted
 
 
-class SharedFiles(Timed, frozen=True, tag=True):
-    """File systems that the node shares with the service hang, or answer again."""
-
-    #: Since when they have not answered.
-    since: Nanos
-    #: When they answered again; 0 = not yet.
-    until: Nanos = 0
-
-
 class Lines(msgspec.Struct, frozen=True, tag=True):
     """That many lines of a replica can be read."""
 
@@ -329,7 +318,6 @@ News = (
     | Exited
     | Lost
     | Noted
-    | SharedFiles
     | Lines
     | Metrics
     | Current

@@ -117,7 +117,6 @@ def _document(
         credential=replace(credential, host=Listening(settings.address).dialled),
         directory=node_directory(settings, look_up(user) if user else None),
         cache="" if settings.shared else str(context.cache),
-        shared=(str(context.data / "buckets"), str(context.cache)) if settings.shared else (),
         forsaken=commands.give_back(str(Path(settings.command("scancel")).parent)),
         # `RemoteOptions.agent` lists the agent's own values.
         **{**document(), **trust, **own},

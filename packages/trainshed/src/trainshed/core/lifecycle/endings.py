@@ -258,7 +258,5 @@ def _next_attempt(transition: Transition, retry: Retry) -> None:
         for r in job.replicas
     )
     transition.fire_attempt(AttemptTrigger.AGAIN_HERE)
-    transition.change(
-        retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=(), stalled_nodes=()
-    )
+    transition.change(retry=None, attempt=job.attempt + 1, replicas=fresh, short_disks=())
     transition.record(timeline.again(transition.job, transition.now))

@@ -138,8 +138,6 @@ def _take_of_replica(
         case ReplicaNoted():
             if event.name in notes.DISK_NOTES:
                 notes.take_disk_note(transition, replica, event)
-            elif event.name in notes.FILES_NOTES:
-                notes.take_files_note(transition, replica, event)
             else:
                 notes.gather_note(transition, replica, event)
         case ReplicaExited():
@@ -185,7 +183,6 @@ def _admitted(transition: Transition, event: JobAdmitted) -> None:
         waited=job.waited + waited,
         not_before=0,
         short_disks=(),
-        stalled_nodes=(),
         delay=None,
         replicas=tuple(Replica(r, node=nodes.get(r, "")) for r in job.spec.replicas()),
     )

@@ -1,4 +1,4 @@
-"""Notes of replicas as entries of the timeline: on disks, shared files, reductions, files that went to no
+"""Notes of replicas as entries of the timeline: on disks, reductions, files that went to no
 bucket and warm starts.
 
 Reducers of one job come and go together and report the same. Their notes are therefore gathered for `GATHER`,
@@ -102,11 +102,6 @@ DISK_NOTES: Final = frozenset(
     }
 )
 """The names of notes on disks, as `trainshed.replica.observe.disk` gives them."""
-FILES_STALLED: Final = "shared_files_stalled"
-FILES_BACK: Final = "shared_files_back"
-FILES_NOTES: Final = frozenset({FILES_STALLED, FILES_BACK})
-"""The names of notes by which an engine reports that programs wait for files that their node shares with
-others, or go on."""
 _SAYINGS: Final = ("No space left on device", "ENOSPC")
 """How programs report that nothing more could be written."""
 
@@ -127,18 +122,6 @@ def take_disk_note(transition: Transition, replica: Replica, event: ReplicaNoted
         )
     else:
         transition.record(_disk_entry(transition.job, replica, event, ""))
-
-
-def take_files_note(transition: Transition, replica: Replica, event: ReplicaNoted) -> None:
-    """Record one of `FILES_NOTES`: a node's stall once, however many replicas report it, and however
-    often."""
-    node, stalled = replica.node, transition.job.stalled_nodes
-    begins = event.name == FILES_STALLED
-    if begins == (node in stalled):
-        return
-    others = tuple(other for other in stalled if other != node)
-    transition.change(stalled_nodes=(*others, node) if begins else others)
-    transition.record(_disk_entry(transition.job, replica, event, f"Node {node}"))
 
 
 def disk_suspicion(job: Job, replica: Replica, record: ExitRecord, cause: Cause) -> str:

@@ -130,8 +130,6 @@ class Job(Struct, frozen=True):
     drills: tuple[Drill, ...] = ()
     #: Nodes of this attempt that were reported to have little disk space left.
     short_disks: tuple[str, ...] = ()
-    #: Nodes of this attempt whose shared files do not answer.
-    stalled_nodes: tuple[str, ...] = ()
     #: Gathered notes that are not recorded yet, since more like them may come until `notes_until` (ns).
     notes: tuple[Note, ...] = ()
     notes_until: Nanos = 0
