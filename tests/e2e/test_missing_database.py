@@ -97,18 +97,3 @@ def test_a_database_that_is_removed_under_the_service_loses_nothing(
         subprocess.run(["/bin/sh", "-c", command], check=True, timeout=PATIENCE)
     assert marked(mark) == programs
     expect_taken_over(data, job_id, gate)
-
-
-def test_a_start_closes_secrets_that_are_open_and_says_so(data: Path) -> None:
-    """They were taken without a word, from a directory that everybody could write to."""
-    with running(data) as service:
-        service.terminate()
-    (data / "owner.token").chmod(0o666)
-    (data / "jobs.key").chmod(0o644)
-    data.chmod(0o777)
-    with running(data):
-        log = (data / "service.log").read_text()
-    assert f"NOTE: other users could write to {data} (mode 0777)" in log
-    assert "could read secrets" in log and "jobs.key (0644), owner.token (0666)" in log
-    modes = [(data / name).stat().st_mode & 0o777 for name in ("", "owner.token", "jobs.key")]
-    assert modes == [0o755, 0o600, 0o600]

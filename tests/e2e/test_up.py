@@ -159,27 +159,6 @@ def test_a_port_in_use_is_refused(data: Path) -> None:
         expect_error(up(data, "--port", str(port)), f"127.0.0.1:{port}", "in use", "--port")
 
 
-def test_all_wrong_settings_are_named_at_once_with_their_source(data: Path, tmp_path: Path) -> None:
-    config = tmp_path / "wrong.toml"
-    config.write_text('grace = -1\ncolour = "red"\nmax_replicas = "many"\ndata = 5\n')
-    done = up(data, "--config", str(config), "--engine", "none", TRAINSHED_NODES="0")
-    expect_error(
-        done,
-        f"{config}: grace:",
-        f"{config}: unknown setting 'colour'",
-        f"{config}: max_replicas: 'many' is not a whole number",
-        "--engine: 'none' is not one of kubernetes, local",
-        "TRAINSHED_NODES: '0'",
-    )
-    config.write_text("grace = = 1")
-    expect_error(up(data, "--config", str(config)), str(config), "cannot be read")
-    expect_error(up(data, "--config", str(tmp_path / "absent.toml")), "absent.toml")
-    expect_error(up(data, "--port", "70000"), "--port")
-    expect_error(up(Path("/proc/nowhere")), "/proc/nowhere", "--data")
-    expect_error(up(Path("/proc/self/task")), "/proc/self/task cannot be used", "--data")
-    expect_error(up(data, "--colour", "red"), "No such option")
-
-
 def test_what_only_a_start_can_find_is_named(data: Path, tmp_path: Path) -> None:
     """Settings that only the engine knows, a ready file that cannot be written, a directory in the way."""
     config, file = tmp_path / "config.toml", tmp_path / "file"

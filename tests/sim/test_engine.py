@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
 from tests.sim.engine.clock import Clock, Delays, FaultyEventBus
 from tests.sim.engine.programs import Life, Script, forever
@@ -20,7 +19,6 @@ from trainshed.engines.port import (
     CapacityChanged,
     EngineEvent,
     EngineUnavailable,
-    LaunchRejected,
     LinesWritten,
     MetricsWritten,
     Node,
@@ -88,15 +86,6 @@ def plan(replica: ReplicaId = PRIMARY, incarnation: int = 1, attempt: int = 1) -
         (),
         limits=Limits(cpu_weight=400),
     )
-
-
-def test_a_start_under_way_is_stopped_before_there_is_a_process() -> None:
-    stage = Stage()
-    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
-    stage.world.launch([plan()])
-    stage.world.stop(JOB, 1, SECOND)
-    stage.wait(5)
-    assert stage.kinds() == ["ReplicaLost"]
 
 
 def test_a_killed_shim_takes_its_program_with_it_and_leaves_no_record() -> None:
@@ -183,29 +172,6 @@ def test_nothing_starts_while_there_is_no_zygote_and_what_runs_goes_on() -> None
     assert len(stage.world.running()) == 2
 
 
-def test_a_start_that_fails_is_the_services_fault() -> None:
-    stage = Stage(lambda _: Script(SECOND, start_fails=True))
-    stage.up()
-    (end,) = stage.ends()
-    assert isinstance(end, ReplicaLost)
-    assert end.by_service
-
-
-def test_refused_launches_and_an_engine_that_does_not_answer() -> None:
-    stage = Stage()
-    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
-    stage.world.refuse_launches = 1
-    with pytest.raises(LaunchRejected):
-        stage.world.launch([plan()])
-    stage.world.fail(stage.clock.now + 10 * SECOND)
-    with pytest.raises(EngineUnavailable):
-        stage.world.launch([plan()])
-    stage.wait(10)
-    stage.world.launch([plan()])
-    with pytest.raises(LaunchRejected, match="no node"):
-        stage.world.allocate(JOB, 2, [SlotRequest(PRIMARY, "host", "node-9")])
-
-
 def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
     """Engine port, watch: per replica started, then its end; of several replicas in any order."""
     stage = Stage(lambda _: Script(2 * SECOND), Delays(60 * SECOND, 0.5))
@@ -222,33 +188,3 @@ def test_late_and_repeated_news_keeps_its_order_per_replica() -> None:
         assert ends[-1]
     firsts = [e.replica for e in heard if isinstance(e, ReplicaStarted)]
     assert firsts != sorted(firsts, key=replicas.index)
-
-
-def test_what_no_service_may_ask_for_is_noted() -> None:
-    """spec/invariants#one-incarnation: two live incarnations; spec/queue#capacity: a node over its
-    capacity."""
-    stage = Stage()
-    stage.up()
-    stage.world.launch([plan(incarnation=2)])
-    assert "while 1.1 lives" in stage.world.violations[0]
-    crowd = [ReplicaId(1, index) for index in range(3)]
-    stage.up(*crowd)
-    assert any("node node-0 has" in violation for violation in stage.world.violations)
-
-
-@pytest.mark.parametrize("stall_after", [0, 60 * SECOND], ids=["nobody watches", "watched"])
-def test_a_program_that_hangs_is_ended_by_its_watchdog_alone(stall_after: int) -> None:
-    """spec/operations#watchdog and the issue of the watchdog: seconds without progress, then its end is said
-    to be a stall."""
-    stage = Stage(lambda _: Script(10 * SECOND, hangs=True))
-    stage.world.allocate(JOB, 1, [SlotRequest(PRIMARY, "host", "node-0")])
-    stage.world.launch([replace(plan(), limits=Limits(cpu_weight=400, stall_after=stall_after))])
-    stage.wait(65)
-    assert stage.kinds() == ["ReplicaStarted"]
-    stage.wait(3600)
-    ends = [
-        (end.exit.signal, end.exit.stalled)
-        for end in stage.ends()
-        if isinstance(end, ReplicaExited)
-    ]
-    assert ends == ([(9, True)] if stall_after else [])

@@ -22,7 +22,6 @@ from trainshed.core.study.records import (
     Measurement,
     Parameters,
     Study,
-    StudyState,
     StudyUid,
     Trial,
     TrialState,
@@ -173,9 +172,6 @@ class Bureau:
     def trials(self) -> tuple[Trial, ...]:
         return self._run(self.studies.history((self.uid,)))
 
-    def stored_study(self) -> Study:
-        return self._run(self.studies.study_by_uid(self.uid))
-
     def delete(self) -> None:
         self._run(self.studies.delete_study(self.study.name, self.clock.now))
 
@@ -207,45 +203,7 @@ def test_two_clients_that_ask_at_once_are_given_different_points() -> None:
     assert {trial.state for trial in trials} == {TrialState.ACTIVE}
 
 
-def test_a_client_that_asks_again_gets_its_pending_trials_back() -> None:
-    """Issue 4, "Studies": and new ones only for what it has not."""
-    bureau = Bureau()
-    first, again, more = bureau.ask("ada", 2), bureau.ask("ada", 2), bureau.ask("ada", 3)
-    bureau.serve()
-    assert bureau.given(first) == bureau.given(again) == (1, 2)
-    assert bureau.given(more) == (1, 2, 3)
-    bureau.completes(1, 0.5)
-    last = bureau.ask("ada", 1)
-    assert bureau.serve().given(last) == (2,)
-
-
-def test_points_that_clients_want_tried_come_before_new_ones() -> None:
-    """spec/tuning#trials: REQUESTED trials belong to nobody until somebody asks."""
-    bureau = Bureau()
-    bureau.request(0.25)
-    bureau.request(0.75)
-    name = bureau.ask("ada", 3)
-    assert bureau.serve().given(name) == (1, 2, 3)
-    trials = bureau.trials()
-    assert [trial.parameters for trial in trials[:2]] == [(("x", 0.25),), (("x", 0.75),)]
-    assert [trial.client for trial in trials] == ["ada"] * 3
-    assert all(trial.started for trial in trials)
-
-
 # --- limits ---
-
-
-def test_a_study_has_no_more_trials_than_its_limit_and_is_over_then() -> None:
-    """facts/tuning#vertex, maxNumTrials."""
-    bureau = Bureau(Limits(max_trials=3))
-    first, second = bureau.ask("ada", 2), bureau.ask("bob", 2)
-    bureau.serve()
-    assert (bureau.given(first), bureau.given(second)) == ((1, 2), (3,))
-    third = bureau.ask("eve", 1)
-    assert bureau.serve().given(third) == ()
-    stored = bureau.stored_study()
-    assert stored.state is StudyState.COMPLETED
-    assert "at most 3" in stored.inactive_reason
 
 
 def test_a_study_that_stops_as_soon_as_possible_tells_its_trials() -> None:

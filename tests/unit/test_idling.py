@@ -19,7 +19,6 @@ def spans(*used: tuple[float | None, ...]) -> list[Span]:
 
 
 IDLE_GPU = (0.0,)
-BUSY_GPU = (0.9,)
 
 
 @pytest.mark.parametrize("policy", [IdlePolicy(), IdlePolicy(stop=MINUTE)])

@@ -15,7 +15,6 @@ from trainshed.studies.port import Seen
 
 UP, DOWN = Metric("up", Goal.MAXIMIZE), Metric("down", Goal.MINIMIZE)
 THIRD = Metric("third", Goal.MAXIMIZE)
-SAFE = Metric("risk", Goal.MINIMIZE, safety=0.5)
 
 
 def tried(number: int, **metrics: float) -> Seen:

@@ -3,7 +3,6 @@
 from tests.contract.engines.conftest import PRIMARY, House
 from tests.fake_devices import FakeDevices
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.engines.port import Node
 
 WORKERS = [ReplicaId(1, index) for index in range(2)]
 SHOW = ("sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
@@ -30,32 +29,3 @@ async def test_each_replica_sees_gpus_of_its_own_also_after_a_restart(house: Hou
     assert [await shown(house, uid, worker) for worker in WORKERS] == ["[0]", "[1]"]
     await house.allocate(other, [PRIMARY])
     assert await shown(house, other, PRIMARY) == "[]"
-
-
-async def test_a_replica_that_asked_for_gpus_where_there_are_none_runs_without(
-    house: House,
-) -> None:
-    """spec/queue#capacity, relaxed mode: an empty CUDA_VISIBLE_DEVICES."""
-    await house.restart(devices=FakeDevices())
-    uid = house.job()
-    (slot,) = await house.allocate(uid, accelerators=4)
-    assert slot.devices == ""
-    assert await shown(house, uid, PRIMARY) == "[]"
-
-
-async def test_nodes_have_what_they_are_declared_to_have(house: House) -> None:
-    """spec/queue#capacity, strict mode: nodes have capacities."""
-    await house.restart(
-        devices=FakeDevices("Tesla T4"),
-        nodes=2,
-        node_vcpus=16,
-        node_memory_bytes=1 << 36,
-        node_accelerators=(("NVIDIA_L4", 4),),
-    )
-    assert await house.engine.capacity() == tuple(
-        Node(name, 16, 1 << 36, (("NVIDIA_L4", 4),)) for name in ("local-0", "local-1")
-    )
-    # Of what is only declared nobody sees anything.
-    uid = house.job()
-    (slot,) = await house.allocate(uid, node="local-1", accelerators=4)
-    assert slot.devices == ""
