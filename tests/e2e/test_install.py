@@ -12,6 +12,7 @@ from tools import release
 
 from tests.e2e.running import ROOT, SKLEARN, Service, environment
 from trainshed.runtimes.indexes import index_environment
+from trainshed.runtimes.interpreters import Interpreters
 
 pytestmark = pytest.mark.e2e
 _UV = Path(sys.executable).with_name("uv")
@@ -61,14 +62,13 @@ def uv(*words: str | Path) -> str:
     return done.stdout
 
 
-def installed(wheels: Path, place: Path, extra: str = "") -> Path:
+def installed(wheels: Path, place: Path, extra: str = "", python: str = sys.executable) -> Path:
     """The directory of commands of an environment with the service's wheel and what it needs."""
-    python = place / "bin/python"
-    uv("venv", "--python", sys.executable, place)
+    uv("venv", "--python", python, place)
     [wheel] = wheels.glob("trainshed-0*.whl")
     links = ("--find-links", wheels)
-    uv("pip", "install", "--python", python, *links, f"{wheel}{extra}")
-    return python.parent
+    uv("pip", "install", "--python", place / "bin/python", *links, f"{wheel}{extra}")
+    return place / "bin"
 
 
 def size_of(place: Path) -> float:
@@ -103,9 +103,13 @@ def test_the_client_alone_is_small_and_talks_to_a_service(
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.soak  # Half a minute; before a release all soaks are run.
-def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path) -> None:
-    place = installed(wheels, tmp_path / "service", "[service]")
+@pytest.mark.soak  # Half a minute each; before a release all soaks are run.
+@pytest.mark.parametrize("minor", [11, 12, 13, 14])
+def test_the_service_of_the_wheels_runs_a_job(wheels: Path, tmp_path: Path, minor: int) -> None:
+    interpreter = Interpreters(tmp_path / "interpreters.json").get((3, minor))
+    if interpreter is None:
+        pytest.skip(f"no Python 3.{minor} here")
+    place = installed(wheels, tmp_path / "service", "[service]", interpreter.executable)
     assert size_of(tmp_path / "service") < 350
     (tmp_path / "task.py").write_text("print('from the wheel', flush=True)")
     done = subprocess.run(
