@@ -300,6 +300,8 @@ def test_the_port_asks_who_calls(service: Service) -> None:
         for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
             assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
     assert plain(service.port, "GET", "/storage/v1/b?project=p")[0] == 401
+    signed = "?X-Goog-Algorithm=GOOG4-RSA-SHA256&X-Goog-Credential=a%2Fb&X-Goog-Signature=00"
+    assert plain(service.port, "GET", f"/bucket-p/x{signed}")[0] == 401
 
 
 def test_a_person_reaches_what_their_roles_say_until_they_are_taken_away(service: Service) -> None:

@@ -49,6 +49,17 @@ async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) ->
     assert (await browser.get("/")).status == 200
 
 
+async def test_who_signs_in_has_a_session_that_nobody_knew_before(house: ConsoleHouse) -> None:
+    """Whoever had the browser sign in with a session of theirs does not look over its shoulder."""
+    browser, other = Browser(house), Browser(house)
+    await browser.sign_in(token=known(house.tokens, "eve@corp.example"))
+    other.session = browser.session
+    assert (await other.get("/")).status == 200
+    await browser.sign_in(token=house.token)
+    assert (await other.get("/")).status == 303
+    assert (await browser.get("/")).status == 200
+
+
 async def test_there_is_no_cookie(house: ConsoleHouse, browser: Browser) -> None:
     """Browsers would send it to all ports of the host, and show it to the programs behind them."""
     for path in ("/", "/login", house.console.link(house.token).removeprefix(ADDRESS)):
