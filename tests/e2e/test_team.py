@@ -1,6 +1,7 @@
 """The walk of docs/team.md: an admin and people with tokens, keys and roles, by unmodified clients."""
 
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ from typing import Any
 import pytest
 
 from tests.e2e.gcloud import Gcloud, needs_gcloud
-from tests.e2e.running import REGION, Service, container_job, given_by_env, seen_by, trainshed
+from tests.e2e.running import (
+    REGION,
+    Service,
+    command,
+    container_job,
+    environment,
+    given_by_env,
+    seen_by,
+    trainshed,
+)
 
 PROJECT = "walk-vision"
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
@@ -151,14 +161,25 @@ def test_people_see_what_their_roles_allow_and_are_told_of(service: Service, job
 
 
 def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, job: str) -> None:
-    """A log that is followed, REST, and the buckets, which are another process."""
-    bo = token_of(service, "bo@corp.example", "roles/viewer")
+    """A log that is followed, a shell, REST, and the buckets, which are another process."""
+    bo = token_of(service, "bo@corp.example", "roles/aiplatform.user")
     his = Service(service.data, service.process, service.rest, bo["token"], service.pid)
     storage = f"/storage/v1/b?project={PROJECT}"
     assert ask(service, bo["token"], storage) == 200
     log = his.follow(job)
     assert next(log) == "talks"
-    trainshed("tokens", "delete", bo["id"], data=service.data)
+    known = {"TRAINSHED_ENDPOINT": service.rest, "TRAINSHED_TOKEN": bo["token"]}
+    with subprocess.Popen(
+        command("jobs", "shell", job, "-c", "echo in; sleep 1000"),
+        env=environment(service.data) | known,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None and shell.stdout.readline() == "in\n"
+        trainshed("tokens", "delete", bo["id"], data=service.data)
+        assert "Your rights here have changed" in shell.communicate(timeout=60)[1]
     assert list(log) == []
     assert ask(service, bo["token"], JOBS) == 401
     assert ask(service, bo["token"], storage) == 401
