@@ -1,6 +1,7 @@
 """Tokens: recognised by the book of the moment, refused with advice; the book as it is stored."""
 
 import json
+import random
 
 import pytest
 
@@ -102,6 +103,25 @@ def test_a_member_is_named_as_in_the_public_api(member: str, fault: str) -> None
     told = member_fault(member)
     assert fault in told
     assert bool(told) == bool(fault)
+
+
+def test_a_policy_that_was_changed_is_the_one_that_is_made_anew() -> None:
+    dice = random.Random("policies")
+    members = [f"user:person{number}@x.example" for number in range(4)]
+    policy, expected = Policy(), dict[str, set[Grant]]()
+    for _ in range(200):
+        project, role = dice.choice(("", "p", "q")), dice.choice((OWNER, "roles/ml.viewer"))
+        grants = {
+            Grant(project, role, member) for member in dice.sample(members, dice.randrange(5))
+        }
+        before, policy = policy, policy.with_project(project, grants)
+        expected[project] = grants
+        anew = Policy(grant for kept in expected.values() for grant in kept)
+        assert (policy.grants, policy.projects()) == (anew.grants, anew.projects())
+        assert policy.beyond(before) == policy.grants - before.grants
+        for member in members:
+            email = member.removeprefix("user:")
+            assert policy.rights(email) == anew.rights(email)
 
 
 def test_a_policy_lists_roles_and_members_in_order() -> None:

@@ -90,8 +90,7 @@ class AccessBook(Struct, frozen=True):
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
         """With these grants of a project in place of its former ones."""
-        others = self.policy.grants - self.policy.of_project(project)
-        return replace(self, policy=Policy(others | frozenset(grants)))
+        return replace(self, policy=self.policy.with_project(project, grants))
 
     def with_project(self, project: Project) -> "AccessBook":
         return replace(self, projects={**self.projects, project.id: project})
@@ -154,7 +153,7 @@ def changes(
 
 def _tables(book: AccessBook, other: AccessBook) -> dict[str, Mapping[str, Struct]]:
     """Return the entries of a book by kind and key; of grants, those that the other does not have."""
-    grants = book.policy.grants - other.policy.grants
+    grants = book.policy.beyond(other.policy)
     return {
         "token": book.tokens,
         "project": book.projects,

@@ -5,7 +5,7 @@ group is said by the issuer by which somebody signs in.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -31,15 +31,46 @@ class Grant(Struct, frozen=True, order=True):
     member: str
 
 
+_NOBODY: Final = frozenset[Grant]()
+
+
 class Policy:
     """All grants of a service. Immutable; rights are computed once for each member."""
 
     def __init__(self, grants: Iterable[Grant] = ()) -> None:
-        self.grants = frozenset(grants)
+        grants = tuple(grants)
+        self._by_project: Mapping[str, frozenset[Grant]] = _sets(
+            grants, lambda grant: grant.project
+        )
+        self._by_member: Mapping[str, frozenset[Grant]] = _sets(grants, lambda grant: grant.member)
         self._rights: dict[tuple[str, tuple[str, ...]], Rights] = {}
-        self._by_member: dict[str, list[Grant]] = {}
-        for grant in self.grants:
-            self._by_member.setdefault(grant.member, []).append(grant)
+
+    def with_project(self, project: str, grants: Iterable[Grant]) -> "Policy":
+        """With these grants of a project in place of its former ones. It costs what these are, not what all
+        are: there may be many people."""
+        made, now, former = Policy(), frozenset(grants), self.of_project(project)
+        made._by_project = {**self._by_project, project: now}
+        by_member = dict(self._by_member)
+        for grant in former - now:
+            by_member[grant.member] -= {grant}
+        for grant in now - former:
+            by_member[grant.member] = by_member.get(grant.member, frozenset()) | {grant}
+        made._by_member = by_member
+        return made
+
+    @property
+    def grants(self) -> frozenset[Grant]:
+        """All of them."""
+        return _NOBODY.union(*self._by_project.values())
+
+    def beyond(self, other: "Policy") -> frozenset[Grant]:
+        """The grants that another does not have."""
+        differing = (
+            grants - other.of_project(project)
+            for project, grants in self._by_project.items()
+            if grants is not other.of_project(project)
+        )
+        return _NOBODY.union(*differing)
 
     def rights(self, email: str, groups: tuple[str, ...] = ()) -> Rights:
         """What somebody in these groups may do; nothing for somebody whom nobody gave a role."""
@@ -52,15 +83,24 @@ class Policy:
     def grants_of(self, email: str, groups: tuple[str, ...] = ()) -> tuple[Grant, ...]:
         """The grants of somebody and of these groups."""
         members = (member_of(email), *(GROUP + group for group in groups))
-        return tuple(grant for member in members for grant in self._by_member.get(member, ()))
+        return tuple(
+            grant for member in members for grant in sorted(self._by_member.get(member, ()))
+        )
 
     def of_project(self, project: str) -> frozenset[Grant]:
         """The grants of a project; those of the whole service for ""."""
-        return frozenset(grant for grant in self.grants if grant.project == project)
+        return self._by_project.get(project, _NOBODY)
 
     def projects(self) -> frozenset[str]:
         """Every project in which somebody has a role."""
-        return frozenset(grant.project for grant in self.grants if grant.project)
+        return frozenset(name for name, grants in self._by_project.items() if name and grants)
+
+
+def _sets(grants: Iterable[Grant], of: Callable[[Grant], str]) -> dict[str, frozenset[Grant]]:
+    sets: dict[str, set[Grant]] = {}
+    for grant in grants:
+        sets.setdefault(of(grant), set()).add(grant)
+    return {key: frozenset(members) for key, members in sets.items()}
 
 
 def _rights(grants: Iterable[Grant]) -> Rights:
