@@ -189,6 +189,7 @@ class Shape:
         "person",
         "replicas",
         "request",
+        "samples",
     )
 
     def __init__(
@@ -208,6 +209,8 @@ class Shape:
         self.replicas = amount(sum(count for _, count in request.kinds))
         #: What a gang of it takes of which meters, by its project: a shape is of one region.
         self.charged: dict[str, Charged] = {}
+        #: Replicas of its gangs, by which it is found quickly: most gangs share theirs with others.
+        self.samples: list[Replicas] = []
 
 
 Charged = tuple[tuple[QuotaKey, int], ...]
@@ -298,6 +301,10 @@ _DEMAND = itemgetter(1)
 """Gets the demand of an item of `Replicas`."""
 
 
+_SAMPLES = 8
+"""Most samples of a shape."""
+
+
 class Shapes:
     """Gives equal gangs the same `Shape`, and equal replicas the same `Kind`, as long as one is in use."""
 
@@ -305,9 +312,22 @@ class Shapes:
         self._kinds: WeakValueDictionary[Demand, Kind] = WeakValueDictionary()
         self._requests: WeakValueDictionary[Kinds, ResourceRequest] = WeakValueDictionary()
         self._shapes: WeakValueDictionary[object, Shape] = WeakValueDictionary()
+        #: By the identity of a gang's replicas, which the shape keeps, and what else makes a shape.
+        self._same: WeakValueDictionary[object, Shape] = WeakValueDictionary()
 
     def of(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         """Return the gang's shape, and the sort of each of its replicas."""
+        key = (id(gang.replicas), gang.quota, gang.region, gang.longest, gang.person)
+        shape = self._same.get(key)
+        if shape is not None:
+            return shape, shape.request.in_order
+        shape, kinds = self._work_out(gang)
+        if kinds is shape.request.in_order and len(shape.samples) < _SAMPLES:
+            shape.samples.append(gang.replicas)
+            self._same[key] = shape
+        return shape, kinds
+
+    def _work_out(self, gang: Gang) -> tuple[Shape, tuple[Kind, ...]]:
         runs: list[tuple[Kind, int]] = []
         for demand, count in _runs(gang.replicas):
             kind = self._kind(demand)

@@ -124,7 +124,10 @@ class Group:
         return made
 
     def add(self, entry: Entry) -> None:
-        insort(self.waiting, entry)
+        if not self.waiting or self.waiting[-1] < entry:  # true of nearly all that come
+            self.waiting.append(entry)
+        else:
+            insort(self.waiting, entry)
         self._count(entry, 1)
 
     def drop(self, entry: Entry) -> None:
@@ -163,9 +166,9 @@ class Group:
                     del self.heads[entry.gang.person]
 
     def _count(self, entry: Entry, times: int) -> None:
-        self.turns = None
-        for what, taken in entry.takes:
-            self.sums[what] = self.sums.get(what, 0) + taken * times
+        self.turns, sums = None, self.sums
+        for what, taken in entry.shape.request.takes:
+            sums[what] = sums.get(what, 0) + taken * times
 
 
 class Queue:
