@@ -7,8 +7,7 @@ from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import DrillLanded, DrillOrdered
 from trainshed.core.names import ReplicaId
-from trainshed.core.resume.report import Finding, Hit, Outcome, Progress, Result, find, hits, result
-from trainshed.core.resume.steps import Step
+from trainshed.core.resume import Finding, Hit, Outcome, Progress, Result, Step, find, hits, result
 
 OUTPUT = "gs://bucket/run"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainshed.core.resume.steps import learned
+from trainshed.core.resume import learned
 
 
 @dataclass(frozen=True)

@@ -67,24 +67,14 @@ def called(text: str, function: str) -> dict[str, Any]:
     raise AssertionError(f"{function} is not called in:\n{text}")
 
 
-def test_a_plain_job_is_the_sdks_own_class() -> None:
-    job = {**custom(baseOutputDirectory={"outputUriPrefix": "gs://b/o"}), "labels": {"aB": "c"}}
-    text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job)
-    arguments = called(text, "aiplatform.CustomJob")
-    assert arguments["display_name"] == "first try"
-    assert arguments["base_output_dir"] == "gs://b/o"
-    assert arguments["labels"] == {"aB": "c"}
-    (pool,) = arguments["worker_pool_specs"]
-    assert pool["replica_count"] == 1
-    assert pool["python_package_spec"]["package_uris"] == ["gs://b/p.whl"]
-    assert called(text, "job.submit") == {}
-
-
-def test_what_the_sdks_class_has_no_words_for_goes_to_its_client() -> None:
+def test_a_job_is_created_by_the_client_library() -> None:
     job = custom(scheduling={"timeout": "60s", "disableRetries": True})
     text = snippet(SnippetForm.PYTHON, Api.VERTEX, "p", "r", job)
     arguments = called(text, "client.create_custom_job")
     assert arguments["parent"] == "projects/p/locations/r"
+    (pool,) = arguments["custom_job"]["job_spec"]["worker_pool_specs"]
+    assert pool["replica_count"] == 1
+    assert pool["python_package_spec"]["package_uris"] == ["gs://b/p.whl"]
     assert arguments["custom_job"]["job_spec"]["scheduling"] == {
         "timeout": {"seconds": 60},
         "disable_retries": True,

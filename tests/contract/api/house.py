@@ -24,7 +24,7 @@ from trainshed.access.sealing import Sealer
 from trainshed.access.tokens import digest_of
 from trainshed.api.calls.services import ApiSettings, ContentDigest, Services
 from trainshed.api.rest import ApiApplication
-from trainshed.controller.exports import ModelExporter, OperationWorker
+from trainshed.controller.exports import ModelExporter
 from trainshed.core.lifecycle.events import Event, JobAdmitted
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.records import Job
@@ -39,7 +39,6 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
 from trainshed.store.port import Commit, NewWork
-from trainshed.store.records import OperationKind
 from trainshed.store.sqlite.database import Store, open_database
 
 SECOND = 10**9
@@ -159,10 +158,9 @@ class House:
         self.app = ApiApplication(self.services, self.tokens.authenticate, hosts=HOSTS)
         self._epoch = 0
 
-    def new_worker(self) -> OperationWorker:
+    def new_worker(self) -> ModelExporter:
         """As a service has one that begins."""
-        handlers = {OperationKind.EXPORT: ModelExporter(self.copies)}
-        return OperationWorker(self.store.operations, handlers, self.notices, self.now)
+        return ModelExporter(self.store.operations, self.copies, self.notices, self.now)
 
     def now(self) -> int:
         return self.clock

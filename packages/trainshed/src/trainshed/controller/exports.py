@@ -1,8 +1,8 @@
-"""Carries out operations that the service does beside requests: exports of models."""
+"""Carries out exports of models, beside requests."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, Protocol
@@ -29,61 +29,6 @@ from trainshed.store.records import Operation, OperationKind
 from trainshed.store.sqlite.resources import Operations
 
 log = logging.getLogger(__name__)
-
-OperationHandler = Callable[[Operation], Awaitable[Operation]]
-"""Does what an operation of its kind asks for, and returns the operation as it ended."""
-
-
-class OperationWorker:
-    """Carries out operations, each in a task of its own. The handlers limit how many work at a time."""
-
-    def __init__(
-        self,
-        operations: Operations,
-        handlers: Mapping[OperationKind, OperationHandler],
-        notices: Notices,
-        now: Callable[[], int],
-    ) -> None:
-        self._operations = operations
-        self._handlers = handlers
-        self._notices = notices
-        self._now = now
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    async def start(self) -> None:
-        """Go on with what an earlier service left undone."""
-        for kind in self._handlers:
-            for operation in await self._operations.running(kind):
-                self.begin(operation)
-
-    def begin(self, operation: Operation) -> None:
-        """Begin to carry out an operation that is stored."""
-        name = operation.name
-        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"operation {name}")
-        task.add_done_callback(lambda _: self._tasks.pop(name, None))
-
-    def stop(self, name: str) -> None:
-        """End the work on an operation that was cancelled. Does nothing if it is not one of this worker's."""
-        if task := self._tasks.get(name):
-            task.cancel()
-
-    async def close(self) -> None:
-        """Stop working; what is not done stays stored."""
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _carry_out(self, operation: Operation) -> None:
-        try:
-            ended = await self._handlers[operation.kind](operation)
-        except Exception:
-            # Broad on purpose: if nobody ended the operation, clients would wait for it without end.
-            log.exception("operation %s failed", operation.name)
-            ended = not_exported(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
-        await self._operations.finish(replace(ended, updated=self._now()))
-        self._notices.publish(JobUid(operation.subject))
-        log.info("operation %s %s", operation.name, ended.state)
 
 
 def not_exported(operation: Operation, code: int, message: str) -> Operation:
@@ -139,20 +84,60 @@ OpenBuckets = Callable[[ModelExport], AbstractAsyncContextManager[CopyingBuckets
 
 
 class ModelExporter:
-    """The `controller.exports.OperationHandler` for exports of models."""
+    """Carries out exports of models, each in a task of its own, a few at a time."""
 
-    def __init__(self, buckets: OpenBuckets) -> None:
+    def __init__(
+        self,
+        operations: Operations,
+        buckets: OpenBuckets,
+        notices: Notices,
+        now: Callable[[], int],
+    ) -> None:
+        self._operations = operations
         self._buckets = buckets
+        self._notices = notices
+        self._now = now
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def __call__(self, operation: Operation) -> Operation:
-        assert operation.export is not None
-        async with self._turns:
-            try:
+    async def start(self) -> None:
+        """Go on with what an earlier service left undone."""
+        for operation in await self._operations.running(OperationKind.EXPORT):
+            self.begin(operation)
+
+    def begin(self, operation: Operation) -> None:
+        """Begin to carry out an operation that is stored."""
+        name = operation.name
+        task = self._tasks[name] = keep(partial(self._carry_out, operation), f"operation {name}")
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    def stop(self, name: str) -> None:
+        """End the work on an operation that was cancelled. Does nothing if it is none of an export."""
+        if task := self._tasks.get(name):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop working; what is not done stays stored."""
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry_out(self, operation: Operation) -> None:
+        try:
+            async with self._turns:
+                assert operation.export is not None
                 await self._copy_all(operation.name, operation.export)
-            except RequestError as failure:
-                return not_exported(operation, _CODES.get(type(failure), INTERNAL), str(failure))
-        return replace(operation, state=OperationState.SUCCEEDED)
+            ended = replace(operation, state=OperationState.SUCCEEDED)
+        except RequestError as failure:
+            ended = not_exported(operation, _CODES.get(type(failure), INTERNAL), str(failure))
+        except Exception:
+            # Broad on purpose: if nobody ended the operation, clients would wait for it without end.
+            log.exception("operation %s failed", operation.name)
+            ended = not_exported(operation, INTERNAL, INTERNAL_ERROR_MESSAGE)
+        await self._operations.finish(replace(ended, updated=self._now()))
+        self._notices.publish(JobUid(operation.subject))
+        log.info("operation %s %s", operation.name, ended.state)
 
     async def _copy_all(self, name: str, export: ModelExport) -> None:
         """Copy everything. Temporary failures are tried again, until the last of the pauses in a row has

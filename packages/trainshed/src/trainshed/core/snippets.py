@@ -140,42 +140,7 @@ def _with_file(words: Sequence[str], config: Any, last: Sequence[str] = ()) -> s
 # Python
 
 
-_SDK_SUBMIT: Mapping[str, str] = {
-    "serviceAccount": "service_account",
-    "network": "network",
-    "enableWebAccess": "enable_web_access",
-    "tensorboard": "tensorboard",
-}
-
-
 def _python_vertex(project: str, region: str, job: Mapping[str, Any]) -> str:
-    spec = _mapping(job.get("jobSpec"))
-    known = {"workerPoolSpecs", "baseOutputDirectory", *_SDK_SUBMIT}
-    if (
-        "trialJobSpec" in job
-        or spec.keys() - known
-        or job.keys() - {"displayName", "labels", "jobSpec"}
-    ):
-        return _python_gapic(project, region, job)
-    arguments: dict[str, Any] = {"display_name": job.get("displayName", "job")}
-    arguments["worker_pool_specs"] = _snake(spec.get("workerPoolSpecs") or [])
-    output = _mapping(spec.get("baseOutputDirectory")).get("outputUriPrefix")
-    if output:
-        arguments["base_output_dir"] = output
-    if job.get("labels"):
-        arguments["labels"] = job["labels"]
-    submit = {_SDK_SUBMIT[key]: value for key, value in spec.items() if key in _SDK_SUBMIT}
-    return (
-        "import os\nfrom google.cloud import aiplatform\n\n"
-        f"aiplatform.init(\n    project={_flat(project)},\n    location={_flat(region)},\n"
-        '    api_endpoint=os.environ["TRAINSHED_ENDPOINT"],\n    api_transport="rest",\n'
-        f'    staging_bucket="gs://{project}",\n)\n'
-        f"job = {_call('aiplatform.CustomJob', arguments)}\n"
-        f"{_call('job.submit', submit)}\nprint(job.resource_name)\n"
-    )
-
-
-def _python_gapic(project: str, region: str, job: Mapping[str, Any]) -> str:
     tuning = "trialJobSpec" in job
     method, field = (
         ("create_hyperparameter_tuning_job", "hyperparameter_tuning_job")

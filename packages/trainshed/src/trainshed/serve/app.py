@@ -20,7 +20,7 @@ from trainshed.buckets.local import LocalStore
 from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.controller import Controller
 from trainshed.controller.curves import CurveStores, JobCurves
-from trainshed.controller.exports import ModelExporter, OperationWorker
+from trainshed.controller.exports import ModelExporter
 from trainshed.controller.idling import IdleWatch
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.outbox import OutboxWorker
@@ -77,7 +77,6 @@ from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.notices import Notices
 from trainshed.store.points import POINTS, PointFiles
-from trainshed.store.records import OperationKind
 from trainshed.store.sqlite.database import Store
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.meters import Meters
@@ -94,7 +93,7 @@ class App(Struct, frozen=True):
 
     controller: Controller
     suggesting: StudyOperations
-    exports: OperationWorker
+    exports: ModelExporter
     advisor: ProcessAdvisor
     runtimes: LocalRuntimes
     services: Services
@@ -216,10 +215,9 @@ def _runtimes(shared: _Shared) -> LocalRuntimes:
     )
 
 
-def _exports(shared: _Shared) -> OperationWorker:
-    exporter = ModelExporter(BucketCopies(shared.bootstrap.gateway_socket))
-    works = {OperationKind.EXPORT: exporter}
-    return OperationWorker(shared.store.operations, works, shared.notices, clock.now)
+def _exports(shared: _Shared) -> ModelExporter:
+    copies = BucketCopies(shared.bootstrap.gateway_socket)
+    return ModelExporter(shared.store.operations, copies, shared.notices, clock.now)
 
 
 def _controller(shared: _Shared, runtimes: LocalRuntimes, outbox: OutboxWorker) -> Controller:
@@ -291,7 +289,7 @@ def _services(
     runtimes: LocalRuntimes,
     controller: Controller,
     suggesting: StudyOperations,
-    exports: OperationWorker,
+    exports: ModelExporter,
     viewers: LocalViewers,
     lag: LagMeter,
     retention: Callable[[], RetentionTimer],

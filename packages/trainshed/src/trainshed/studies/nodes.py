@@ -12,11 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
+from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value, is_same
 from trainshed.studies.routines import Array
-
-SAME = 1e-10
-"""Discrete values this near are one (facts/tuning#vertex)."""
 
 SAME_CODE = 1e-14
 """Codes this near are one: no more than rounding makes. Of values from 0 to a million, 0 and 1e-5 are 1e-11
@@ -174,13 +171,6 @@ class Node:
                     if exact is None
                     else exact
                 )
-
-
-def is_same(value: Value, other: Value) -> bool:
-    """Whether two values of one parameter are the same one (facts/tuning#vertex)."""
-    if isinstance(value, str) or isinstance(other, str):
-        return value == other
-    return abs(value - other) < SAME
 
 
 def is_among(code: float, allowed: Sequence[float]) -> bool:

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from trainshed.core.study.records import Parameters
-from trainshed.core.study.spec import Parameter, StudySpec, Value
-from trainshed.studies.nodes import Node, is_same
+from trainshed.core.study.spec import Parameter, StudySpec, Value, is_same
+from trainshed.studies.nodes import Node
 from trainshed.studies.port import Proposals, Seen
 from trainshed.studies.space import Space
 

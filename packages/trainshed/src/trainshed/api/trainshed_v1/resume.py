@@ -14,8 +14,18 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api, ReplicaId, log_task_name
-from trainshed.core.resume.report import Finding, Hit, Progress, find, hits, result
-from trainshed.core.resume.steps import Series, Step, learned, series_by
+from trainshed.core.resume import (
+    Finding,
+    Hit,
+    Progress,
+    Series,
+    Step,
+    find,
+    hits,
+    learned,
+    result,
+    series_by,
+)
 from trainshed.store.logs.lines import LogCursor, LogLine, Stream
 from trainshed.wire.trainshed_v1 import drills as records
 

@@ -14,18 +14,15 @@ _WHOLE: Final = 1 << 64
 
 
 class Places:
-    """A number from 0 to 1 for each row of one file: evenly spread, and the same at each reading."""
+    """A whole number below 2**64 for each row of one file: evenly spread, and the same at each reading."""
 
     def __init__(self, dataset: str, uri: str) -> None:
         self._key = hashlib.blake2b(f"{dataset}\0{uri}".encode(), digest_size=32).digest()
         self._block = -1
         self._words: tuple[int, ...] = ()
 
-    def __call__(self, row: int) -> float:
-        return self.word(row) / _WHOLE
-
     def word(self, row: int) -> int:
-        """Return the number as a whole one below 2**64."""
+        """Return the number of a row."""
         block = row >> 3
         if block != self._block:
             self._block = block
@@ -33,19 +30,8 @@ class Places:
         return self._words[row & 7]
 
 
-def chosen(place: float, fractions: tuple[float, float, float]) -> Split:
-    """Return the split of a row at that place."""
-    training, validation, test = fractions
-    if place < training:
-        return Split.TRAINING
-    if place < training + validation or not test:
-        return Split.VALIDATION if validation else Split.TRAINING
-    return Split.TEST
-
-
 def bounds(fractions: tuple[float, float, float]) -> tuple[int, int]:
-    """Return the words (`Places.word`) from which on a row belongs to validation and to test. The same as
-    `chosen`, for millions of rows."""
+    """Return the words (`Places.word`) from which on a row belongs to validation and to test."""
     training, validation, test = fractions
     first = round(training * _WHOLE) if validation or test else _WHOLE
     return first, round((training + validation) * _WHOLE) if test else _WHOLE

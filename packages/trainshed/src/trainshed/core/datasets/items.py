@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from trainshed.core.datasets.assignment import Places, chosen, labelled
+from trainshed.core.datasets.assignment import Places, bounds, labelled
 from trainshed.core.datasets.lines import BadData, Record, lines, records
-from trainshed.core.datasets.plans import Split, SplitRule
+from trainshed.core.datasets.plans import SPLITS, Split, SplitRule
 from trainshed.core.datasets.records import DataFiles, DatasetKind
 from trainshed.core.datasets.schemas import FORMATS, ImportFormat
 
@@ -70,11 +70,14 @@ def assigned(
     files: Iterable[ItemFile], rule: SplitRule, dataset: str
 ) -> Iterator[tuple[bytes, Split]]:
     """Yield each item with its split. An item's own ML use comes before the fractions."""
+    validation, test = bounds(rule.fractions)
     for file in files:
         for item in items(file):
-            own = labelled(item.labels.get(ML_USE, ""))
-            place = Places(dataset, item.content)(0) if own is None else 0.0
-            yield item.raw, own or chosen(place, rule.fractions)
+            split = labelled(item.labels.get(ML_USE, ""))
+            if split is None:
+                word = Places(dataset, item.content).word(0)
+                split = SPLITS[(word >= validation) + (word >= test)]
+            yield item.raw, split
 
 
 def _of_json(file: ItemFile) -> Iterator[tuple[dict[str, Any], bytes | None]]:

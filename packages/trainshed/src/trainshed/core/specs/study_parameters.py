@@ -13,12 +13,9 @@ from msgspec import Struct
 
 from trainshed.core.requests import Section
 from trainshed.core.specs import syntax
-from trainshed.core.study.spec import Parameter, ParameterType, Scale, Value
+from trainshed.core.study.spec import SAME, Parameter, ParameterType, Scale, Value, is_same
 
 MAX_DISCRETE_VALUES = 1_000
-SAME = 1e-10
-"""Discrete values must be at least this far apart, and a condition matches the value that is this near
-(facts/tuning#vertex)."""
 MAX_INTEGER = 2**53 - 1
 """Largest bound of an integer parameter. Beyond it, not every integer has a float, and searches calculate
 with floats (docs/tuning.md)."""
@@ -209,7 +206,7 @@ def _parent_value(parent: Space, text: str) -> Value | None:
         case ParameterType.INTEGER:
             return int(text) if parent.low <= int(text) <= parent.high else None
         case ParameterType.DISCRETE | ParameterType.DOUBLE:
-            near = (value for value in parent.values if abs(value - float(text)) <= SAME)
+            near = (value for value in parent.values if is_same(value, float(text)))
             return next(near, None)
 
 

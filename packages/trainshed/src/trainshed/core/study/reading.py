@@ -8,18 +8,15 @@ the field path that the caller used.
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
 from trainshed.core.requests import Faults
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
-from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value
+from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value, is_same
 from trainshed.core.units import Nanos
-
-_SAME: Final = 1e-10
-"""Discrete values this near count as the same (facts/tuning#vertex)."""
 
 
 class GivenParameter(Struct, frozen=True):
@@ -129,13 +126,7 @@ def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
     if node.parent < 0:
         return True
     parent = values[node.parent]
-    return parent is not None and any(_same(parent, value) for value in node.when)
-
-
-def _same(value: Value, other: Value) -> bool:
-    if isinstance(value, str) or isinstance(other, str):
-        return value == other
-    return abs(value - other) <= _SAME
+    return parent is not None and any(is_same(parent, value) for value in node.when)
 
 
 def _read_value(
@@ -168,7 +159,7 @@ def _value(node: Parameter, raw: float | int | str | None) -> Value | None:
             whole = int(raw)
             return whole if whole == raw and node.low <= whole <= node.high else None
         case ParameterType.DISCRETE:
-            return next((value for value in node.values if abs(value - raw) <= _SAME), None)
+            return next((value for value in node.values if is_same(value, raw)), None)
         case _:
             assert_never(node.type)
 

@@ -12,6 +12,15 @@ from trainshed.core.units import Nanos
 
 Value = float | int | str
 """The value of a parameter: a float for DOUBLE and DISCRETE, an int for INTEGER, a text for CATEGORICAL."""
+SAME = 1e-10
+"""Discrete values this near are one (facts/tuning#vertex)."""
+
+
+def is_same(value: Value, other: Value) -> bool:
+    """Whether two values of one parameter are the same one."""
+    if isinstance(value, str) or isinstance(other, str):
+        return value == other
+    return abs(value - other) <= SAME
 
 
 class ParameterType(enum.StrEnum):

@@ -20,7 +20,7 @@ from scipy.linalg import cho_solve
 from scipy.special import stdtr
 
 from trainshed.studies.port import StoppingVerdict
-from trainshed.studies.stopping.curves import (
+from trainshed.studies.stopping.deciding import (
     Axes,
     Line,
     best_final,

@@ -1,1 +1,0 @@
-"""What a fault cost a job: seconds down, checkpoints written and read, steps lost. Pure."""
