@@ -21,7 +21,7 @@ from trainshed.api.registry import handlers
 from trainshed.api.service_accounts import METHODS as ACCOUNTS
 from trainshed.api.trainshed_v1.transport import METHODS, PREFIX
 from trainshed.core.names import project_number
-from trainshed.wire import routes
+from trainshed.wire import pool, routes
 
 ANA = "ana@corp.example"
 SECRET = "zebra"
@@ -88,7 +88,7 @@ def paths(project: str, there: dict[str, str]) -> Iterator[tuple[str, str, str]]
     served = handlers()
     found = [
         (route.verb, route.template.segments, route.template.custom)
-        for route in routes.route_table().routes
+        for route in (route for api in pool.APIS for route in routes.routes(api))
         if f"{route.service}.{route.method}" in served
     ]
     found += [

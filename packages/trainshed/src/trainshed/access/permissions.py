@@ -4,20 +4,19 @@ A method without a row cannot be called (tests/unit/test_access_permissions.py p
 one). Which roles hold which permission is said in `roles`; `authorization` asks both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-_VERTEX_JOBS = "google.cloud.aiplatform.v1.JobService"
-_PIPELINES = "google.cloud.aiplatform.v1.PipelineService"
-_MODELS = "google.cloud.aiplatform.v1.ModelService"
-_DATASETS = "google.cloud.aiplatform.v1.DatasetService"
-_TENSORBOARDS = "google.cloud.aiplatform.v1.TensorboardService"
-_METADATA = "google.cloud.aiplatform.v1.MetadataService"
+_VERTEX = "google.cloud.aiplatform.v1"
+_MODELS = f"{_VERTEX}.ModelService"
+_DATASETS = f"{_VERTEX}.DatasetService"
+_TENSORBOARDS = f"{_VERTEX}.TensorboardService"
+_METADATA = f"{_VERTEX}.MetadataService"
 _ML_JOBS = "google.cloud.ml.v1.JobService"
 _ML_PROJECTS = "google.cloud.ml.v1.ProjectManagementService"
 _OPERATIONS = "google.longrunning.Operations"
 _LOCATIONS = "google.cloud.location.Locations"
-_VIZIER = "google.cloud.aiplatform.v1.VizierService"
+_VIZIER = f"{_VERTEX}.VizierService"
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
 
 OF_THE_SERVICE: Final = (
@@ -46,87 +45,52 @@ _MEASURED: Final = ("aiplatform.tensorboard", "aiplatform.contexts.", "aiplatfor
 _MEASURES: Final = frozenset({"trials", "artifacts", "metadataStores", "logEntries"})
 """What programs and their experiments write in great number is no matter of an audit."""
 
+_VERTEX_RESOURCES: Final = (
+    ("JobService", "CustomJob", "create get list cancel delete"),
+    ("JobService", "HyperparameterTuningJob", "create get list cancel delete"),
+    ("PipelineService", "TrainingPipeline", "create get list cancel delete"),
+    ("ModelService", "Model", "upload get list update delete export"),
+    ("ModelService", "ModelEvaluation", "import get list"),
+    ("DatasetService", "Dataset", "create get list update delete"),
+    ("MetadataService", "MetadataStore", "create get list delete"),
+    ("MetadataService", "Context", "create get list update delete"),
+    ("MetadataService", "Artifact", "create get list update delete"),
+    ("MetadataService", "Execution", "create get list update delete"),
+    ("TensorboardService", "Tensorboard", "create get list update delete"),
+    ("TensorboardService", "TensorboardExperiment", "create get list update delete"),
+    ("TensorboardService", "TensorboardRun", "create get list update delete batchCreate"),
+    ("TensorboardService", "TensorboardTimeSeries", "create get list update delete batchCreate"),
+    ("VizierService", "Study", "create get list delete"),
+    ("VizierService", "Trial", "create get list delete"),
+)
+"""Services, resources, and the verbs that their methods and permissions share: `GetStudy` needs
+`aiplatform.studies.get`."""
+
+
+def _of_resources() -> Iterator[tuple[str, str]]:
+    for service, noun, verbs in _VERTEX_RESOURCES:
+        plural = noun if noun.endswith("Series") else f"{noun}s".replace("ys", "ies")
+        for verb in verbs.split():
+            method = verb[0].upper() + verb[1:]
+            method += plural if verb in ("list", "batchCreate") else noun
+            yield (
+                f"{_VERTEX}.{service}.{method}",
+                f"aiplatform.{plural[0].lower()}{plural[1:]}.{verb}",
+            )
+
+
 PERMISSIONS: Final[Mapping[str, str]] = {
-    f"{_VERTEX_JOBS}.CreateCustomJob": "aiplatform.customJobs.create",
-    f"{_VERTEX_JOBS}.GetCustomJob": "aiplatform.customJobs.get",
-    f"{_VERTEX_JOBS}.ListCustomJobs": "aiplatform.customJobs.list",
-    f"{_VERTEX_JOBS}.CancelCustomJob": "aiplatform.customJobs.cancel",
-    f"{_VERTEX_JOBS}.DeleteCustomJob": "aiplatform.customJobs.delete",
-    f"{_VERTEX_JOBS}.CreateHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.create",
-    f"{_VERTEX_JOBS}.GetHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.get",
-    f"{_VERTEX_JOBS}.ListHyperparameterTuningJobs": "aiplatform.hyperparameterTuningJobs.list",
-    f"{_VERTEX_JOBS}.CancelHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.cancel",
-    f"{_VERTEX_JOBS}.DeleteHyperparameterTuningJob": "aiplatform.hyperparameterTuningJobs.delete",
-    f"{_PIPELINES}.CreateTrainingPipeline": "aiplatform.trainingPipelines.create",
-    f"{_PIPELINES}.GetTrainingPipeline": "aiplatform.trainingPipelines.get",
-    f"{_PIPELINES}.ListTrainingPipelines": "aiplatform.trainingPipelines.list",
-    f"{_PIPELINES}.CancelTrainingPipeline": "aiplatform.trainingPipelines.cancel",
-    f"{_PIPELINES}.DeleteTrainingPipeline": "aiplatform.trainingPipelines.delete",
-    f"{_MODELS}.UploadModel": "aiplatform.models.upload",
+    **dict(_of_resources()),
     f"{_MODELS}.CopyModel": "aiplatform.models.upload",
-    f"{_MODELS}.GetModel": "aiplatform.models.get",
-    f"{_MODELS}.ListModels": "aiplatform.models.list",
     f"{_MODELS}.ListModelVersions": "aiplatform.models.list",
-    f"{_MODELS}.UpdateModel": "aiplatform.models.update",
     f"{_MODELS}.MergeVersionAliases": "aiplatform.models.update",
-    f"{_MODELS}.DeleteModel": "aiplatform.models.delete",
     f"{_MODELS}.DeleteModelVersion": "aiplatform.models.delete",
-    f"{_MODELS}.ExportModel": "aiplatform.models.export",
-    f"{_DATASETS}.CreateDataset": "aiplatform.datasets.create",
-    f"{_DATASETS}.GetDataset": "aiplatform.datasets.get",
-    f"{_DATASETS}.ListDatasets": "aiplatform.datasets.list",
-    f"{_DATASETS}.UpdateDataset": "aiplatform.datasets.update",
-    f"{_DATASETS}.DeleteDataset": "aiplatform.datasets.delete",
     f"{_DATASETS}.ImportData": "aiplatform.datasets.import",
-    f"{_MODELS}.ImportModelEvaluation": "aiplatform.modelEvaluations.import",
-    f"{_MODELS}.GetModelEvaluation": "aiplatform.modelEvaluations.get",
-    f"{_MODELS}.ListModelEvaluations": "aiplatform.modelEvaluations.list",
-    f"{_METADATA}.CreateMetadataStore": "aiplatform.metadataStores.create",
-    f"{_METADATA}.GetMetadataStore": "aiplatform.metadataStores.get",
-    f"{_METADATA}.ListMetadataStores": "aiplatform.metadataStores.list",
-    f"{_METADATA}.DeleteMetadataStore": "aiplatform.metadataStores.delete",
-    f"{_METADATA}.CreateContext": "aiplatform.contexts.create",
-    f"{_METADATA}.GetContext": "aiplatform.contexts.get",
-    f"{_METADATA}.ListContexts": "aiplatform.contexts.list",
-    f"{_METADATA}.UpdateContext": "aiplatform.contexts.update",
-    f"{_METADATA}.DeleteContext": "aiplatform.contexts.delete",
-    f"{_METADATA}.CreateArtifact": "aiplatform.artifacts.create",
-    f"{_METADATA}.GetArtifact": "aiplatform.artifacts.get",
-    f"{_METADATA}.ListArtifacts": "aiplatform.artifacts.list",
-    f"{_METADATA}.UpdateArtifact": "aiplatform.artifacts.update",
-    f"{_METADATA}.DeleteArtifact": "aiplatform.artifacts.delete",
-    f"{_METADATA}.CreateExecution": "aiplatform.executions.create",
-    f"{_METADATA}.GetExecution": "aiplatform.executions.get",
-    f"{_METADATA}.ListExecutions": "aiplatform.executions.list",
-    f"{_METADATA}.UpdateExecution": "aiplatform.executions.update",
-    f"{_METADATA}.DeleteExecution": "aiplatform.executions.delete",
     f"{_METADATA}.AddContextArtifactsAndExecutions": "aiplatform.contexts.addContextArtifactsAndExecutions",
     f"{_METADATA}.AddContextChildren": "aiplatform.contexts.addContextChildren",
     f"{_METADATA}.AddExecutionEvents": "aiplatform.executions.addExecutionEvents",
     f"{_METADATA}.QueryContextLineageSubgraph": "aiplatform.contexts.queryContextLineageSubgraph",
     f"{_METADATA}.QueryExecutionInputsAndOutputs": "aiplatform.executions.queryExecutionInputsAndOutputs",
-    f"{_TENSORBOARDS}.CreateTensorboard": "aiplatform.tensorboards.create",
-    f"{_TENSORBOARDS}.GetTensorboard": "aiplatform.tensorboards.get",
-    f"{_TENSORBOARDS}.ListTensorboards": "aiplatform.tensorboards.list",
-    f"{_TENSORBOARDS}.UpdateTensorboard": "aiplatform.tensorboards.update",
-    f"{_TENSORBOARDS}.DeleteTensorboard": "aiplatform.tensorboards.delete",
-    f"{_TENSORBOARDS}.CreateTensorboardExperiment": "aiplatform.tensorboardExperiments.create",
-    f"{_TENSORBOARDS}.GetTensorboardExperiment": "aiplatform.tensorboardExperiments.get",
-    f"{_TENSORBOARDS}.ListTensorboardExperiments": "aiplatform.tensorboardExperiments.list",
-    f"{_TENSORBOARDS}.UpdateTensorboardExperiment": "aiplatform.tensorboardExperiments.update",
-    f"{_TENSORBOARDS}.DeleteTensorboardExperiment": "aiplatform.tensorboardExperiments.delete",
-    f"{_TENSORBOARDS}.CreateTensorboardRun": "aiplatform.tensorboardRuns.create",
-    f"{_TENSORBOARDS}.GetTensorboardRun": "aiplatform.tensorboardRuns.get",
-    f"{_TENSORBOARDS}.ListTensorboardRuns": "aiplatform.tensorboardRuns.list",
-    f"{_TENSORBOARDS}.UpdateTensorboardRun": "aiplatform.tensorboardRuns.update",
-    f"{_TENSORBOARDS}.DeleteTensorboardRun": "aiplatform.tensorboardRuns.delete",
-    f"{_TENSORBOARDS}.CreateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.create",
-    f"{_TENSORBOARDS}.GetTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.get",
-    f"{_TENSORBOARDS}.ListTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.list",
-    f"{_TENSORBOARDS}.UpdateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.update",
-    f"{_TENSORBOARDS}.DeleteTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.delete",
-    f"{_TENSORBOARDS}.BatchCreateTensorboardRuns": "aiplatform.tensorboardRuns.batchCreate",
-    f"{_TENSORBOARDS}.BatchCreateTensorboardTimeSeries": "aiplatform.tensorboardTimeSeries.batchCreate",
     f"{_TENSORBOARDS}.WriteTensorboardRunData": "aiplatform.tensorboardRuns.write",
     f"{_TENSORBOARDS}.WriteTensorboardExperimentData": "aiplatform.tensorboardExperiments.write",
     f"{_TENSORBOARDS}.ReadTensorboardTimeSeriesData": "aiplatform.tensorboardTimeSeries.read",
@@ -149,15 +113,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     # Anyone may ask what they may do, so this needs a permission that every role holds.
     "google.iam.v1.IAMPolicy.TestIamPermissions": "aiplatform.permissions.test",
     f"{_ML_JOBS}.TestIamPermissions": "ml.permissions.test",
-    f"{_VIZIER}.CreateStudy": "aiplatform.studies.create",
-    f"{_VIZIER}.GetStudy": "aiplatform.studies.get",
-    f"{_VIZIER}.ListStudies": "aiplatform.studies.list",
     f"{_VIZIER}.LookupStudy": "aiplatform.studies.get",
-    f"{_VIZIER}.DeleteStudy": "aiplatform.studies.delete",
-    f"{_VIZIER}.CreateTrial": "aiplatform.trials.create",
-    f"{_VIZIER}.GetTrial": "aiplatform.trials.get",
-    f"{_VIZIER}.ListTrials": "aiplatform.trials.list",
-    f"{_VIZIER}.DeleteTrial": "aiplatform.trials.delete",
     f"{_VIZIER}.SuggestTrials": "aiplatform.trials.create",
     f"{_VIZIER}.AddTrialMeasurement": "aiplatform.trials.update",
     f"{_VIZIER}.CompleteTrial": "aiplatform.trials.update",

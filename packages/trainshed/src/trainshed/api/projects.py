@@ -19,12 +19,15 @@ from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
 from trainshed.api.calls.auditing import audited
+from trainshed.api.calls.by_hand import HandCall, HandMethods
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
+from trainshed.api.calls.unserved import not_served
 from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.names import ids_by_number, project_number
 from trainshed.wire import pool
+from trainshed.wire.known_methods import KnownMethod
 
 _V3: Final = "google.cloud.resourcemanager.v3.Projects"
 _GET: Final = f"{_V3}.GetProject"
@@ -133,45 +136,66 @@ HANDLERS: Final[Handlers] = {
 }
 
 
-def get(principal: Principal, services: Services, project: str) -> dict[str, Any]:
+async def get_by_v1(call: HandCall) -> dict[str, Any]:
     """Return the public Project resource of v1. Raises PermissionDenied, InvalidRequest."""
-    authorize(principal, _GET, (project,))
+    project = call.names["project"]
+    authorize(call.principal, _GET, (project,))
     name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
-    known = (*principal.rights.projects, services.settings.project)
-    return _view_of_v1(services.access.book, ids_by_number(known).get(name, name))
+    known = (*call.principal.rights.projects, call.services.settings.project)
+    return _view_of_v1(call.services.access.book, ids_by_number(known).get(name, name))
 
 
-def list_(principal: Principal, services: Services) -> dict[str, Any]:
+async def list_by_v1(call: HandCall) -> dict[str, Any]:
     """Return v1's list of the projects that the caller may see. Raises PermissionDenied."""
-    authorize(principal, _LIST)
-    book = services.access.book
-    return {"projects": [_view_of_v1(book, name) for name in visible(principal, services)]}
+    authorize(call.principal, _LIST)
+    book = call.services.access.book
+    names = visible(call.principal, call.services)
+    return {"projects": [_view_of_v1(book, name) for name in names]}
 
 
-async def create_by_v1(
-    principal: Principal, services: Services, body: Mapping[str, Any]
-) -> dict[str, Any]:
+async def create_by_v1(call: HandCall) -> dict[str, Any]:
     """Make the project of a v1 request, and return an operation that is done. Raises PermissionDenied,
     InvalidRequest, AlreadyExists."""
-    authorize(principal, _CREATE, ())
-    texts = [str(body.get(field) or "") for field in ("projectId", "name")]
+    authorize(call.principal, _CREATE, ())
+    texts = [str(call.body.get(field) or "") for field in ("projectId", "name")]
     try:
-        labels = msgspec.convert(body.get("labels") or {}, dict[str, str])
+        labels = msgspec.convert(call.body.get("labels") or {}, dict[str, str])
     except msgspec.ValidationError as error:
         raise InvalidRequest((Violation("labels", f"They must be texts: {error}."),)) from None
-    async with audited(services, principal, _CREATE):
-        made = await create(services, texts[0], texts[1], labels)
-    return _creation(services.access.book, made)
+    making = create(call.services, texts[0], texts[1], labels)
+    made = await audited(making, call.services, call.principal, _CREATE)
+    return _creation(call.services.access.book, made)
 
 
-def creation(principal: Principal, services: Services, operation: str) -> dict[str, Any]:
-    """Return v1's operation that made a project. Raises PermissionDenied, NotFound."""
+async def creation_by_v1(call: HandCall) -> dict[str, Any]:
+    """Return v1's operation that made a project. Raises PermissionDenied, NotFound, NotServed (it is another
+    operation)."""
+    operation = call.names["operation"]
+    if not operation.startswith(CREATING):
+        path = "/v1/operations/{operation}"
+        raise not_served(KnownMethod("google.longrunning.Operations.GetOperation", path), ())
     number = operation.removeprefix(CREATING)
-    authorize(principal, _GET, (number,))
-    for name in services.access.book.projects:
+    authorize(call.principal, _GET, (number,))
+    for name in call.services.access.book.projects:
         if number == str(project_number(name)):
-            return _creation(services.access.book, name)
+            return _creation(call.services.access.book, name)
     raise NotFound(f"There is no operation {operation[:200]!r}.")
+
+
+async def enable_service(call: HandCall) -> dict[str, Any]:
+    """Answer gcloud, which enables an API in each project that it has made: all are always served."""
+    await get_by_v1(call)
+    return {"name": "operations/noop.DONE_OPERATION", "done": True}
+
+
+METHODS: Final[HandMethods] = {
+    ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
+    ("GET", "/v1/projects"): (_LIST, list_by_v1),
+    ("POST", "/v1/projects"): (_CREATE, create_by_v1),
+    ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
+    ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
+}
+"""What gcloud asks in v1."""
 
 
 def _creation(book: AccessBook, name: str) -> dict[str, Any]:

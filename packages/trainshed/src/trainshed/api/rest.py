@@ -14,7 +14,7 @@ Paths that `ml` v1 and Vertex share below `/v1/projects/P/locations/L/` are Vert
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from trainshed.access.principals import Principal
 from trainshed.api import projects, service_accounts
+from trainshed.api.calls.by_hand import HandCall, HandHandler
 from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.http import (
@@ -41,7 +42,6 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
 from trainshed.api.registry import CHECKS, handlers
-from trainshed.api.service_accounts import AccountCall, Handler
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
@@ -123,29 +123,17 @@ class ApiApplication:
             "tensorboard": ViewerSurface(services).answer,
             "metrics": MetricsSurface(services, authenticate).answer,
         }
-        routes: tuple[tuple[str, str, Endpoint], ...] = (
-            ("GET", "/v1/projects/{project}", self._project),
-            ("GET", "/v1/projects", self._projects),
-            ("POST", "/v1/projects", self._create_project),
-            ("POST", "/v1/projects/{project}:getIamPolicy", self._policy),
-            ("POST", "/v1/projects/{project}:setIamPolicy", self._policy),
-            ("GET", "/v1/operations/{operation}", self._operation),
-            ("POST", "/v1/projects/{project}/services/{service}:enable", self._enable),
+        by_hand = {**projects.METHODS, **service_accounts.METHODS}
+        endpoints: Iterable[tuple[str, str, Endpoint]] = (
+            *((*place, partial(self._by_hand, method)) for place, method in by_hand.items()),
             ("POST", "/token", self._token),
-            *(
-                (verb, path, partial(self._account, method))
-                for (verb, path), method in service_accounts.METHODS.items()
-            ),
             (ANY, "/$discovery/rest", self._discovery),
             (ANY, "/discovery/v1/apis/{api}/{version}/rest", self._discovery),
-            *(
-                (method, path, self._health)
-                for method in ("GET", "HEAD")
-                for path in ("/", "/healthz")
-            ),
+            *((verb, "/", self._health) for verb in ("GET", "HEAD")),
+            *((verb, "/healthz", self._health) for verb in ("GET", "HEAD")),
         )
         self._router = Router(
-            ((method, Template.parse(path), endpoint) for method, path, endpoint in routes),
+            ((verb, Template.parse(path), endpoint) for verb, path, endpoint in endpoints),
             colon_is_verb=True,
         )
 
@@ -191,56 +179,15 @@ class ApiApplication:
         """Return the error in the public form of its API."""
         return error_answer(call, error)
 
-    async def _project(self, request: Request, variables: Mapping[str, str]) -> Response:
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        view = projects.get(principal, self._services, variables["project"])
-        return json_answer(wire_json.encode_text(view))
-
-    async def _projects(self, request: Request, variables: Mapping[str, str]) -> Response:
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        return json_answer(wire_json.encode_text(projects.list_(principal, self._services)))
-
-    async def _create_project(self, request: Request, variables: Mapping[str, str]) -> Response:
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        view = await projects.create_by_v1(principal, self._services, await _fields(request))
-        return json_answer(wire_json.encode_text(view))
-
-    async def _operation(self, request: Request, variables: Mapping[str, str]) -> Response:
-        if not variables["operation"].startswith(projects.CREATING):
-            return await self._rest.answer(request)
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        view = projects.creation(principal, self._services, variables["operation"])
-        return json_answer(wire_json.encode_text(view))
-
-    async def _enable(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """Answer gcloud, which enables an API in each project that it has made: all are always served."""
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        projects.get(principal, self._services, variables["project"])
-        answer: dict[str, Any] = {"name": "operations/noop.DONE_OPERATION", "done": True}
-        return json_answer(wire_json.encode_text(answer))
-
-    async def _policy(self, request: Request, variables: Mapping[str, str]) -> Response:
-        """Answer as v3 does: policies are the same in both versions."""
-        request.api = "resourcemanager_v3"
-        principal = self._authenticate(request.headers.get("authorization"))
-        body = await request.decoded_body(SMALL_BODY)
-        path = request.raw_path.replace("/v1/", "/v3/", 1)
-        return json_answer(await self._rest.ask(principal, "POST", path, body))
-
-    async def _account(
-        self, method: tuple[str, Handler], request: Request, variables: Mapping[str, str]
+    async def _by_hand(
+        self, method: tuple[str, HandHandler], request: Request, names: Mapping[str, str]
     ) -> Response:
         request.api = "resourcemanager_v3"
-        request.scope[METHOD] = method[0]
+        request.scope[METHOD], handler = method
         principal = self._authenticate(request.headers.get("authorization"))
         body, root = await _fields(request), _root_url(request)
-        call = AccountCall(principal, self._services, method[0], variables, body, root)
-        return json_answer(wire_json.encode_text(await service_accounts.answered(call, method[1])))
+        call = HandCall(principal, self._services, method[0], names, body, root)
+        return json_answer(wire_json.encode_text(await handler(call)))
 
     async def _token(self, request: Request, variables: Mapping[str, str]) -> Response:
         form = await request.decoded_body(SMALL_BODY)
@@ -290,7 +237,6 @@ class RestSurface:
         self._checks = checks
         self._services = services
         self._authenticate = authenticate
-        self._table = routes.route_table()
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with it; `request.api` then says in which API's form."""
@@ -315,7 +261,7 @@ class RestSurface:
         """Return the JSON answer to a request of a caller who is known already. `target`: the path and its
         query as they would be sent. Raises NotFound if no method has this path."""
         path, _, query = target.partition("?")
-        matched = self._table.match(verb, path)
+        matched = routes.match(verb, path)
         if matched is None:
             raise NotFound(f"There is no method {verb} {path}.")
         route, variables = matched
@@ -337,9 +283,9 @@ class RestSurface:
     def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:
         verb, path = request.method, request.raw_path
         if path.startswith("/ui/"):
-            matched = self._table.match(verb, "/v1/" + path[4:])
+            matched = routes.match(verb, "/v1/" + path[4:])
             return matched if matched is not None and matched[0].service in _BELOW_UI else None
-        return self._table.match(verb, _plain(path))
+        return routes.match(verb, _plain(path))
 
     async def _call(
         self,

@@ -8,8 +8,9 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final
 from urllib.parse import parse_qs
@@ -22,8 +23,9 @@ from trainshed.access import account_tokens
 from trainshed.access.account_tokens import GRANT, LIFETIME
 from trainshed.access.authorization import authorize
 from trainshed.access.book import AccessBook, AccountKey, ServiceAccount
-from trainshed.access.principals import Bearer, Principal
+from trainshed.access.principals import Bearer
 from trainshed.api.calls.auditing import audited
+from trainshed.api.calls.by_hand import HandCall, HandHandler, HandMethods
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import (
@@ -48,20 +50,6 @@ _ALL_PROJECTS: Final = "-"
 _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
-class AccountCall(Struct, frozen=True):
-    """A call of a method of this module."""
-
-    principal: Principal
-    services: Services
-    #: Full name of the method.
-    method: str
-    #: The variables of its path.
-    names: Mapping[str, str]
-    body: Mapping[str, Any]
-    #: Scheme and authority by which the caller reached the service.
-    root: str
-
-
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
@@ -72,10 +60,7 @@ class _Described(Struct, rename="camel"):
     description: _Text | None = None
 
 
-Handler = Callable[[AccountCall], Awaitable[dict[str, Any]]]
-
-
-async def create(call: AccountCall) -> dict[str, Any]:
+async def create(call: HandCall) -> dict[str, Any]:
     """Make an account. Raises InvalidRequest, AlreadyExists."""
     project = ProjectName.parse(f"projects/{call.names['project']}", field="name").project_id
     id_ = str(call.body.get("accountId") or "")
@@ -95,44 +80,44 @@ async def create(call: AccountCall) -> dict[str, Any]:
     return _view(account)
 
 
-async def list_(call: AccountCall) -> dict[str, Any]:
+async def list_(call: HandCall) -> dict[str, Any]:
     """List a project's accounts, all in one page."""
     accounts = call.services.access.book.accounts.values()
     own = [account for account in accounts if account.project == call.names["project"]]
     return {"accounts": [_view(account) for account in sorted(own, key=lambda known: known.email)]}
 
 
-async def get(call: AccountCall) -> dict[str, Any]:
+async def get(call: HandCall) -> dict[str, Any]:
     """Return an account. Raises NotFound."""
     return _view(_account(call))
 
 
-async def update(call: AccountCall) -> dict[str, Any]:
+async def update(call: HandCall) -> dict[str, Any]:
     """Change an account's display name and description. Raises InvalidRequest, NotFound."""
     changed = _described(call, _account(call), [])
     await _change(call, lambda book: book.with_account(changed))
     return _view(changed)
 
 
-async def disable(call: AccountCall) -> dict[str, Any]:
+async def disable(call: HandCall) -> dict[str, Any]:
     """Refuse an account's tokens from now on. Raises NotFound."""
     await _change(call, lambda book: book.with_account(replace(_account(call), disabled=True)))
     return {}
 
 
-async def enable(call: AccountCall) -> dict[str, Any]:
+async def enable(call: HandCall) -> dict[str, Any]:
     """Take an account's tokens again. Raises NotFound."""
     await _change(call, lambda book: book.with_account(replace(_account(call), disabled=False)))
     return {}
 
 
-async def delete(call: AccountCall) -> dict[str, Any]:
+async def delete(call: HandCall) -> dict[str, Any]:
     """Delete an account with its keys, tokens and roles. Raises NotFound."""
     await _change(call, lambda book: book.without_account(_account(call).email))
     return {}
 
 
-async def create_key(call: AccountCall) -> dict[str, Any]:
+async def create_key(call: HandCall) -> dict[str, Any]:
     """Make a key, and return its private half this once, as the file that Google's clients read. Raises
     NotFound, InvalidRequest, FailedPrecondition."""
     account = _account(call)
@@ -168,25 +153,25 @@ async def create_key(call: AccountCall) -> dict[str, Any]:
     return {**_key_view(call, key), "privateKeyType": kind, "privateKeyData": content}
 
 
-async def list_keys(call: AccountCall) -> dict[str, Any]:
+async def list_keys(call: HandCall) -> dict[str, Any]:
     """List an account's keys. Raises NotFound."""
     email = _account(call).email
     keys = [key for key in call.services.access.book.keys.values() if key.email == email]
     return {"keys": [_key_view(call, key) for key in sorted(keys, key=lambda key: key.created)]}
 
 
-async def get_key(call: AccountCall) -> dict[str, Any]:
+async def get_key(call: HandCall) -> dict[str, Any]:
     """Return a key, without its private half. Raises NotFound."""
     return _key_view(call, _key(call))
 
 
-async def delete_key(call: AccountCall) -> dict[str, Any]:
+async def delete_key(call: HandCall) -> dict[str, Any]:
     """Delete a key: what it has signed is refused from now on. Raises NotFound."""
     await _change(call, lambda book: book.without_key(_key(call).id), key=call.names["key"])
     return {}
 
 
-async def generate_access_token(call: AccountCall) -> dict[str, Any]:
+async def generate_access_token(call: HandCall) -> dict[str, Any]:
     """Return an access token of an account for somebody who may speak for it. Raises NotFound,
     InvalidRequest, FailedPrecondition."""
     account = _account(call)
@@ -245,7 +230,7 @@ async def _signed_in(services: Services, id_token: str) -> tuple[int, dict[str, 
 
 _ACCOUNTS: Final = "/v1/projects/{project}/serviceAccounts"
 _ACCOUNT: Final = f"{_ACCOUNTS}/{{account}}"
-METHODS: Final[Mapping[tuple[str, str], tuple[str, Handler]]] = {
+_METHODS: Final[HandMethods] = {
     ("POST", _ACCOUNTS): (f"{_IAM}.CreateServiceAccount", create),
     ("GET", _ACCOUNTS): (f"{_IAM}.ListServiceAccounts", list_),
     ("GET", _ACCOUNT): (f"{_IAM}.GetServiceAccount", get),
@@ -262,10 +247,9 @@ METHODS: Final[Mapping[tuple[str, str], tuple[str, Handler]]] = {
         generate_access_token,
     ),
 }
-"""Methods by HTTP verb and path, with their full names."""
 
 
-async def answered(call: AccountCall, handler: Handler) -> dict[str, Any]:
+async def _answered(handler: HandHandler, call: HandCall) -> dict[str, Any]:
     """Answer a call if its principal may make it in the account's project. Raises PermissionDenied.
 
     An account may be named without its project (`projects/-`). Whether there is one must not be told to
@@ -284,13 +268,16 @@ async def answered(call: AccountCall, handler: Handler) -> dict[str, Any]:
                 "there is no such service account."
             ) from None
         raise
-    async with audited(call.services, call.principal, call.method, project):
-        return await handler(replace(call, names={**call.names, "project": project}))
+    answer = handler(replace(call, names={**call.names, "project": project}))
+    return await audited(answer, call.services, call.principal, call.method, project=project)
 
 
-async def _change(
-    call: AccountCall, to: Callable[[AccessBook], AccessBook], **detail: object
-) -> None:
+METHODS: Final[HandMethods] = {
+    place: (name, partial(_answered, handler)) for place, (name, handler) in _METHODS.items()
+}
+
+
+async def _change(call: HandCall, to: Callable[[AccessBook], AccessBook], **detail: object) -> None:
     account = _account(call)
     name = _name(account.project, account.email)
     await call.services.access.change(to, account.project, name, detail)
@@ -300,7 +287,7 @@ def _name(project: str, email: str) -> str:
     return f"projects/{project}/serviceAccounts/{email}"
 
 
-def _account(call: AccountCall) -> ServiceAccount:
+def _account(call: HandCall) -> ServiceAccount:
     """Return the account that the path names, by its address or its unique id. Raises NotFound."""
     name, project = call.names["account"], call.names["project"]
     for account in call.services.access.book.accounts.values():
@@ -309,7 +296,7 @@ def _account(call: AccountCall) -> ServiceAccount:
     raise NotFound(f"There is no service account {name[:200]!r} in the project {project}.")
 
 
-def _key(call: AccountCall) -> AccountKey:
+def _key(call: HandCall) -> AccountKey:
     """Return the key that the path names. Raises NotFound."""
     key = call.services.access.book.keys.get(call.names["key"])
     if key is None or key.email != _account(call).email:
@@ -317,9 +304,7 @@ def _key(call: AccountCall) -> AccountKey:
     return key
 
 
-def _described(
-    call: AccountCall, account: ServiceAccount, faults: list[Violation]
-) -> ServiceAccount:
+def _described(call: HandCall, account: ServiceAccount, faults: list[Violation]) -> ServiceAccount:
     """Return the account with the texts that a request sets. Raises InvalidRequest, for `faults` as well."""
     sent = _Described()
     try:
@@ -348,7 +333,7 @@ def _view(account: ServiceAccount) -> dict[str, Any]:
     }
 
 
-def _key_view(call: AccountCall, key: AccountKey) -> dict[str, Any]:
+def _key_view(call: HandCall, key: AccountKey) -> dict[str, Any]:
     return {
         "name": f"{_name(call.names['project'], key.email)}/keys/{key.id}",
         "keyAlgorithm": "KEY_ALG_RSA_2048",

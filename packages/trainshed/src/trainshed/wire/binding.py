@@ -51,7 +51,7 @@ def bind(
 ) -> Bound:
     """Build the route's request message. Raises WireError with every violation of body and query.
 
-    `variables` are those of `RouteTable.match`, `query` the decoded pairs in their order. Output-only fields
+    `variables` are those of `routes.match`, `query` the decoded pairs in their order. Output-only fields
     of the body are ignored; path variables win over the same field in the body. A body sent to a route
     without one is not read.
     """

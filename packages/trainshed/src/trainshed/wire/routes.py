@@ -4,7 +4,7 @@ It owns which RPC a request line means; `httpd.routing` finds it. It knows no ha
 themselves are not read for it, because that takes much longer, and starts of the service would wait.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
@@ -56,6 +56,11 @@ _MIXINS: Final[tuple[tuple[str, str, str, str], ...]] = (
         for path in ("/v1/{resource=projects/**}", "/v3/{resource=projects/*}")
     ),
 )
+_POLICIES: Final = (
+    # gcloud asks v1, whose policies are the same.
+    ("GetIamPolicy", "/v1/{resource=projects/*}:getIamPolicy"),
+    ("SetIamPolicy", "/v1/{resource=projects/*}:setIamPolicy"),
+)
 # These services' own annotations name paths that this service does not have.
 _REPLACED: Final = frozenset(
     {
@@ -103,21 +108,6 @@ class Route(Struct, frozen=True):
         return self.rpc.method
 
 
-class RouteTable:
-    """Finds the route of a request line. Of two routes with the same verb and shape, the first one given
-    wins."""
-
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._router = Router[Route]()
-        self.routes = tuple(
-            route for route in routes if self._router.add(route.verb, route.template, route)
-        )
-
-    def match(self, verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-        """Return the route of a request line with its path variables, as `Router.match` does."""
-        return self._router.match(verb, path)
-
-
 class _Call(Struct, frozen=True, array_like=True):
     """An entry of the list."""
 
@@ -161,15 +151,21 @@ def routes(api: pool.Api) -> tuple[Route, ...]:
             Route(api, by_name[name], verb, Template.parse(path), body)
             for name, verb, path, body in _MIXINS
         ]
+    if api == "resourcemanager_v3":
+        service = "/google.cloud.resourcemanager.v3.Projects/"
+        bindings += [
+            Route(api, rpcs(api)[service + method], "POST", Template.parse(path), "*")
+            for method, path in _POLICIES
+        ]
     return tuple(bindings)
 
 
 @cache
-def route_table() -> RouteTable:
-    """Return the table of all APIs, where the first one of `pool.APIS` wins a shared path."""
-    return RouteTable(route for api in pool.APIS for route in routes(api))
+def _router() -> Router[Route]:
+    """Return the router of all APIs, where the first one of `pool.APIS` wins a shared path."""
+    return Router((route.verb, route.template, route) for api in pool.APIS for route in routes(api))
 
 
 def match(verb: str, path: str) -> tuple[Route, dict[str, str]] | None:
-    """Return what `RouteTable.match` finds over all APIs, in the order of `pool.APIS`."""
-    return route_table().match(verb, path)
+    """Return the route of a request line with its path variables, as `Router.match` does."""
+    return _router().match(verb, path)

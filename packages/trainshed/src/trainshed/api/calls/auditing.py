@@ -1,28 +1,30 @@
 """Has the calls of people recorded that change something, whatever transport they come by."""
 
-import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from trainshed.access.permissions import is_recorded
 from trainshed.access.principals import Bearer, Principal
 from trainshed.api.calls.services import Services
 from trainshed.store.audit import Recorded, recording
 
+T = TypeVar("T")
 
-@contextlib.asynccontextmanager
+
 async def audited(
+    answer: Awaitable[T],
     services: Services,
     principal: Principal,
     method: str,
+    *,
     project: str = "",
     resource: str = "",
-) -> AsyncGenerator[None]:
-    """Record the call that is answered in the block, with its first write, or after it if it has written
-    nothing. `project` and `resource`: what it is about, as far as the request says so. What programs of jobs
-    do is told by the timelines of their jobs."""
+) -> T:
+    """Return the answer, with the call recorded with its first write, or after it if it has written nothing.
+    `project` and `resource`: what it is about, as far as the request says so. What programs of jobs do is
+    told by the timelines of their jobs."""
     if principal.program is not None or not is_recorded(method):
-        yield
-        return
+        return await answer
     by = principal.shown.by if isinstance(principal.shown, Bearer) else ""
     call = Recorded(
         services.now(),
@@ -33,5 +35,6 @@ async def audited(
         acting_as=principal.email if by else "",
     )
     with recording(call):
-        yield
+        answered = await answer
         await services.access.record()
+    return answered

@@ -37,7 +37,6 @@ _CREATING: Final = frozenset(
     }
 )
 _ACT_AS: Final = "iam.serviceAccounts.actAs"
-_AS: Final = "the service account "
 _ACCOUNT: Final = frozenset({"serviceAccount", "service_account"})
 """The field with the service account, also as clients spell it in JSON of their own."""
 _NAMES: Final = frozenset(
@@ -124,9 +123,14 @@ def permitted(handlers: Handlers, principal: Principal, method: str) -> Handler:
             call = replace(call, public=wire_json.to_public(request))
             refuse_more(principal, call.public)
         call.services.sent(method, request)
-        project = next(iter(projects), "")
-        async with audited(call.services, principal, method, project, _subject(request)):
-            return await handler(call, request)
+        return await audited(
+            handler(call, request),
+            call.services,
+            principal,
+            method,
+            project=next(iter(projects), ""),
+            resource=_subject(request),
+        )
 
     return within
 
@@ -194,43 +198,46 @@ def refuse_more(principal: Principal, public: object) -> None:
 
     Raises PermissionDenied, which names everything that the job would have and its creator lacks.
     """
-    beyond = list(dict.fromkeys(_beyond(public, principal.email)))
+    accounts = dict.fromkeys(text for name, text in _texts(public) if name in _ACCOUNT)
+    for own in ("", principal.email):
+        accounts.pop(own, None)
     if principal.program is not None:
+        beyond = [f"the service account {account}" for account in accounts]
+        refs = (ref for _, text in _texts(public) for ref in secrets.references(text))
+        beyond += dict.fromkeys(f"the secret {ref.name!r}" for ref in refs)
         if beyond:
             raise PermissionDenied(
                 f"{principal.email} may create jobs that have no more than it has itself, and this one asks "
                 f"for {', '.join(beyond)}: leave that out, or have a person submit the job"
             )
         return
-    numbers = ids_by_number(principal.rights.projects)
-    homes = {name: home_of(name.removeprefix(_AS)) for name in beyond if name.startswith(_AS)}
-    accounts = [
-        name for name, home in homes.items() if not principal.may(_ACT_AS, numbers.get(home, home))
+    numbers = ids_by_number(principal.rights.projects) if accounts else {}
+    homes = {account: home_of(account) for account in accounts}
+    refused = [
+        account
+        for account, home in homes.items()
+        if not principal.may(_ACT_AS, numbers.get(home, home))
     ]
-    if accounts:
+    if refused:
         raise PermissionDenied(
-            f"{principal.email} may not run jobs as {', '.join(accounts)}: that needs the permission "
-            f"{_ACT_AS} in the project of the account, which the role roles/iam.serviceAccountUser has. "
-            "Leave serviceAccount out, or ask an owner of that project for the role"
+            f"{principal.email} may not run jobs as the service account {', '.join(refused)}: that needs the "
+            f"permission {_ACT_AS} in the project of the account, which the role "
+            "roles/iam.serviceAccountUser has. Leave serviceAccount out, or ask an owner of that project for "
+            "the role"
         )
 
 
-def _beyond(value: object, email: str) -> Iterator[str]:
-    match value:
-        case dict():
-            for key, part in cast("dict[str, Any]", value).items():
-                if key in _ACCOUNT and isinstance(part, str):
-                    if part not in ("", email):
-                        yield f"{_AS}{part}"
-                elif key != "labels":
-                    yield from _beyond(part, email)
-        case list():
-            for part in cast("list[Any]", value):
-                yield from _beyond(part, email)
-        case str():
-            yield from (f"the secret {ref.name!r}" for ref in secrets.references(value))
-        case _:
-            pass
+def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text of a request but those of labels, each with the name of its field."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, part in cast("dict[str, Any]", value).items():
+            if key != "labels":
+                yield from _texts(part, key)
+    elif isinstance(value, list):
+        for part in cast("list[Any]", value):
+            yield from _texts(part)
 
 
 def projects_of(request: Message) -> Iterator[str]:

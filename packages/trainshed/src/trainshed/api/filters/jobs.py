@@ -6,28 +6,20 @@ is accepted in either spelling.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, assert_never
+from typing import Final
 
 from msgspec import Struct
 
 from trainshed.api.filters.matching import (
     compile_tree,
     everything,
+    implied,
     label_test,
     moment,
     moment_test,
     text_test,
 )
-from trainshed.api.filters.syntax import (
-    And,
-    Comparison,
-    Expression,
-    FilterError,
-    Not,
-    Or,
-    Term,
-    parse_filter,
-)
+from trainshed.api.filters.syntax import Comparison, Expression, FilterError, Term, parse_filter
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.operators import Operator
@@ -144,34 +136,24 @@ def _state(leaf: Comparison, states: States) -> JobTest:
 def _narrowing(expression: Expression, states: States) -> Condition | None:
     """Return a condition that holds for every work that passes the filter, and perhaps for others; None if
     the columns cannot tell anything. `expression` was compiled before, so that its words are known."""
-    where = _narrowed(expression, states)
+    where = implied(
+        expression,
+        lambda leaf: _narrowed(leaf, states),
+        lambda conditions: Every(tuple(conditions)),
+        lambda conditions: Either(tuple(conditions)),
+    )
     return where if where is None or sum(1 for _ in _tests(where)) <= _MOST_TESTS else None
 
 
-def _narrowed(expression: Expression, states: States) -> Condition | None:
-    match expression:
-        case And(operands):
-            known = [
-                where for operand in operands if (where := _narrowed(operand, states)) is not None
-            ]
-            return Every(tuple(known)) if known else None
-        case Or(operands):
-            choices: list[Condition] = []
-            for operand in operands:
-                where = _narrowed(operand, states)
-                if where is None:
-                    return None
-                choices.append(where)
-            return Either(tuple(choices))
-        case Not():
-            return None
-        case Term(path):
-            return Labelled(".".join(path[1:])) if path[0] == "labels" and path[1:] else None
-        case Comparison():
-            # A text that is no valid Unicode is in no column, and no statement accepts it.
-            return _compared(expression, states) if _is_text(expression.value) else None
-        case _:
-            assert_never(expression)
+def _narrowed(leaf: Comparison | Term, states: States) -> Condition | None:
+    if isinstance(leaf, Term):
+        return (
+            Labelled(".".join(leaf.path[1:]))
+            if leaf.path[0] == "labels" and leaf.path[1:]
+            else None
+        )
+    # A text that is no valid Unicode is in no column, and no statement accepts it.
+    return _compared(leaf, states) if _is_text(leaf.value) else None
 
 
 def _is_text(value: str) -> bool:

@@ -82,6 +82,29 @@ def compile_tree(
             assert_never(expression)
 
 
+def implied(
+    expression: Expression | None,
+    leaf: Callable[[Comparison | Term], T | None],
+    every: Callable[[list[T]], T],
+    either: Callable[[list[T]], T],
+) -> T | None:
+    """Return what holds of everything that passes a filter; None if nothing is known. `leaf`: what a test
+    says by itself; `every`: what several together say; `either`: what holds if one of several does."""
+    match expression:
+        case Comparison() | Term():
+            return leaf(expression)
+        case And(operands) | Or(operands):
+            parts = [implied(operand, leaf, every, either) for operand in operands]
+            known = [part for part in parts if part is not None]
+            if isinstance(expression, And):
+                return every(known) if known else None
+            return either(known) if len(known) == len(parts) else None
+        case Not() | None:
+            return None
+        case _:
+            assert_never(expression)
+
+
 def record_filter(
     text: str, noun: str, texts: Mapping[str, Callable[[L], str]]
 ) -> Callable[[L], bool]:

@@ -5,6 +5,9 @@
 spec/clients#log-pages). What a path means is decided elsewhere.
 """
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
 from trainshed.core.operators import Operator
@@ -56,10 +59,12 @@ class Or(Struct, frozen=True):
 
 Expression = Comparison | Term | Not | And | Or
 
-# Longest first, so that `!=` is not read as something else followed by `=`.
-_OPERATORS = ("!=", "<=", ">=", "=~", "!~", "=", "<", ">", ":")
-_ENDS_NAME = frozenset(" \t\r\n()=!<>:~\"'.,")
-_ENDS_VALUE = frozenset(" \t\r\n()")
+_SPACE: Final = re.compile(r"\s*")
+_NAME: Final = re.compile(r"[^\s()=!<>:~\"'.,]+")
+_VALUE: Final = re.compile(r"[^\s()]+")
+_QUOTED: Final = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""", re.DOTALL)
+_OPERATOR: Final = re.compile(r"\s*(!=|<=|>=|=~|!~|=|<|>|:)")
+_KEYWORD: Final = re.compile(r"\s*(AND|OR|NOT)(?=[\s()]|\Z)")
 
 
 def parse_filter(text: str, *, with_lists: bool = False) -> Expression | None:
@@ -98,8 +103,7 @@ class _Parser:
         return operands[0] if len(operands) == 1 else And(tuple(operands))
 
     def expect_end(self) -> None:
-        self._skip_space()
-        if self._at < len(self._text):
+        if self._next():
             raise self._error("a closing parenthesis has no opening one")
 
     def _disjunction(self, depth: int) -> Expression:
@@ -109,47 +113,37 @@ class _Parser:
         return operands[0] if len(operands) == 1 else Or(tuple(operands))
 
     def _negation(self, depth: int) -> Expression:
-        negated = False
-        while True:
-            self._skip_space()
-            if self._keyword("NOT"):
-                negated = not negated
-            elif self._peek() == "-":
-                self._at += 1
-                negated = not negated
-            else:
-                break
+        is_negated = False
+        while self._keyword("NOT") or self._takes("-"):
+            is_negated = not is_negated
         operand = self._primary(depth)
-        return Not(operand) if negated else operand
+        return Not(operand) if is_negated else operand
 
     def _primary(self, depth: int) -> Expression:
-        self._skip_space()
-        if self._peek() == "(":
-            self._at += 1
+        if self._takes("("):
             inner = self.conjunction(depth + 1)
             self._close()
             return inner
         self._count()
-        start = self._at
-        if self._keyword("AND") or self._keyword("OR"):
-            self._at = start
+        if _KEYWORD.match(self._text, self._at):
             raise self._error("something to compare is expected")
-        path = self._path()
-        if self._with_lists and self._peek() == "(":
+        path = [self._name()]
+        while self._text.startswith(".", self._at):
             self._at += 1
-            inside = self._comma_list(path, Operator.HAS)
+            path.append(self._name())
+        if self._with_lists and self._text.startswith("(", self._at):
+            self._at += 1
+            inside = self._comma_list(tuple(path), Operator.HAS)
             self._close()
             return inside
         operator = self._operator()
         if operator is None:
-            return Term(path)
-        self._skip_space()
-        if self._peek() != "(" and self._with_lists:
-            return self._comma_list(path, operator)
-        if self._peek() != "(":
-            return Comparison(path, operator, self._value())
-        self._at += 1
-        return self._value_list(path, operator)
+            return Term(tuple(path))
+        if self._takes("("):
+            return self._value_list(tuple(path), operator)
+        if self._with_lists:
+            return self._comma_list(tuple(path), operator)
+        return Comparison(tuple(path), operator, self._value())
 
     def _value_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
         """Parse `severity=(ERROR OR WARNING)`: the comparison applies to each value."""
@@ -166,81 +160,47 @@ class _Parser:
 
     def _comma_list(self, path: tuple[str, ...], operator: Operator) -> Expression:
         comparisons = [Comparison(path, operator, self._value())]
-        self._skip_space()
-        while self._peek() == ",":
-            self._at += 1
+        while self._takes(","):
             self._count()
             comparisons.append(Comparison(path, operator, self._value()))
-            self._skip_space()
         return comparisons[0] if len(comparisons) == 1 else Or(tuple(comparisons))
 
-    def _path(self) -> tuple[str, ...]:
-        names = [self._name()]
-        while self._peek() == ".":
-            self._at += 1
-            names.append(self._name())
-        return tuple(names)
-
     def _name(self) -> str:
-        if self._peek() in ('"', "'"):
-            return self._quoted()
-        start = self._at
-        while self._at < len(self._text) and self._text[self._at] not in _ENDS_NAME:
-            self._at += 1
-        if self._at == start:
-            raise self._error("a field name is expected")
-        return self._text[start : self._at]
-
-    def _operator(self) -> Operator | None:
-        before = self._at
-        self._skip_space()
-        for symbol in _OPERATORS:
-            if self._text.startswith(symbol, self._at):
-                if symbol in ("=~", "!~"):
-                    raise self._error(
-                        f"{symbol} (regular expressions) is not served; use : instead"
-                    )
-                self._at += len(symbol)
-                return Operator(symbol)
-        self._at = before
-        return None
+        return self._text_of(_NAME, "a field name is expected")
 
     def _value(self) -> str:
-        self._skip_space()
-        if self._peek() in ('"', "'"):
-            return self._quoted()
-        start = self._at
-        while self._at < len(self._text) and self._text[self._at] not in _ENDS_VALUE:
-            self._at += 1
-        if self._at == start:
-            raise self._error("a value is expected")
-        return self._text[start : self._at]
+        self._next()
+        return self._text_of(_VALUE, "a value is expected")
 
-    def _quoted(self) -> str:
-        quote, start = self._text[self._at], self._at
-        self._at += 1
-        out: list[str] = []
-        while self._at < len(self._text):
-            character = self._text[self._at]
-            if character == quote:
-                self._at += 1
-                return "".join(out)
-            if character == "\\" and self._at + 1 < len(self._text):
-                self._at += 1
-                character = self._text[self._at]
-            out.append(character)
-            self._at += 1
-        self._at = start
-        raise self._error("the quoted text is not closed")
+    def _text_of(self, bare: re.Pattern[str], missing: str) -> str:
+        """Return the quoted or bare text at this place, with escapes removed."""
+        if self._text.startswith(('"', "'"), self._at):
+            match = _QUOTED.match(self._text, self._at)
+            if match is None:
+                raise self._error("the quoted text is not closed")
+            self._at = match.end()
+            return re.sub(r"\\(.)", r"\1", match[2], flags=re.DOTALL)
+        match = bare.match(self._text, self._at)
+        if match is None:
+            raise self._error(missing)
+        self._at = match.end()
+        return match[0]
+
+    def _operator(self) -> Operator | None:
+        match = _OPERATOR.match(self._text, self._at)
+        if match is None:
+            return None
+        if match[1] in ("=~", "!~"):
+            self._next()
+            raise self._error(f"{match[1]} (regular expressions) is not served; use : instead")
+        self._at = match.end()
+        return Operator(match[1])
 
     def _keyword(self, word: str) -> bool:
-        self._skip_space()
-        end = self._at + len(word)
-        if not self._text.startswith(word, self._at):
+        match = _KEYWORD.match(self._text, self._at)
+        if match is None or match[1] != word:
             return False
-        if end < len(self._text) and self._text[end] not in _ENDS_VALUE:
-            return False
-        self._at = end
+        self._at = match.end()
         return True
 
     def _count(self) -> None:
@@ -251,21 +211,23 @@ class _Parser:
             )
 
     def _close(self) -> None:
-        self._skip_space()
-        if self._peek() != ")":
+        if not self._takes(")"):
             raise self._error("a closing parenthesis is missing")
-        self._at += 1
 
     def _at_end_of_group(self) -> bool:
-        self._skip_space()
-        return self._peek() in ("", ")")
+        return self._next() in ("", ")")
 
-    def _peek(self) -> str:
+    def _takes(self, character: str) -> bool:
+        """Go behind the next character if it is this one. Returns whether it is."""
+        is_next = self._next() == character
+        self._at += is_next
+        return is_next
+
+    def _next(self) -> str:
+        """Go behind any space, and return the character there; "" at the end."""
+        space = _SPACE.match(self._text, self._at)
+        self._at = space.end() if space else self._at
         return self._text[self._at : self._at + 1]
-
-    def _skip_space(self) -> None:
-        while self._at < len(self._text) and self._text[self._at].isspace():
-            self._at += 1
 
     def _error(self, problem: str) -> FilterError:
         near = self._text[self._at : self._at + 20] or "the end"

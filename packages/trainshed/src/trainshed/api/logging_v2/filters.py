@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from trainshed.api.filters.matching import (
     compile_tree,
+    implied,
     moment,
     moment_test,
     ordered_test,
@@ -23,8 +24,6 @@ from trainshed.api.filters.syntax import (
     Comparison,
     Expression,
     FilterError,
-    Not,
-    Or,
     Term,
     parse_filter,
 )
@@ -62,14 +61,14 @@ class LogFilter(Struct, frozen=True):
 def compile_log_filter(text: str) -> LogFilter:
     """Read a filter. Raises FilterError."""
     tree = parse_filter(text)
-    start, end = _span(tree)
+    start, end = implied(tree, _span_of, _common, _hull) or _EVERYTHING
     return LogFilter(
-        job_ids=_named(tree, "resource.labels.job_id"),
-        tasks=_named(tree, "resource.labels.task_name"),
+        job_ids=_values(tree, "resource.labels.job_id"),
+        tasks=_values(tree, "resource.labels.task_name"),
         start=start,
         end=end,
         passes=compile_tree(_without_end(tree), _leaf),
-        is_of_audit=_is_of_audit(tree),
+        is_of_audit=implied(tree, _of_audit, all, all) is not None,
     )
 
 
@@ -165,21 +164,16 @@ def _inside(payload: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _span(tree: Expression | None) -> tuple[int, int]:
-    """Return the half-open time span outside which nothing can match."""
-    match tree:
-        case Comparison(path=("timestamp",)):
-            return _span_of(tree)
-        case And():
-            spans = [_span(operand) for operand in tree.operands]
-            return max(start for start, _ in spans), min(end for _, end in spans)
-        case Or():
-            spans = [_span(operand) for operand in tree.operands]
-            return min(start for start, _ in spans), max(end for _, end in spans)
-        case Comparison() | Term() | Not() | None:
-            return _EVERYTHING
-        case _:
-            assert_never(tree)
+Span = tuple[int, int]
+"""A half-open span of time, outside which nothing can match."""
+
+
+def _common(spans: list[Span]) -> Span:
+    return max(start for start, _ in spans), min(end for _, end in spans)
+
+
+def _hull(spans: list[Span]) -> Span:
+    return min(start for start, _ in spans), max(end for _, end in spans)
 
 
 def _without_end(tree: Expression | None) -> Expression | None:
@@ -194,7 +188,9 @@ def _without_end(tree: Expression | None) -> Expression | None:
             return tree
 
 
-def _span_of(leaf: Comparison) -> tuple[int, int]:
+def _span_of(leaf: Comparison | Term) -> Span | None:
+    if isinstance(leaf, Term) or leaf.path != ("timestamp",):
+        return None
     at = moment(leaf.value)
     match leaf.operator:
         case Operator.EQUAL | Operator.HAS:
@@ -208,40 +204,30 @@ def _span_of(leaf: Comparison) -> tuple[int, int]:
         case Operator.GREATER_EQUAL:
             return at, FOREVER
         case Operator.NOT_EQUAL:
-            return _EVERYTHING
+            return None
         case _:
             assert_never(leaf.operator)
 
 
-def _is_of_audit(tree: Expression | None) -> bool:
-    match tree:
-        case Comparison(operator=Operator.EQUAL | Operator.HAS):
-            return tree.name in ("logName", "log_name") and AUDIT_LOG in tree.value.casefold()
-        case And():
-            return any(map(_is_of_audit, tree.operands))
-        case _:
-            return isinstance(tree, Or) and all(map(_is_of_audit, tree.operands))
+def _of_audit(leaf: Comparison | Term) -> bool | None:
+    """Return True if the test names the audit's log."""
+    if isinstance(leaf, Term) or leaf.operator not in (Operator.EQUAL, Operator.HAS):
+        return None
+    is_named = leaf.name in ("logName", "log_name") and AUDIT_LOG in leaf.value.casefold()
+    return True if is_named else None
 
 
-def _named(tree: Expression | None, name: str) -> frozenset[str] | None:
+def _values(tree: Expression | None, name: str) -> frozenset[str] | None:
     """Return the values of which field `name` must have one; None if the filter does not say."""
-    match tree:
-        case Comparison(operator=Operator.EQUAL) if tree.name == name:
-            return frozenset({tree.value})
-        case And():
-            sets = [
-                values for operand in tree.operands if (values := _named(operand, name)) is not None
-            ]
-            return sets[0].intersection(*sets[1:]) if sets else None
-        case Or():
-            united: frozenset[str] = frozenset()
-            for operand in tree.operands:
-                values = _named(operand, name)
-                if values is None:
-                    return None
-                united |= values
-            return united
-        case Comparison() | Term() | Not() | None:
+
+    def value(leaf: Comparison | Term) -> frozenset[str] | None:
+        if isinstance(leaf, Term) or leaf.operator is not Operator.EQUAL:
             return None
-        case _:
-            assert_never(tree)
+        return frozenset({leaf.value}) if leaf.name == name else None
+
+    return implied(
+        tree,
+        value,
+        lambda sets: sets[0].intersection(*sets[1:]),
+        lambda sets: frozenset[str]().union(*sets),
+    )

@@ -24,8 +24,8 @@ from trainshed.core.names import ML_ROLES, Api, JobName, log_task_name
 from trainshed.core.specs.tuning import ParsedTuningJob
 from trainshed.core.specs.vertex import ParsedCustomJob
 from trainshed.wire import json as wire_json
+from trainshed.wire import routes
 from trainshed.wire.binding import bind
-from trainshed.wire.routes import route_table
 from trainshed.wire.status import WireError
 from trainshed.wire.trainshed_v1 import capacity as records
 
@@ -93,7 +93,7 @@ async def _read(
             new, check = _ml, ml_jobs.check_create
         case _:
             assert_never(api)
-    matched = route_table().match("POST", path)
+    matched = routes.match("POST", path)
     if matched is None:
         raise InvalidRequest((Violation("project", f"{project!r} is not a project id."),))
     route, variables = matched

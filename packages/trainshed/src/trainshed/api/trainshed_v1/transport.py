@@ -242,8 +242,9 @@ async def _answer(method: Method, call: JsonCall) -> Record:
         return Nothing()
     project = next(iter(_projects(call, method.name)), "")
     resource = call.target or str(call.body.get("name") or "")
-    async with audited(call.services, call.principal, method.name, project, resource):
-        return await method.answer(call)
+    answer = method.answer(call)
+    who = call.services, call.principal
+    return await audited(answer, *who, method.name, project=project, resource=resource)
 
 
 async def _authorized(call: JsonCall, method: str) -> JsonCall:
