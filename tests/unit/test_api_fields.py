@@ -21,44 +21,29 @@ def test_what_is_right_is_read() -> None:
         "on": True,
         "kind": "y",
         "more": {"x": 1},
-        "parts": [{"at": "1"}],
         "raw": [1],
     }
     fields = Fields(body)
     assert fields.text("name", required=True) == "a"
-    assert (fields.number("size"), fields.flag("on")) == (2.5, True)
+    assert (fields.number("size", most=3), fields.flag("on")) == (2.5, True)
     assert (fields.choice("kind", ("x", "y")), fields.mapping("more")) == ("y", {"x": 1})
-    assert [part.text("at") for part in fields.objects("parts")] == ["1"]
     assert fields.raw("raw") == [1]
-    assert fields.has("name")
     fields.refuse()
 
 
 def test_what_is_not_given_has_a_default() -> None:
     fields = Fields({"nothing": None})
-    assert (fields.text("a"), fields.number("b", least=3), fields.flag("c")) == ("", 3, False)
-    assert (fields.choice("d", ("x",), default="x"), list(fields.objects("e"))) == ("x", [])
-    assert not fields.has("nothing")
+    assert (fields.text("a"), fields.number("b", most=3), fields.flag("c")) == ("", 0, False)
+    assert fields.raw("nothing") is None
     fields.refuse()
 
 
-def test_every_fault_is_told_at_once_with_its_path() -> None:
-    fields = Fields({"size": True, "kind": "z", "parts": [{"odd": 1, "at": 2}, 3], "other": 1})
+def test_every_fault_is_told_at_once_with_its_name() -> None:
+    fields = Fields({"size": True, "kind": "z", "days": 9, "other": 1})
     fields.text("name", required=True)
-    fields.number("size")
+    fields.number("size", most=3)
+    fields.number("days", most=3)
     fields.choice("kind", ("x", "y"))
-    for part in fields.objects("parts"):
-        part.text("at")
-        part.fault("", "it is too late")
     names = faults(fields)
-    assert set(names) == {
-        "name",
-        "size",
-        "kind",
-        "parts[0].at",
-        "parts[0].odd",
-        "parts[0]",
-        "parts[1]",
-        "other",
-    }
-    assert names["parts[1]"] == "It must be an object, not a number."
+    assert set(names) == {"name", "size", "days", "kind", "other"}
+    assert names["size"] == "It must be a number, not a boolean."

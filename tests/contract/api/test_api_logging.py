@@ -109,6 +109,25 @@ async def test_a_number_that_no_job_can_have_finds_nothing(house: House) -> None
     assert (answer.status, texts(answer)) == (200, [])
 
 
+async def test_a_page_of_long_lines_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await two_replicas(house)
+    monkeypatch.setattr(entries_module, "_LONGEST_PAGE", 100)
+    house.write_log(1000, "workerpool0-0", *((START + n * SECOND, "x" * 60) for n in range(1, 9)))
+    first = await entries(house, '"xxx"', pageSize=1000)
+    assert [len(text) for text in texts(first)] == [60]
+    second = await entries(house, '"xxx"', pageSize=1000, pageToken=first.json["nextPageToken"])
+    assert [len(text) for text in texts(second)] == [60]
+
+
+async def test_the_number_of_no_project_is_not_found(house: House) -> None:
+    """An empty answer would say that the project is there."""
+    for filter_ in ("", AUDIT):
+        answer = await entries(house, filter_, resourceNames=["projects/123456789012"])
+        assert answer.status == 404
+        assert "123456789012" in answer.error["message"]
+    assert (await house.call("GET", "/trainshed/v1/audit?project=123456789012")).status == 404
+
+
 @pytest.mark.parametrize("order", ["timestamp asc", "timestamp desc"])
 @pytest.mark.parametrize("size", [1, 3, 5])
 async def test_pages_hold_every_entry_once_in_either_order(

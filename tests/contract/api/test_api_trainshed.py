@@ -6,9 +6,11 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.api.house import LOCATION, SECOND, START, House
+from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
+from trainshed.api.calls.services import ApiSettings
+from trainshed.api.rest import ApiApplication
 from trainshed.api.trainshed_v1 import streams
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
@@ -103,6 +105,21 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
     assert (await house.call("GET", f"{path}&displayName=jo")).json["jobs"] == []
     for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
+
+
+async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None:
+    await created(house)
+    (violation,) = (await house.call("GET", "/trainshed/v1/jobs")).error["details"][0][
+        "fieldViolations"
+    ]
+    assert violation == {
+        "field": "project",
+        "description": "Whose jobs? Give the project's id.",
+    }
+    services = replace(house.services, settings=ApiSettings(project="p1"))
+    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
+    assert job["name"] == NAME
 
 
 async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:

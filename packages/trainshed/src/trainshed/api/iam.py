@@ -25,8 +25,9 @@ async def test(call: Call, request: Any) -> Message:
         # What programs may do with their project's buckets is no role (`buckets.admission`).
         mine |= ADMIN_BUCKETS
     permissions = dict.fromkeys(request.permissions)
-    return pool.message_class("google.iam.v1.TestIamPermissionsResponse")(
-        permissions=[permission for permission in permissions if permission in mine]
+    return pool.message(
+        "google.iam.v1.TestIamPermissionsResponse",
+        permissions=[permission for permission in permissions if permission in mine],
     )
 
 

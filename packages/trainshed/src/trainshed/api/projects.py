@@ -64,8 +64,10 @@ async def create_project(call: Call, request: Any) -> Message:
         project.display_name,
         dict(project.labels),
     )
-    operation: Any = pool.message_class("google.longrunning.Operation")(
-        name=f"operations/{CREATING}{project_number(made)}", done=True
+    operation: Any = pool.message(
+        "google.longrunning.Operation",
+        name=f"operations/{CREATING}{project_number(made)}",
+        done=True,
     )
     operation.response.Pack(_view(call.services.access.book, made))
     return operation
@@ -89,8 +91,8 @@ async def update_project(call: Call, request: Any) -> Message:
     await call.services.access.change(
         lambda book: book.with_project(changed), name, f"projects/{name}"
     )
-    operation: Any = pool.message_class("google.longrunning.Operation")(
-        name=f"operations/up.{project_number(name)}", done=True
+    operation: Any = pool.message(
+        "google.longrunning.Operation", name=f"operations/up.{project_number(name)}", done=True
     )
     operation.response.Pack(_view(call.services.access.book, name))
     return operation
@@ -242,7 +244,8 @@ def visible(principal: Principal, services: Services) -> Sequence[str]:
 def policy_view(grants: Iterable[Grant]) -> Message:
     """Return the public Policy."""
     listed = frozenset(grants)
-    return pool.message_class("google.iam.v1.Policy")(
+    return pool.message(
+        "google.iam.v1.Policy",
         version=1,
         bindings=[
             {"role": role, "members": members} for role, members in bindings_of(listed).items()
@@ -288,7 +291,8 @@ def _listed(grants: Iterable[Grant]) -> list[str]:
 
 def _view(book: AccessBook, name: str) -> Message:
     project = book.projects.get(name) or Project(name, 0)
-    view: Any = pool.message_class("google.cloud.resourcemanager.v3.Project")(
+    view: Any = pool.message(
+        "google.cloud.resourcemanager.v3.Project",
         name=f"projects/{project_number(name)}",
         project_id=name,
         display_name=project.display_name or name,

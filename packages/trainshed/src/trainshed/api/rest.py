@@ -169,9 +169,11 @@ class ApiApplication:
         surface = self._surfaces.get(_first(call.path))
         if surface is not None:
             return await surface(call)
+        if (answered := await self._rest.answer(call)) is not None:
+            return answered
         matched = self._router.match(call.method, call.raw_path)
         if matched is None:
-            return await self._rest.answer(call)
+            return self._rest.refuse(call)
         endpoint, variables = matched
         return await endpoint(call, variables)
 
@@ -238,13 +240,14 @@ class RestSurface:
         self._services = services
         self._authenticate = authenticate
 
-    async def answer(self, request: Request) -> Response:
-        """Answer a request. Raises whatever is wrong with it; `request.api` then says in which API's form."""
+    async def answer(self, request: Request) -> Response | None:
+        """Answer a request; None if no route has its path. Raises whatever is wrong with it; `request.api`
+        then says in which API's form."""
         path = request.raw_path
         is_form = _override(request)
         matched = self._match(request)
         if matched is None:
-            return self._refuse(request)
+            return None
         route, variables = matched
         request.api = route.api
         request.scope[METHOD] = f"{route.service}.{route.method}"
@@ -270,7 +273,7 @@ class RestSurface:
             principal, route, variables, parameters, body, version=_version(path)
         )
 
-    def _refuse(self, request: Request) -> Response:
+    def refuse(self, request: Request) -> Response:
         """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
         method."""
         verb, path = request.method, request.raw_path

@@ -134,7 +134,10 @@ def keeps_credentials(scope: Scope, send: Send) -> Send:
 
     Browsers forget them at any 401 of the port, so a link to the API would sign their owner out. A challenge
     for such credentials stays as it is."""
-    if not dict(scope["headers"]).get(b"authorization", b"").lower().startswith(b"basic "):
+    headers: Headers = scope["headers"]
+    if not any(
+        name == b"authorization" and value[:6].lower() == b"basic " for name, value in headers
+    ):
         return send
 
     async def sent(message: Message) -> None:

@@ -1,12 +1,12 @@
 """The names in requests. `projects/P` and `projects/P/locations/L` are parsed here, all others in `core`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from msgspec import Struct
 
-from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.errors import InvalidRequest, NotFound, Violation
 
 T = TypeVar("T")
 # Project ids, project numbers, and ids of a domain (`example.com:lab`).
@@ -63,3 +63,11 @@ def read_name(parse: Callable[[str], T], text: str, field: str = "name") -> T:
         return parse(text)
     except ValueError as error:
         raise InvalidRequest((Violation(field, f"{error}."),)) from None
+
+
+def refuse_numbers(projects: Iterable[str]) -> None:
+    """Raise NotFound for a number of which nothing is known. Those of known projects were replaced by their
+    ids before."""
+    for project in projects:
+        if project.isdecimal():
+            raise NotFound(f"No project here has the number {project[:40]}; name it by its id.")

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
+from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.filters.syntax import FilterError
 from trainshed.api.logging_v2.audit import AT_MOST, audit_entries
 from trainshed.api.logging_v2.entry import AnyEntry, message
@@ -45,6 +46,8 @@ _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 1_000
 _SCAN_LIMIT: Final = 20_000
 """Entries that one request examines before it answers a short page with a token to go on."""
+_LONGEST_PAGE: Final = 4 << 20
+"""Characters of the lines of a page; the entry that exceeds them begins the next one."""
 _BATCH: Final = 100
 """Entries that are merged before the filter is applied to them off the event loop."""
 _UID_DIGITS: Final = 19
@@ -83,7 +86,10 @@ async def list_(call: Call, request: Any) -> Message:
             for job in jobs
         ]
     page = await _search(merged(sources, descending=descending), wanted, size)
-    return pool.message_class("google.logging.v2.ListLogEntriesResponse")(
+    if not page.entries:
+        refuse_numbers(projects)
+    return pool.message(
+        "google.logging.v2.ListLogEntriesResponse",
         entries=[message(entry) for entry in page.entries],
         next_page_token=encode_token("{}:{}".format(*page.next), *question) if page.next else "",
     )
@@ -109,7 +115,7 @@ async def write(call: Call, request: Any) -> Message:
         await call.services.program_logs.write(
             JobUid(program.job_uid), program.attempt, ReplicaId.parse(program.replica), lines
         )
-    return pool.message_class("google.logging.v2.WriteLogEntriesResponse")()
+    return pool.message("google.logging.v2.WriteLogEntriesResponse")
 
 
 HANDLERS: Final[Handlers] = {
@@ -128,7 +134,7 @@ async def _search(entries: AsyncIterator[AnyEntry], wanted: LogFilter, size: int
     end."""
     page: list[AnyEntry] = []
     last: Position | None = None
-    scanned = 0
+    scanned = length = 0
     scan = Scan(wanted.passes)
     async for batch in _batches(entries):
         verdicts = await scan.judge(batch)
@@ -137,7 +143,8 @@ async def _search(entries: AsyncIterator[AnyEntry], wanted: LogFilter, size: int
                 return _Page(tuple(page), last)
             scanned += 1
             if passing:
-                if len(page) == size:
+                length += len(entry.text) + len(str(entry.payload or ""))
+                if len(page) == size or (page and length > _LONGEST_PAGE):
                     return _Page(tuple(page), last)
                 page.append(entry)
             last = entry.position

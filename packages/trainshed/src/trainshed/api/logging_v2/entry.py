@@ -6,7 +6,6 @@ follow from the job's timeline, and from the audit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -200,16 +199,17 @@ def _severity(event: TimelineEntry) -> Severity:
 
 def message(entry: AnyEntry) -> Message:
     """Return the LogEntry message."""
-    view: Any = _log_entry()(
+    view = pool.message(
+        "google.logging.v2.LogEntry",
         log_name=entry.log_name,
         insert_id=entry.insert_id,
-        severity=_severity_numbers()[entry.severity],
+        severity=entry.severity.value,
+        labels=entry.labels,
     )
     view.timestamp.seconds, view.timestamp.nanos = divmod(entry.at, 10**9)
     view.receive_timestamp.CopyFrom(view.timestamp)
     view.resource.type = entry.resource_type
     view.resource.labels.update(entry.resource_labels)
-    view.labels.update(entry.labels)
     entry.put(view)
     return view
 
@@ -231,15 +231,3 @@ def _texts(event: TimelineEntry) -> Iterator[str]:
 def _service_insert_id(uid: JobUid, number: int) -> str:
     # "-" sorts before the digits of a replica's line (`LogLine.insert_id`) of the same moment.
     return f"{uid:016x}-{number:020x}"
-
-
-@cache
-def _log_entry() -> type[Message]:
-    return pool.message_class("google.logging.v2.LogEntry")
-
-
-@cache
-def _severity_numbers() -> dict[Severity, int]:
-    field = _log_entry().DESCRIPTOR.fields_by_name["severity"]
-    assert field.enum_type is not None
-    return {s: field.enum_type.values_by_name[s.value].number for s in Severity}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from msgspec.structs import replace
 
-from trainshed.api.calls.call import Call, Handlers
+from trainshed.api.calls.call import Call, Handlers, sent
 from trainshed.api.calls.checks import Checks
 from trainshed.api.calls.paging import list_jobs, page_size
 from trainshed.api.calls.parents import ProjectName
@@ -43,7 +43,6 @@ from trainshed.core.specs.syntax import read_labels
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.works import Work
 from trainshed.store.port import JobQuery
-from trainshed.wire import json as wire_json
 from trainshed.wire import pool
 
 _SERVICE: Final = "google.cloud.ml.v1.JobService"
@@ -58,7 +57,7 @@ def check_create(
     """Return the job to create, and the same in public JSON. Raises InvalidRequest with all faults, including
     those in `further`."""
     services = call.services
-    public = wire_json.to_public(request.job)
+    public = sent(call, request, "job")
     parsed = checked(
         lambda: parse_job(
             public,
@@ -76,9 +75,9 @@ def check_create(
 def new(call: Call, request: Any) -> Job:
     """Return the job as `create` stores it; for a job with hyperparameters, the job of one trial, which is
     not stored. Raises InvalidRequest with all faults."""
-    parent = ProjectName.parse(request.parent)
     parsed, public = check_create(call, request)
-    return _new_job(call.services, parent, parsed, public)
+    facts = _facts(call.services, request, parsed, public)
+    return new_job(call.services, spec=parsed.spec, **facts)
 
 
 async def create(call: Call, request: Any) -> Message:
@@ -86,11 +85,11 @@ async def create(call: Call, request: Any) -> Message:
     parent = ProjectName.parse(request.parent)
     resumed, further = await _resumed(services, parent, request)
     parsed, public = check_create(call, request, further)
+    facts = _facts(services, request, parsed, public)
     if parsed.tuning is None:
-        made = _new_job(services, parent, parsed, public)
+        made = new_job(services, spec=parsed.spec, **facts)
     else:
-        spec = _resuming(parsed.tuning, resumed)
-        made = _new_tuning_job(services, parent, parsed, spec, public)
+        made = new_tuning_job(services, spec=_resuming(parsed.tuning, resumed), **facts)
     await store_works(services, call.principal, made)
     # Read again for the etag, which only the store can make.
     work, etag = await services.reader.job(made.name)
@@ -114,7 +113,8 @@ async def list_(call: Call, request: Any) -> Message:
         token=request.page_token,
         question=(str(parent), request.filter),
     )
-    return pool.message_class("google.cloud.ml.v1.ListJobsResponse")(
+    return pool.message(
+        "google.cloud.ml.v1.ListJobsResponse",
         jobs=[await _view(call, work, etag, in_list=True) for work, etag in page.jobs],
         next_page_token=page.next_token,
     )
@@ -123,7 +123,7 @@ async def list_(call: Call, request: Any) -> Message:
 async def cancel(call: Call, request: Any) -> Message:
     work, _ = await call.services.reader.job(_job_name(request.name))
     await cancel_work(call.services, call.principal, work)
-    return pool.message_class("google.protobuf.Empty")()
+    return pool.message("google.protobuf.Empty")
 
 
 async def update(call: Call, request: Any) -> Message:
@@ -154,8 +154,10 @@ async def get_config(call: Call, request: Any) -> Message:
     """Return who runs a project's jobs."""
     project = ProjectName.parse(request.name, field="name")
     account = call.services.settings.service_account
-    response: Any = pool.message_class("google.cloud.ml.v1.GetConfigResponse")(
-        service_account=account, service_account_project=project_number(project.project_id)
+    response: Any = pool.message(
+        "google.cloud.ml.v1.GetConfigResponse",
+        service_account=account,
+        service_account_project=project_number(project.project_id),
     )
     response.config.tpu_service_account = account
     return response
@@ -164,7 +166,7 @@ async def get_config(call: Call, request: Any) -> Message:
 async def list_operations(call: Call, request: Any) -> Message:
     """Return none: training jobs make no operations. `gcloud ai-platform operations list` asks for them."""
     ProjectName.parse(request.name, field="name")
-    return pool.message_class("google.longrunning.ListOperationsResponse")()
+    return pool.message("google.longrunning.ListOperationsResponse")
 
 
 async def get_operation(call: Call, request: Any) -> Message:
@@ -193,36 +195,18 @@ def _job_name(text: str) -> JobName:
     return name
 
 
-def _new_job(
-    services: Services, parent: ProjectName, parsed: ParsedMlJob, public: Mapping[str, Any]
-) -> Job:
-    return new_job(
-        services,
-        services.new_uid(),
-        JobName(Api.ML, parent.project_id, "", parsed.job_id),
-        display_name=parsed.job_id,
-        spec=parsed.spec,
-        labels=parsed.labels,
-        public=public,
-    )
-
-
-def _new_tuning_job(
-    services: Services,
-    parent: ProjectName,
-    parsed: ParsedMlJob,
-    spec: TuningSpec,
-    public: Mapping[str, Any],
-) -> TuningJob:
-    return new_tuning_job(
-        services,
-        services.new_uid(),
-        JobName(Api.ML, parent.project_id, "", parsed.job_id),
-        display_name=parsed.job_id,
-        spec=spec,
-        labels=parsed.labels,
-        public=public,
-    )
+def _facts(
+    services: Services, request: Any, parsed: ParsedMlJob, public: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the records of a job and of a tuning job have in common."""
+    project = ProjectName.parse(request.parent).project_id
+    return {
+        "uid": services.new_uid(),
+        "name": JobName(Api.ML, project, "", parsed.job_id),
+        "display_name": parsed.job_id,
+        "labels": parsed.labels,
+        "public": public,
+    }
 
 
 async def _resumed(

@@ -53,13 +53,11 @@ def set_outputs(
 ) -> None:
     """Set the output fields and the current labels of a Job that has its input fields."""
     view.job_position = position
-    view.state = view.DESCRIPTOR.enum_types_by_name["State"].values_by_name[record.state].number
+    view.state = record.state.value
     view.etag = base64.b64decode(etag)
     set_micros(view.create_time, record.created)
-    if record.started:
-        set_micros(view.start_time, record.started)
-    if record.ended:
-        set_micros(view.end_time, record.ended)
+    set_micros(view.start_time, record.started)
+    set_micros(view.end_time, record.ended)
     match record:
         case Job():
             if record.ended and (consumed := _consumed(record)):
@@ -108,12 +106,9 @@ def _set_trial(view: Any, trial: Trial, metric: Metric, job: JobState | None) ->
         view.final_metric.training_step = trial.final.step
         view.final_metric.objective_value = value
     view.is_trial_stopped_early = trial.stopped_early
-    words = view.DESCRIPTOR.enum_types_by_name["State"].values_by_name
-    view.state = words[_trial_state(trial, job)].number
-    if trial.started:
-        set_micros(view.start_time, trial.started)
-    if trial.ended:
-        set_micros(view.end_time, trial.ended)
+    view.state = _trial_state(trial, job).value
+    set_micros(view.start_time, trial.started)
+    set_micros(view.end_time, trial.ended)
 
 
 def _trial_state(trial: Trial, job: JobState | None) -> JobState:

@@ -5,8 +5,9 @@ controller is woken.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from msgspec.structs import replace
 
@@ -49,6 +50,22 @@ _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Fields that are kept beside the public JSON, because labels can change later."""
 _ON = "on"
 """The only value of the label that makes workers and reducers use TLS."""
+_SWITCH = re.compile("on|off")
+_LABELS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    STALL_LABEL: (
+        re.compile("[0-9]+"),
+        "is not a whole number of seconds, such as 600; 0 turns the watchdog off.",
+    ),
+    TLS_LABEL: (re.compile(_ON), f"is not {_ON!r}; without the label reducers speak no TLS."),
+    WARM_LABEL: (
+        _SWITCH,
+        "is neither on nor off; without it the setting warm_starts counts.",
+    ),
+    OWN_ROOT_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
+    OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
+}
+"""Labels that control functions of the service: what their values look like, and what is wrong with
+others."""
 
 
 def checked(
@@ -169,39 +186,17 @@ async def require_default_bucket(services: Services, project: str) -> None:
 
 
 def check_labels(services: Services, work: Work) -> None:
-    """Raise InvalidRequest if a label that controls a function of the service has an invalid value."""
-    if not work.labels:
-        return
-    _check_stall_label(work)
-    _check_tls_label(work)
-    _check_switch(work, WARM_LABEL, "the setting warm_starts counts")
-    _check_switch(work, OWN_ROOT_LABEL, "it is off")
-    _check_switch(work, OUTLIVES_LABEL, "it is off")
+    """Raise InvalidRequest if a label that controls a function of the service has an invalid value: what
+    somebody believes to be on, or encrypted, must be."""
+    labels = dict(work.labels)
+    wrong = [
+        Violation(f"labels.{label}", f"{labels[label]!r} {fault}")
+        for label, (values, fault) in _LABELS.items()
+        if label in labels and not values.fullmatch(labels[label])
+    ]
+    if wrong:
+        raise InvalidRequest(tuple(wrong))
     _check_notify_label(work, services.settings.notify)
-
-
-def _check_stall_label(work: Work) -> None:
-    """Raise InvalidRequest for an invalid time: a watchdog that somebody believes to be on must be on."""
-    text = dict(work.labels).get(STALL_LABEL, "0")
-    if not (text.isascii() and text.isdecimal()):
-        wrong = f"{text!r} is not a whole number of seconds, such as 600; 0 turns the watchdog off."
-        raise InvalidRequest((Violation(f"labels.{STALL_LABEL}", wrong),))
-
-
-def _check_switch(work: Work, label: str, without: str) -> None:
-    """Raise InvalidRequest unless the label is on, off or missing."""
-    text = dict(work.labels).get(label, "on")
-    if text not in ("on", "off"):
-        wrong = f"{text!r} is neither on nor off; without it {without}."
-        raise InvalidRequest((Violation(f"labels.{label}", wrong),))
-
-
-def _check_tls_label(work: Work) -> None:
-    """Raise InvalidRequest for an invalid value: what somebody believes to be encrypted must be."""
-    text = dict(work.labels).get(TLS_LABEL, _ON)
-    if text != _ON:
-        wrong = f"{text!r} is not {_ON!r}; without the label reducers speak no TLS."
-        raise InvalidRequest((Violation(f"labels.{TLS_LABEL}", wrong),))
 
 
 def _check_notify_label(work: Work, known: Collection[str]) -> None:

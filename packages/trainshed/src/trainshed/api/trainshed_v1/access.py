@@ -8,6 +8,7 @@ from trainshed.access.book import AccessBook, Token
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, member_fault, member_of, role_fault
 from trainshed.access.tokens import OWNER_EMAIL, digest_of, new_token
+from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
 from trainshed.core.errors import FailedPrecondition, NotFound
@@ -158,7 +159,7 @@ def _revocable(call: JsonCall, book: AccessBook) -> list[Token]:
 async def policy(call: JsonCall) -> records.GrantList:
     """`GET /trainshed/v1/access[?project=P]`: list who has which role in a project, and in all; `-` = in all
     projects and in each."""
-    fields = Fields({"project": call.parameter("project") or None})
+    fields = call.queried("project")
     project = _project(call, fields)
     fields.refuse()
     grants = call.services.access.book.policy.grants
@@ -201,11 +202,13 @@ async def change(call: JsonCall) -> records.Grant:
 async def audit(call: JsonCall) -> records.AuditPage:
     """`GET /trainshed/v1/audit[?project=P&pageToken=T]`: return what was changed, newest first; `-` = in all
     projects, and of the service itself."""
-    fields = Fields({"project": call.parameter("project") or None})
+    fields = call.queried("project")
     project = _project(call, fields)
     fields.refuse()
     before = call.number("pageToken") or None
     rows = await call.services.access.audited(project or None, before, _PAGE + 1)
+    if not rows:
+        refuse_numbers((project,))
     page = rows[:_PAGE]
     return records.AuditPage(
         entries=tuple([_entry(row) for row in page]),

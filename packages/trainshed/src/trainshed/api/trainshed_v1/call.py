@@ -1,12 +1,11 @@
 """One call of a method of `/trainshed/v1`: it takes a path, a query and perhaps a JSON body, and answers
 records or lines of them.
 
-A body is read field by field, so that everything wrong with it is told at once. Paths of fields use the names
-of the JSON: `drills[0].atLine`.
+A body is read field by field, so that everything wrong with it is told at once.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -21,8 +20,6 @@ from trainshed.core.names import Api
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1.record import Nothing, Record
 
-_LARGEST = 10.0**15
-"""Up to here all whole numbers are exact as doubles."""
 LAST_MOMENT: Final = 2**63 - 1
 """The last one that the store can compare with."""
 _NAMED = 3
@@ -33,34 +30,16 @@ class Fields:
     """Reads one JSON object. Each reader returns a value of its type in any case and notes what is wrong;
     call `refuse` at the end."""
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        record: type[Record] | None = None,
-        path: str = "",
-        faults: list[Violation] | None = None,
-    ) -> None:
-        """`record`: the record whose fields these are; None if they are not a body's. `path`: where the
-        object stands in the body, "" at the top; `faults`: those of the whole body so far."""
+    def __init__(self, values: Mapping[str, Any], record: type[Record] | None = None) -> None:
+        """`record`: the record whose fields these are; None if they are not a body's."""
         self._values = values
         self._names = frozenset(record.__struct_encode_fields__) if record else None
-        self._path = path
-        self._faults: list[Violation] = [] if faults is None else faults
+        self._faults: list[Violation] = []
         self._asked: dict[str, None] = {}
-        self._below: list[Fields] = []
-
-    def at(self, name: str) -> str:
-        """Return the path of a field."""
-        return f"{self._path}.{name}" if self._path else name
-
-    def has(self, name: str) -> bool:
-        """Whether the field was given, and is not null."""
-        self._ask(name)
-        return self._values.get(name) is not None
 
     def fault(self, name: str, description: str) -> None:
-        """Note that a field is wrong; "" means the object itself."""
-        self._faults.append(Violation(self.at(name) if name else self._path, description))
+        """Note that a field is wrong."""
+        self._faults.append(Violation(name, description))
 
     def text(self, name: str, *, required: bool = False) -> str:
         """Return a text; "" if it was not given."""
@@ -69,35 +48,25 @@ class Fields:
             self.fault(name, "It must not be empty.")
         return value or ""
 
-    def choice(self, name: str, choices: Sequence[str], *, default: str = "") -> str:
-        """Return one of `choices`; `default` if it was not given. The field is required if there is no
-        default."""
-        value = self._value(name, str, f"one of {', '.join(choices)}", required=not default)
-        if value is None:
-            return default
-        if value not in choices:
-            self.fault(
-                name, f"{value!r} is not one of: {', '.join(choices)}.{near(value, choices)}"
-            )
-            return default
-        return value
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of `choices`, which must be given."""
+        value = self._value(name, str, f"one of {', '.join(choices)}", required=True)
+        if value is not None and value not in choices:
+            advice = near(value, choices)
+            self.fault(name, f"{value!r} is not one of: {', '.join(choices)}.{advice}")
+        return value if value is not None and value in choices else ""
 
     def flag(self, name: str) -> bool:
         """Return a boolean; False if it was not given."""
         return self._value(name, bool, "true or false") or False
 
-    def number(
-        self, name: str, *, least: float = 0, most: float = _LARGEST, required: bool = False
-    ) -> float:
-        """Return a number between `least` and `most`; `least` if it was not given."""
+    def number(self, name: str, *, most: float, required: bool = False) -> float:
+        """Return a number between 0 and `most`; 0 if it was not given."""
         value: float | None = self._value(name, (int, float), "a number", required=required)
-        if value is None:
-            return least
-        if not least <= value <= most:
-            text = f"It must be at least {least:g} and at most {most:g}, not {str(value)[:40]}."
+        if value is not None and not 0 <= value <= most:
+            text = f"It must be at least 0 and at most {most:g}, not {str(value)[:40]}."
             self.fault(name, text)
-            return least
-        return value
+        return value if value is not None and 0 <= value <= most else 0
 
     def raw(self, name: str) -> Any:
         """Return the value as it is; None if it was not given."""
@@ -108,34 +77,16 @@ class Fields:
         """Return an object as it is, for others to check; empty if it was not given."""
         return self._value(name, dict, "an object", required=required) or {}
 
-    def objects(self, name: str, record: type[Record] | None = None) -> Iterator["Fields"]:
-        """Yield the objects of a list, each to be read as a `record` and checked as a part of this one; none
-        if it was not given."""
-        items: Sequence[Any] = self._value(name, list, "a list of objects") or ()
-        for index, item in enumerate(items):
-            if isinstance(item, dict):
-                path = f"{self.at(name)}[{index}]"
-                part = Fields(cast(dict[str, Any], item), record, path, self._faults)
-                self._below.append(part)
-                yield part
-            else:
-                self.fault(f"{name}[{index}]", f"It must be an object, not {_kind(item)}.")
-
     def refuse(self) -> None:
         """Raise InvalidRequest with everything that was noted, and with every field that no reader was called
         for."""
-        self._note_unknown()
-        if self._faults:
-            raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
-
-    def _note_unknown(self) -> None:
+        known = tuple(self._asked)
         for name in self._values:
-            if name not in self._asked:
-                known = tuple(self._asked)
+            if name not in known:
                 text = f"There is no such field here; there is: {', '.join(known) or 'none'}."
                 self.fault(name, text + near(name, known))
-        for part in self._below:
-            part._note_unknown()
+        if self._faults:
+            raise InvalidRequest(tuple(dict.fromkeys(self._faults)))
 
     def _ask(self, name: str) -> None:
         assert self._names is None or name in self._names, f"{name} is no field of the record"
@@ -206,6 +157,10 @@ class JsonCall(Struct, frozen=True):
         """Return the body, to be read field by field; `Fields.refuse` must follow."""
         return Fields(self.body, self.record)
 
+    def queried(self, *names: str) -> Fields:
+        """Return these parameters of the query, to be read as the fields of a body."""
+        return Fields({name: self.parameter(name) or None for name in names})
+
     def parameter(self, name: str) -> str:
         """Return the last value of a query parameter; "" if it was not given."""
         values = self.query.get(name)
@@ -255,6 +210,14 @@ def read_project(call: JsonCall, fields: Fields, what: str) -> str:
     """Return the id in `project`, else the service's own; faults are noted. `what`: what of the project is
     meant, in the plural."""
     return _project(call, fields, f"Whose {what}? Give the project's id.")
+
+
+def queried_project(call: JsonCall, what: str) -> str:
+    """Return the project that the query names, else the service's own. Raises InvalidRequest."""
+    fields = call.queried("project")
+    project = read_project(call, fields, what)
+    fields.refuse()
+    return project
 
 
 def read_place(call: JsonCall, fields: Fields, what: str) -> tuple[str, str]:

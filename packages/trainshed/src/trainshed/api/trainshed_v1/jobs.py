@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType, structs
 
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
-from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
@@ -25,7 +24,7 @@ from trainshed.api.resources.jobs import (
     with_links,
 )
 from trainshed.api.trainshed_v1 import views
-from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall
+from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
 from trainshed.api.trainshed_v1.progress import glance, progress_of, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
@@ -76,8 +75,7 @@ async def status(call: JsonCall) -> records.Status:
     usual = (
         own.project if principal.rights.within(own.project) else principal.project or own.project
     )
-    name = call.parameter("project")
-    project = _project(name) if name else usual
+    project = _project(call) if call.parameter("project") else usual
     is_operator = PERMISSIONS["trainshed.v1.Tokens.List"] in principal.rights.everywhere
     return records.Status(
         version=own.version,
@@ -172,7 +170,7 @@ async def list_(call: JsonCall) -> records.JobList:
     )
     if parent := call.parameter("parent"):
         return await _list_below(call, parent, passes, size, bound)
-    project = _project(call.parameter("project"))
+    project = _project(call)
     where = _stored_as(states, display_name, user, labels, since)
     page = await list_jobs(
         call.services.reader,
@@ -278,11 +276,9 @@ async def delete(call: JsonCall) -> Nothing:
     return Nothing()
 
 
-def _project(text: str) -> str:
-    """Return the project id that the store knows; "" for all projects."""
-    if text == _ALL_PROJECTS:
-        return ""
-    return ProjectName.parse(f"projects/{text}", field="project").project_id
+def _project(call: JsonCall) -> str:
+    """Return the project that the query names, as the store knows it; "" for all projects."""
+    return "" if call.parameter("project") == _ALL_PROJECTS else queried_project(call, "jobs")
 
 
 def _stored_as(

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
-from trainshed.api.trainshed_v1.call import Fields, JsonCall
+from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.api.trainshed_v1.usage import read_attempt
 from trainshed.core.catalog.machines import GIB
@@ -28,7 +28,7 @@ async def launch(call: JsonCall) -> records.Launch:
     """`GET /trainshed/v1/jobs/{job}/launch[?replica=R][&attempt=N]`: return how a replica was started; by
     default the primary replica in the newest attempt."""
     job, _ = await find_job(call.services.reader, call.target)
-    fields = Fields({"replica": call.parameter("replica") or None})
+    fields = call.queried("replica")
     replica = read_replica(fields, job)
     if replica not in job.spec.replicas():
         fields.fault("replica", no_replica(job, str(replica)))

@@ -37,7 +37,7 @@ _LARGEST: Final = 10**12
 async def list_(call: JsonCall) -> records.QuotaList:
     """`GET /trainshed/v1/quotas?project=P&region=R[&all=true]`: list each quota that has a limit or is used,
     those of no region included; with `all` those of every metric that jobs may use."""
-    fields = Fields({name: call.parameter(name) or None for name in ("project", "region")})
+    fields = call.queried("project", "region")
     project, region = read_place(call, fields, "quotas")
     fields.refuse()
     known = {
@@ -138,7 +138,7 @@ async def usage(call: JsonCall) -> records.UsageReport:
 
     `by`: `user` (the default), `project`, `machine` or `labels.KEY`. `project=-`: in all projects.
     """
-    fields = Fields({"project": call.parameter("project") or None})
+    fields = call.queried("project")
     is_everywhere = fields.raw("project") == _ALL_PROJECTS
     project = None if is_everywhere else read_project(call, fields, "usage")
     by = call.parameter("by") or "user"

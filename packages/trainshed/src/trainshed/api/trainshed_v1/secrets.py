@@ -12,7 +12,7 @@ from itertools import groupby
 from trainshed.access.sealing import KeyUnusable, SecretId, Unsealable
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
-from trainshed.api.trainshed_v1.call import Fields, JsonCall, read_project
+from trainshed.api.trainshed_v1.call import JsonCall, queried_project, read_project
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.secrets import name_fault, value_fault
 from trainshed.store.records import SecretVersion, Stored
@@ -22,9 +22,7 @@ from trainshed.wire.trainshed_v1.record import Nothing
 
 async def list_(call: JsonCall) -> records.SecretList:
     """`GET /trainshed/v1/secrets[?project=P]`: list the project's secrets."""
-    fields = Fields({"project": call.parameter("project") or None})
-    project = read_project(call, fields, "secrets")
-    fields.refuse()
+    project = queried_project(call, "secrets")
     stored = await call.services.secrets.versions(project)
     grouped = groupby(stored, key=lambda version: version.name)
     return records.SecretList(
@@ -64,7 +62,7 @@ async def set_(call: JsonCall) -> records.StoredSecret:
 async def delete(call: JsonCall) -> Nothing:
     """`DELETE /trainshed/v1/secrets/{name}[?project=P][&version=N]`: delete a version, or all of them. Raises
     NotFound. Running programs keep what they were given; jobs that name it can no longer start."""
-    fields = Fields({"project": call.parameter("project") or None})
+    fields = call.queried("project")
     project = read_project(call, fields, "secrets")
     version = call.number("version")
     if call.parameter("version") and not version:
