@@ -1,4 +1,4 @@
-"""Resource Manager's projects and who has which role in them: v3, and as gcloud asks in v1.
+"""Resource Manager's projects and who may do what in them: v3, and as gcloud asks in v1.
 
 Every project that somebody may name exists here; one that was made has a display name and labels, too.
 """
@@ -18,6 +18,7 @@ from trainshed.access.book import AccessBook, Project
 from trainshed.access.permissions import PERMISSIONS
 from trainshed.access.policy import Grant, bindings_of, member_fault, role_fault
 from trainshed.access.principals import Principal
+from trainshed.access.roles import ADMIN_BUCKETS
 from trainshed.api.calls.auditing import audited
 from trainshed.api.calls.by_hand import HandCall, HandMethods
 from trainshed.api.calls.call import Call, Handlers
@@ -127,7 +128,29 @@ async def set_policy(call: Call, request: Any) -> Message:
     return policy_view(grants)
 
 
+async def test_permissions(call: Call, request: Any) -> Message:
+    """Return which of the requested permissions the caller has. Roles are given in projects, so the answer is
+    the same for every resource of one. Only the form of a resource's name is checked, because the public
+    method does not tell whether a resource exists."""
+    wrong = [*_resource_faults(request.resource), *_permission_faults(request.permissions)]
+    if wrong:
+        raise InvalidRequest(tuple(wrong))
+    principal = call.principal
+    mine = principal.rights.within(request.resource.split("/")[1])
+    if principal.program is not None and request.resource.count("/") == 1 and mine:
+        # What programs may do with their project's buckets is no role (`buckets.admission`).
+        mine |= ADMIN_BUCKETS
+    permissions = dict.fromkeys(request.permissions)
+    return pool.message(
+        "google.iam.v1.TestIamPermissionsResponse",
+        permissions=[permission for permission in permissions if permission in mine],
+    )
+
+
 HANDLERS: Final[Handlers] = {
+    "google.iam.v1.IAMPolicy.TestIamPermissions": test_permissions,
+    "google.cloud.ml.v1.JobService.TestIamPermissions": test_permissions,
+    f"{_V3}.TestIamPermissions": test_permissions,
     _GET: get_project,
     _LIST: list_projects,
     f"{_V3}.SearchProjects": list_projects,
@@ -321,3 +344,29 @@ def _view_of_v1(book: AccessBook, name: str) -> dict[str, Any]:
 def _response(call: Call) -> str:
     verb = call.method.rpartition(".")[2]
     return f"google.cloud.resourcemanager.v3.{verb}Response"
+
+
+def _resource_faults(name: str) -> list[Violation]:
+    """Return the violation of a name that is not `projects/P`, followed by pairs of collection and id."""
+    parts = name.split("/")
+    try:
+        ProjectName.parse("/".join(parts[:2]), field="resource")
+    except InvalidRequest as refused:
+        return list(refused.violations)
+    if len(parts) % 2 or not all(parts):
+        text = f"{name!r} is not a name of the form projects/PROJECT/COLLECTION/ID/..."
+        return [Violation("resource", text)]
+    return []
+
+
+def _permission_faults(permissions: list[str]) -> list[Violation]:
+    """Return the violations of names that are not one permission each: the public method takes no
+    wildcards."""
+    return [
+        Violation(
+            f"permissions[{index}]",
+            f"{permission!r} is not the name of one permission, such as aiplatform.customJobs.get.",
+        )
+        for index, permission in enumerate(permissions)
+        if "*" in permission or permission.count(".") < 2
+    ]

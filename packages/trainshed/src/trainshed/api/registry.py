@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 from types import MappingProxyType
 
-from trainshed.api import iam, projects
+from trainshed.api import projects
 from trainshed.api.aiplatform_v1 import (
     custom_jobs,
     datasets,
@@ -50,7 +50,6 @@ def handlers() -> Handlers:
             suggestions,
             jobs,
             entries,
-            iam,
             projects,
         )
     )

@@ -46,64 +46,45 @@ _TOKENS: Final = (
 _LINES: Final = "Lines that jobs write are kept as long as the jobs are; entries:list reads them"
 _PROJECTS: Final = "Projects need no care: each project id that is named is a project"
 
+_SHARED_BY_COLLECTIONS: Final = {
+    _FILES: "annotations annotationSpecs dataItems dataLabelingJobs datasets entityTypes featureGroups "
+    "featureOnlineStores featurestores specialistPools",
+    _NO_SERVING: "batchPredictionJobs deploymentResourcePools endpoints modelDeploymentMonitoringJobs "
+    "modelMonitors",
+    _LANGUAGE_MODELS: "cachedContents publishers ragCorpora tuningJobs",
+    _PROJECTS: "folders organizations",
+    _VECTORS: "indexEndpoints indexes",
+    _NOTEBOOKS: "notebookRuntimeTemplates notebookRuntimes",
+}
 _OF_COLLECTIONS: Final = {
-    "annotations": _FILES,
-    "annotationSpecs": _FILES,
-    "batchPredictionJobs": _NO_SERVING,
-    "cachedContents": _LANGUAGE_MODELS,
-    "dataItems": _FILES,
-    "dataLabelingJobs": _FILES,
-    "datasets": _FILES,
-    "deploymentResourcePools": _NO_SERVING,
-    "endpoints": _NO_SERVING,
-    "entityTypes": _FILES,
-    "featureGroups": _FILES,
-    "featureOnlineStores": _FILES,
-    "featurestores": _FILES,
-    "folders": _PROJECTS,
-    "indexEndpoints": _VECTORS,
-    "indexes": _VECTORS,
+    **{name: text for text, names in _SHARED_BY_COLLECTIONS.items() for name in names.split()},
     "metadataStores": _TRACKING,
-    "modelDeploymentMonitoringJobs": _NO_SERVING,
-    "modelMonitors": _NO_SERVING,
     "nasJobs": "Search by a hyperparameterTuningJob whose parameters describe the model",
     "notebookExecutionJobs": "Run the notebook's code as a customJob",
-    "notebookRuntimeTemplates": _NOTEBOOKS,
-    "notebookRuntimes": _NOTEBOOKS,
-    "organizations": _PROJECTS,
     "persistentResources": "No machines are kept, and jobs start as fast without; a custom job can start "
     "Ray on its replicas (`ray start`)",
     "pipelineJobs": "Submit the steps one after another, each as a customJob: its end can be waited for",
-    "publishers": _LANGUAGE_MODELS,
-    "ragCorpora": _LANGUAGE_MODELS,
     "reasoningEngines": "Agents are not hosted here; a custom job runs any program",
     "schedules": "Submit the job from a scheduler of your own, such as cron",
     "serviceAccounts": _TOKENS,
     "services": "What is served here needs no enabling",
-    "specialistPools": _FILES,
-    "tuningJobs": _LANGUAGE_MODELS,
     "tensorboards": "What TensorBoards show is counted nowhere; the blobs of a series are objects below the "
     "tensorboard's blobStoragePathPrefix, which any storage client reads; event files of a job are shown by "
     "`trainshed tensorboard JOB`",
 }
 """What to do instead of the methods below a collection, by its name in their paths."""
+_SHARED_BY_VERBS: Final = {
+    _LANGUAGE_MODELS: "countTokens generateContent streamGenerateContent",
+    _NO_SERVING: "directPredict directRawPredict explain predict rawPredict serverStreamingPredict "
+    "streamRawPredict",
+    _TOKENS: "getIamPolicy setIamPolicy",
+}
 _OF_VERBS: Final = {
+    **{name: text for text, names in _SHARED_BY_VERBS.items() for name in names.split()},
     "batchImport": "Import each slice as an evaluation of its own",
-    "countTokens": _LANGUAGE_MODELS,
-    "directPredict": _NO_SERVING,
-    "directRawPredict": _NO_SERVING,
-    "explain": _NO_SERVING,
     "exportTensorboardTimeSeries": "Read all points with :read?maxDataPoints=-1",
-    "generateContent": _LANGUAGE_MODELS,
-    "getIamPolicy": _TOKENS,
-    "predict": _NO_SERVING,
     "purge": "List what passes the filter, and delete each",
     "queryArtifactLineageSubgraph": "Ask its execution, by :queryExecutionInputsAndOutputs",
-    "rawPredict": _NO_SERVING,
-    "serverStreamingPredict": _NO_SERVING,
-    "setIamPolicy": _TOKENS,
-    "streamGenerateContent": _LANGUAGE_MODELS,
-    "streamRawPredict": _NO_SERVING,
 }
 """The same by the custom verb at the end of a path, which takes precedence."""
 _OF_APIS: Final = {

@@ -279,38 +279,28 @@ class GrpcStatus(Struct, frozen=True):
 def grpc_status(refused: Refusal) -> GrpcStatus:
     """Return the refusal's status, shortened until it fits into a trailer: first with ever shorter
     descriptions of every field, then with the first fields only and the number of the others."""
-    whole = _status(refused, refused.message, refused.violations)
-    if _size(whole) <= MOST_TRAILER:
-        return whole
-    for short in _shorter(refused):
-        if _size(short) <= MOST_TRAILER:
-            return short
-    return _status(refused, _cut(refused.message, _SHORT_MESSAGE, _REST), ())
+    return next(status for status in _ever_shorter(refused) if _size(status) <= MOST_TRAILER)
 
 
-def _shorter(refused: Refusal) -> Iterator[GrpcStatus]:
-    """Yield the refusal's status, ever shorter."""
+def _ever_shorter(refused: Refusal) -> Iterator[GrpcStatus]:
+    """Yield the refusal's status, whole, and then ever shorter; the last one always fits."""
+    yield _status(refused, refused.message, refused.violations)
     message = _cut(refused.message, _SHORT_MESSAGE, _REST)
     yield _status(refused, message, refused.violations)
-    count = len(refused.violations)
     briefly: tuple[Violation, ...] = ()
     for size in _SHORT_DESCRIPTIONS:
         briefly = _briefly(refused.violations, size)
         yield _status(refused, message, briefly)
-    for kept in _fewer(count):
+    kept = count = len(refused.violations)
+    while kept > 1:
+        kept -= max(1, kept // 10)
         more = Violation("", f"... and {count - kept} more; over REST all are told")
         yield _status(refused, message, (*briefly[:kept], more))
+    yield _status(refused, message, ())
 
 
 def _briefly(violations: tuple[Violation, ...], size: int) -> tuple[Violation, ...]:
     return tuple(Violation(_cut(v.field, _FIELD), _cut(v.description, size)) for v in violations)
-
-
-def _fewer(count: int) -> Iterator[int]:
-    """Yield ever smaller numbers below `count`, each a tenth less than the one before."""
-    while count > 1:
-        count -= max(1, count // 10)
-        yield count
 
 
 def _status(refused: Refusal, message: str, violations: tuple[Violation, ...]) -> GrpcStatus:

@@ -133,8 +133,12 @@ class ShellSurface:
             raise FailedPrecondition("The job of this link has been deleted.") from None
         assert isinstance(job, Job), "only jobs with replicas have links"
         principal = holder(known, shown, OPEN, (job.name.project_id,))
-        async with audited(self._services, principal, OPEN, job.name.project_id, str(job.name)):
+
+        async def checked() -> None:
             live_replica(job, replica, ())
+
+        project, name = job.name.project_id, str(job.name)
+        await audited(checked(), self._services, principal, OPEN, project=project, resource=name)
         ticket = Ticket(uid, replica, f"somebody with a link of {principal.email}", principal)
         return ticket, f"{where(job, ticket)}, {job.display_name or job.name.job_id}"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.core.failure.rules import Effect
@@ -29,18 +30,14 @@ def log_deleted(entries: Iterable[TimelineEntry]) -> str:
 
 
 class Incarnation(Struct):
-    """One life of a replica."""
+    """One life of a replica; the fields are those of its record."""
 
-    number: int
+    incarnation: int
     node: str = ""
-    #: Nanoseconds since the epoch, as is `ended`; 0 = not yet, or not known.
-    started: Nanos = 0
-    ended: Nanos = 0
-    #: None if it lives or was lost.
+    start_time: str = ""
+    end_time: str = ""
     exit: records.IncarnationExit | None = None
-    #: How it was lost, in words; "" if it was not.
     lost: str = ""
-    #: Why it was asked to leave its node; "" if it was not.
     leaving: str = ""
     verdict: records.Verdict | None = None
 
@@ -62,7 +59,7 @@ class Attempt(Struct):
         """Return the incarnation of that number; creates it if no entry named it yet."""
         lives = self.replicas.setdefault(replica, [])
         for life in lives:
-            if life.number == number:
+            if life.incarnation == number:
                 return life
         lives.append(Incarnation(number, node=lives[-1].node if lives else ""))
         return lives[-1]
@@ -176,14 +173,14 @@ def _lives(timeline: AttemptTimeline, entry: TimelineEntry) -> None:
     life.node = str(details.get("node", "")) or life.node
     match entry.kind:
         case "replica_started":
-            life.started = entry.at
+            life.start_time = text_micros(entry.at)
         case "replica_asked_to_leave":
             life.leaving = str(details.get("reason", ""))
         case "replica_exited":
-            life.ended = entry.at
+            life.end_time = text_micros(entry.at)
             life.exit = _exit(details)
         case "replica_lost" | "service_failed":
-            life.ended = entry.at
+            life.end_time = text_micros(entry.at)
             life.lost = entry.message
         case _:
             pass
@@ -210,23 +207,10 @@ def _attempt(attempt: Attempt, api: Api) -> records.Attempt:
             records.ReplicaHistory(
                 id=replica,
                 task=log_task_name(api, ReplicaId.parse(replica)),
-                incarnations=tuple(_incarnation(life) for life in lives),
+                incarnations=tuple(records.Incarnation(**asdict(life)) for life in lives),
             )
             for replica, lives in attempt.replicas.items()
         ),
-    )
-
-
-def _incarnation(life: Incarnation) -> records.Incarnation:
-    return records.Incarnation(
-        incarnation=life.number,
-        node=life.node,
-        start_time=text_micros(life.started),
-        end_time=text_micros(life.ended),
-        exit=life.exit,
-        lost=life.lost,
-        leaving=life.leaving,
-        verdict=life.verdict,
     )
 
 
