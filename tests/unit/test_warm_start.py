@@ -11,7 +11,7 @@ from trainshed.controller.launch_plans import LaunchDefaults, expected_beginning
 from trainshed.core.launch import WARM_LABEL, WarmStart
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.names import Api, ReplicaId
+from trainshed.core.names import ReplicaId
 from trainshed.core.specs.vertex import parse_custom_job
 from trainshed.core.units import Nanos
 from trainshed.core.warm_start import (
@@ -177,9 +177,7 @@ def test_describe_says_how_replicas_began() -> None:
 
     def told(*beginnings: str) -> list[str]:
         replicas = tuple(seen(index, began) for index, began in enumerate(beginnings))
-        begun = Nanos(1)
-        state, over = JobState.RUNNING, Nanos(0)
-        job = JobView("1", "1", Api.VERTEX, "", "", state, begun, begun, over, replicas=replicas)
+        job = JobView(state=JobState.RUNNING, replicas=replicas)
         lines = description(job, Nanos(2))
         return [" ".join(line.split()) for line in lines if "started" in line]
 

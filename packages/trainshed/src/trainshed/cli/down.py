@@ -158,7 +158,7 @@ def _cancel(client: Client, jobs: Sequence[JobView]) -> None:
     """Ask the service to cancel all jobs, several at once, since it can store several requests in one
     commit."""
     for job in jobs[:_NAMED]:
-        click.echo(f"Cancelling {job.id} {job.display_name}".rstrip())
+        click.echo(f"Cancelling {job.job_id} {job.display_name}".rstrip())
     if len(jobs) > _NAMED:
         click.echo(f"Cancelling {len(jobs) - _NAMED} more")
 
@@ -181,7 +181,9 @@ def _wait_until_over(client: Client, jobs: Sequence[JobView], left: Callable[[],
         if left():
             time.sleep(min(_PAUSE, left()))
             continue
-        listed = "".join(f"\n  {job.id}  {job.display_name or job.name}" for job in late[:_NAMED])
+        listed = "".join(
+            f"\n  {job.job_id}  {job.display_name or job.name}" for job in late[:_NAMED]
+        )
         if len(late) > _NAMED:
             listed += f"\n  and {len(late) - _NAMED} more"
         raise click.ClickException(

@@ -182,7 +182,7 @@ def cancel(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     def cancel_one(reference: str) -> None:
         view = JobView.parse(find_job(client, reference, endpoint.project))
         client.post(job_path(view.uid, ":cancel"), {})
-        click.echo(f"{view.id}  is being cancelled")
+        click.echo(f"{view.job_id}  is being cancelled")
 
     if not _for_all(job, cancel_one):
         raise SystemExit(1)
@@ -195,14 +195,14 @@ def job_fields(
     kinds = any(job.kind != "custom" for job in jobs)
     people = len({job.user for job in jobs}) > 1
     return (
-        Field("JOB", "id"),
+        Field("JOB", "job_id"),
         *([Field("KIND", "kind")] if kinds else []),
         Field("NAME", "display_name", flexible=True),
         *([Field("BY", "user")] if people else []),
         Field("STATE", "state.value", colour=lambda job: state_colour(job.state)),
         Field("CREATED", "created", lambda created: local_moment(created, zone)),
         Field("LASTED", None, lambda job: job.lasted(now), right=True),
-        Field("PROGRESS", "progress", flexible=True, optional=True),
+        Field("PROGRESS", "progress_words", flexible=True, optional=True),
     )
 
 
@@ -249,10 +249,10 @@ def wait(endpoint: Endpoint, job: tuple[str, ...], timeout: float | None, form: 
         print_data([ended[over.uid] for over in overs])
     else:
         for over in overs:
-            click.echo(f"{over.id}  {_styled(over.state)}  {over.display_name}".rstrip())
+            click.echo(f"{over.job_id}  {_styled(over.state)}  {over.display_name}".rstrip())
     if failures:
         raise failures[0]
-    late = [view.id for view in jobs if view.uid not in ended]
+    late = [view.job_id for view in jobs if view.uid not in ended]
     if late:
         click.echo(f"Not over after {timeout:g} s: {', '.join(late)}", err=True)
         raise SystemExit(_TIMED_OUT)
@@ -274,7 +274,7 @@ def delete(endpoint: Endpoint, *, job: tuple[str, ...]) -> None:
     def delete_one(reference: str) -> None:
         view = JobView.parse(find_job(client, reference, endpoint.project))
         client.delete(job_path(view.uid))
-        click.echo(f"{view.id}  is deleted")
+        click.echo(f"{view.job_id}  is deleted")
 
     if not _for_all(job, delete_one):
         raise SystemExit(1)
@@ -301,7 +301,7 @@ def _look(
     ended: dict[str, dict[str, Any]],
     failures: list[click.ClickException],
 ) -> None:
-    patience = Patience(client, job.uid, f"trainshed jobs wait {job.id}")
+    patience = Patience(client, job.uid, f"trainshed jobs wait {job.job_id}")
     try:
         for _ in patience.outlast(
             lambda: client.stream(job_path(job.uid, "/watch")), lambda _: iter(())
@@ -310,7 +310,7 @@ def _look(
         over = client.get(job_path(job.uid))
         state = JobView.parse(over).state
         if not state.is_final:
-            raise Unreachable(f"The service ended while {job.id} is {state.value}.")
+            raise Unreachable(f"The service ended while {job.job_id} is {state.value}.")
         ended[job.uid] = over
     except click.ClickException as failure:
         failures.append(failure)

@@ -43,25 +43,25 @@ def description(
     facts = [
         ("Job", job.name),
         ("Of", f"{job.parent}{f', trial {job.trial}' if job.trial else ''}" if job.parent else ""),
-        ("Name", job.display_name),
+        ("Name", one_line(job.display_name)),
         ("State", state),
         ("Waits", waits),
-        ("Runtime", "\n".join(job.program.substitutions)),
-        ("Progress", job.program.progress or job.progress),
+        ("Runtime", "\n".join(map(one_line, job.program.substitutions))),
+        ("Progress", job.program.progress_words or job.progress_words),
         ("Created", local_moment(job.created, zone)),
         ("Started", local_moment(job.started, zone) if job.started else ""),
         ("Ended", local_moment(job.ended, zone) if job.ended else ""),
         ("Lasted", job.lasted(now)),
-        ("Attempt", str(job.attempt) if job.attempt > 1 else ""),
-        ("Retries", counted(job.retries)),
+        ("Attempt", str(job.attempt) if job.attempt and job.attempt > 1 else ""),
+        ("Retries", counted((job.retries or {}).items())),
         ("Rule", job.rule if job.state is not JobState.SUCCEEDED else ""),
-        ("Error", job.error),
-        ("Code", str(job.error_code) if job.error else ""),
-        ("Cause", "\n".join(_failure_lines(job.failure, job.error)) if job.failure else ""),
-        ("Began", "\n".join(_beginnings(job.program.replicas))),
+        ("Error", job.error_text),
+        ("Code", str(job.error.code) if job.error else ""),
+        ("Cause", "\n".join(_failure_lines(job.failure, job.error_text)) if job.failure else ""),
+        ("Began", "\n".join(_beginnings(job.program.replicas or ()))),
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
-        ("TensorBoard", job.tensorboard),
+        ("TensorBoard", job.tensorboard_uri or ""),
         ("Log", job.log_deleted),
         ("By", job.creator),
         *_requested_facts(resource or {}),
@@ -119,7 +119,7 @@ def counts(tuning: Tuning) -> str:
 def best_trial(job: JobView) -> Trial | None:
     """Return the best trial of a tuning job so far; None if none has a result."""
     best = job.tuning.best if job.tuning else 0
-    return next((trial for trial in job.trials if trial.number == best), None)
+    return next((trial for trial in job.trials or () if trial.number == best), None)
 
 
 def best_text(tuning: Tuning, best: Trial) -> str:
@@ -263,21 +263,21 @@ def _failure_lines(failure: Failure, message: str) -> Iterator[str]:
 
 def _autopsy_lines(job: JobView, zone: tzinfo | None) -> Iterator[str]:
     """Yield which replicas' autopsies are kept, and the commands that open them."""
-    latest = max((autopsy.attempt for autopsy in job.autopsies), default=0)
-    kept = [autopsy for autopsy in job.autopsies if autopsy.attempt == latest]
+    autopsies = job.autopsies or ()
+    latest = max((autopsy.attempt for autopsy in autopsies), default=0)
+    kept = [autopsy for autopsy in autopsies if autopsy.attempt == latest]
     for autopsy in kept[:_MOST_AUTOPSIES]:
         until = local_moment(parse_moment(autopsy.expire_time), zone)
-        yield f"{autopsy.task}, until {until}: trainshed jobs autopsy {job.id} {autopsy.task}"
-    if len(kept) > _MOST_AUTOPSIES or len(kept) < len(job.autopsies):
-        yield f"and of others or earlier attempts: trainshed jobs autopsy {job.id} REPLICA --attempt N"
+        yield f"{autopsy.task}, until {until}: trainshed jobs autopsy {job.job_id} {autopsy.task}"
+    if len(kept) > _MOST_AUTOPSIES or len(kept) < len(autopsies):
+        yield f"and of others or earlier attempts: trainshed jobs autopsy {job.job_id} REPLICA --attempt N"
 
 
 def _shell_lines(job: JobView) -> Iterator[str]:
     """Yield the command for a shell in a running job with web access, and its links."""
-    if not job.links:
-        return
-    yield f"trainshed jobs shell {job.id}{' [REPLICA]' if len(job.links) > 1 else ''}, or in a browser:"
-    yield from pairs(job.links)
+    if links := tuple((job.web_access_uris or {}).items()):
+        yield f"trainshed jobs shell {job.job_id}{' [REPLICA]' if len(links) > 1 else ''}, or in a browser:"
+        yield from pairs(links)
 
 
 def _behind(count: int) -> str:

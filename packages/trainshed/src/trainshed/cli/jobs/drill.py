@@ -94,13 +94,13 @@ def command(
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
     click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
-        click.echo(f"What comes of it: trainshed jobs resume-report {target.id}")
+        click.echo(f"What comes of it: trainshed jobs resume-report {target.job_id}")
         return
     try:
         finding = _watched(client, target, drill, step_pattern=step_pattern)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.id}",
+            f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.job_id}",
             err=True,
         )
         raise SystemExit(130) from None

@@ -21,7 +21,7 @@ class LineTexts:
     def __init__(self, job: JobView, *, timestamps: bool = False) -> None:
         self._job = job
         self._timestamps = timestamps
-        self._tasks = {replica.id: replica.task for replica in job.program.replicas}
+        self._tasks = {replica.id: replica.task for replica in job.program.replicas or ()}
         self._labels: dict[tuple[int, str], tuple[str, int]] = {}
 
     def of(self, lines: Iterable[Line]) -> list[str]:
@@ -64,5 +64,5 @@ def label(trial: int, replica: str, task: str, trial_task: str, job: JobView) ->
         if tuning.replicas > 1:
             prefix += f"  {trial_task}"
         return prefix, len(prefix)
-    text = task.ljust(max((len(other.task) for other in job.program.replicas), default=0))
+    text = task.ljust(max((len(other.task) for other in job.program.replicas or ()), default=0))
     return click.style(text, fg=replica_colour(replica)), len(text)

@@ -83,7 +83,7 @@ def command(
     path = job_path(view.uid, "/logs")
     try:
         if follow:
-            patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.id}")
+            patience = Patience(client, view.uid, f"trainshed jobs logs -f {view.job_id}")
             for lines in followed(client, path, patience, SeenLines(), **which):
                 _show(lines, form, texts)
             view = JobView.parse(client.get(job_path(view.uid)))
@@ -95,7 +95,7 @@ def command(
         # No message: ending to follow is no error, and the job goes on.
         raise SystemExit(130) from None
     if view.error and form == "text":
-        click.echo(view.error, err=True)
+        click.echo(view.error_text, err=True)
 
 
 def _show(lines: Sequence[Line], form: str, texts: LineTexts) -> None:
@@ -137,6 +137,6 @@ def require_over(client: Client, uid: str) -> JobView:
     if not job.state.is_final:
         raise Unreachable(
             f"The service ended the stream while the job is {job.state.value}; it is shutting down."
-            f" The job goes on. When the service is back: trainshed jobs logs -f {job.id}"
+            f" The job goes on. When the service is back: trainshed jobs logs -f {job.job_id}"
         )
     return job

@@ -132,7 +132,7 @@ def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
         newest = [JobView.parse(job) for job in list_jobs(client, project, limit=1)]
         if not newest:
             raise click.ClickException(_NO_JOB)
-        view, choice = newest[0], f"{LAST} is {newest[0].id}  {newest[0].display_name}".rstrip()
+        view, choice = newest[0], f"{LAST} is {newest[0].job_id}  {newest[0].display_name}".rstrip()
     else:
         jobs = list_jobs(client, project, limit=_SAME_NAME, display_name=reference)
         if not any(job["displayName"] == reference for job in jobs):
@@ -158,9 +158,9 @@ def meant(reference: str, jobs: Sequence[JobView]) -> tuple[JobView, str]:
     if namesakes := [job for job in jobs if reference and job.display_name == reference]:
         count = f"{len(namesakes)}{' or more' if len(namesakes) >= _SAME_NAME else ''}"
         several = f", the newest of {count}" if len(namesakes) > 1 else ""
-        return namesakes[0], f"{reference} is {namesakes[0].id}{several}"
-    matches = [job for job in jobs if job.id.startswith(reference)] if reference else []
-    matches = [job for job in matches if job.id == reference] or matches
+        return namesakes[0], f"{reference} is {namesakes[0].job_id}{several}"
+    matches = [job for job in jobs if job.job_id.startswith(reference)] if reference else []
+    matches = [job for job in matches if job.job_id == reference] or matches
     if len(matches) == 1:
         return matches[0], ""
     if matches:
@@ -193,7 +193,7 @@ def _near(reference: str, jobs: Sequence[JobView]) -> str:
 
 def _listed(jobs: Sequence[JobView]) -> str:
     lines = [
-        f"\n  {job.id}  {job.display_name or job.name}  {job.state.value}"
+        f"\n  {job.job_id}  {job.display_name or job.name}  {job.state.value}"
         for job in jobs[:_MOST_LISTED]
     ]
     more = f"\n  … and {len(jobs) - _MOST_LISTED} more" if len(jobs) > _MOST_LISTED else ""

@@ -103,8 +103,8 @@ def _going_on(job: JobView) -> Generator[None]:
         yield
     except KeyboardInterrupt:
         click.echo(
-            f"The job goes on. Its lines: trainshed jobs logs -f {job.id}; end it: trainshed jobs cancel"
-            f" {job.id}",
+            f"The job goes on. Its lines: trainshed jobs logs -f {job.job_id}; end it: trainshed jobs cancel"
+            f" {job.job_id}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -116,7 +116,7 @@ def watched(
     """Tell what happens to a job until it is over, and return its last view. Parameters as in
     `follow_to_end`. Raises Refused, Unreachable."""
     # Nobody can read what hundreds of trials write.
-    lines = lines and job.program.tuning is None
+    lines = lines and not job.program.tuning
     patience = _patience(client, job)
     _show(follow(client, job.uid, lines=lines, patience=patience), job, known)
     return require_over(client, job.uid)
@@ -130,7 +130,7 @@ def ending(over: JobView, now: Nanos) -> list[str]:
     lines += best_lines(over.program)
     if over.model:
         lines.append(f"model {over.model}")
-    return [*lines, over.error] if over.error else lines
+    return [*lines, over.error_text] if over.error else lines
 
 
 def _printed(client: Client, job: JobView) -> JobView:
@@ -144,4 +144,4 @@ def _printed(client: Client, job: JobView) -> JobView:
 
 
 def _patience(client: Client, job: JobView) -> Patience:
-    return Patience(client, job.uid, f"trainshed jobs watch {job.id}")
+    return Patience(client, job.uid, f"trainshed jobs watch {job.job_id}")

@@ -306,7 +306,7 @@ def follow_on(
     if not is_named:
         click.echo(job.name)
     if not (sys.stdout.isatty() if follow is None else follow):
-        click.echo(f"Follow it: trainshed jobs watch {job.id}", err=True)
+        click.echo(f"Follow it: trainshed jobs watch {job.job_id}", err=True)
         for line in results:
             click.echo(line, err=True)
         return
