@@ -14,21 +14,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import httptools
 import msgspec
 from msgspec import Struct
 
 from trainshed.buckets.callers import Caller, encode_caller, split_key
-from trainshed.buckets.errors import (
-    BucketsError,
-    Forbidden,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
-from trainshed.buckets.port import MAX_RESULTS
+from trainshed.buckets.errors import BucketsError, Unavailable
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, VerbatimName
 from trainshed.buckets.rest.views import error_view
 from trainshed.eventloop.background import joined
@@ -224,46 +216,30 @@ def _restarting() -> Unavailable:
     )
 
 
-_ERRORS: dict[int, type[BucketsError]] = {
-    403: Forbidden,
-    404: NotFound,
-    412: PreconditionFailed,
-    429: Unavailable,
-}
-
-
 class BucketCalls:
-    """The buckets with the rights of one caller. Raises the exceptions of ``errors``: ``Unavailable`` while
-    the bucket process restarts."""
+    """Requests of the service itself, with the rights of one caller and without a body. Paths are encoded,
+    and have their query."""
 
     def __init__(self, uds: Path, caller: Caller) -> None:
         """`uds`: the bucket process's socket for the service."""
         self._gateway = BucketsGateway(uds, lambda _authorization, _key: caller)
 
-    async def objects(self, bucket: str, prefix: str) -> list[dict[str, Any]]:
-        """Returns every object with the prefix as its public resource, in the order of the names."""
-        items: list[dict[str, Any]] = []
-        token = ""
-        while True:
-            query = {"prefix": prefix, "maxResults": str(MAX_RESULTS)}
-            if token:
-                query["pageToken"] = token
-            page = await self._call("GET", f"/storage/v1/b/{bucket}/o", query)
-            items += page.get("items", [])
-            token = page.get("nextPageToken", "")
-            if not token:
-                return items
+    async def send(self, method: str, path: str, receive: Receive, send: Send) -> None:
+        """Forward a request, and its answer to `send`."""
+        raw, _, query = path.partition("?")
+        scope: Scope = {
+            "type": "http",
+            "method": method,
+            "path": raw,
+            "raw_path": raw.encode(),
+            "query_string": query.encode(),
+            "headers": [(b"host", b"localhost"), (b"content-length", b"0")],
+        }
+        await self._gateway(scope, receive, send)
 
-    async def copy(
-        self, source: tuple[str, str], target: tuple[str, str], generation: str = ""
-    ) -> None:
-        """Copy an object, (bucket, name) each, completely or not at all. `generation`: the one to copy; "" =
-        the current one."""
-        query = {"sourceGeneration": generation} if generation else {}
-        paths = [f"b/{bucket}/o/{quote(name, safe='')}" for bucket, name in (source, target)]
-        await self._call("POST", f"/storage/v1/{paths[0]}/rewriteTo/{paths[1]}", query)
-
-    async def _call(self, method: str, path: str, query: dict[str, str]) -> Any:
+    async def ask(self, method: str, path: str, most: int = 64 << 20) -> tuple[int, Any]:
+        """Return the answer's status and JSON; 503 while the bucket process restarts, 413 if the answer has
+        more bytes than `most`."""
         status, body = 0, bytearray()
         messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
@@ -273,27 +249,16 @@ class BucketCalls:
                 await asyncio.Event().wait()  # Never disconnects before the answer is there.
             return message
 
-        async def send(message: Any) -> None:
+        async def take(message: Any) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
+            status = message.get("status", status)
+            if len(body) <= most:
                 body.extend(message.get("body", b""))
 
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": urlencode(query).encode(),
-            "headers": [(b"host", b"localhost"), (b"content-length", b"0")],
-        }
         try:
-            await self._gateway(scope, receive, send)
+            await self.send(method, path, receive, take)
         except RuntimeError as died:
-            raise Unavailable(str(died)) from died
-        answer: Any = json.loads(body) if body else {}
-        if status < 300:
-            return answer
-        kind = Unavailable if status >= 500 else _ERRORS.get(status, BucketsError)
-        raise kind(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
+            return 503, {"error": {"message": str(died)}}
+        if len(body) > most:
+            return 413, {"error": {"message": "The answer is too large."}}
+        return status, json.loads(body) if body else {}

@@ -6,22 +6,17 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
+from urllib.parse import quote, urlencode
 
 from trainshed.api.calls.services import ContentDigest
 from trainshed.buckets.callers import Caller, Kind
 from trainshed.buckets.disk.tree import encode_segment
-from trainshed.buckets.errors import (
-    BucketsError,
-    Forbidden,
-    InvalidRequest,
-    NotFound,
-    PreconditionFailed,
-    Unavailable,
-)
+from trainshed.buckets.errors import BucketsError, InvalidRequest, NotFound
 from trainshed.buckets.gateway import BucketCalls
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.names import parse_gs_uri
+from trainshed.buckets.port import MAX_RESULTS
 from trainshed.controller.exports import StoredObject
 from trainshed.core import errors
 from trainshed.core.datasets.wildcards import fixed_part, matches
@@ -271,36 +266,43 @@ class _Copying:
 
     async def objects(self, directory: str) -> tuple[StoredObject, ...]:
         bucket, prefix = parse_gs_uri(directory)
-        try:
-            entries = await self._calls.objects(bucket, prefix)
-        except BucketsError as failure:
-            raise _told(failure) from failure
-        return tuple(
-            StoredObject(
-                f"gs://{bucket}/{entry['name']}",
-                entry["generation"],
-                int(entry["size"]),
-                entry.get("crc32c", ""),
+        objects: list[StoredObject] = []
+        query = {"prefix": prefix, "maxResults": str(MAX_RESULTS)}
+        while True:
+            page = await self._ask("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}")
+            objects += (
+                StoredObject(
+                    f"gs://{bucket}/{entry['name']}",
+                    entry["generation"],
+                    int(entry["size"]),
+                    entry.get("crc32c", ""),
+                )
+                for entry in page.get("items", ())
             )
-            for entry in entries
-        )
+            if not (token := page.get("nextPageToken")):
+                return tuple(objects)
+            query["pageToken"] = token
 
     async def copy(self, source: StoredObject, target: str) -> None:
         try:
-            await self._calls.copy(
-                parse_gs_uri(source.uri), parse_gs_uri(target), source.generation
-            )
+            pairs = [parse_gs_uri(uri) for uri in (source.uri, target)]
         except BucketsError as failure:
-            raise _told(failure) from failure
+            raise errors.FailedPrecondition(failure.message) from failure
+        paths = [f"b/{bucket}/o/{quote(name, safe='')}" for bucket, name in pairs]
+        generation = f"sourceGeneration={source.generation}"
+        await self._ask("POST", f"/storage/v1/{paths[0]}/rewriteTo/{paths[1]}?{generation}")
+
+    async def _ask(self, method: str, path: str) -> Any:
+        status, answer = await self._calls.ask(method, path)
+        if status < 300:
+            return answer
+        later = status == 429 or status >= 500
+        kind = errors.Unavailable if later else _KINDS.get(status, errors.FailedPrecondition)
+        raise kind(str(answer.get("error", {}).get("message", f"HTTP status {status}")))
 
 
-def _told(failure: BucketsError) -> errors.RequestError:
-    match failure:
-        case Unavailable():
-            return errors.Unavailable(failure.message)
-        case Forbidden():
-            return errors.PermissionDenied(failure.message)
-        case NotFound() | PreconditionFailed():
-            return errors.NotFound(failure.message)
-        case _:
-            return errors.FailedPrecondition(failure.message)
+_KINDS: Final[dict[int, type[errors.RequestError]]] = {
+    403: errors.PermissionDenied,
+    404: errors.NotFound,
+    412: errors.NotFound,
+}
