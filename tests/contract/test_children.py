@@ -55,10 +55,6 @@ asyncio.run(main())
 """
 
 
-def _asleep(*_: object) -> None:
-    """Wake nobody."""
-
-
 def ends_within(pid: int, seconds: float) -> bool:
     """Whether a process that is not our child is gone, or a zombie, within so many seconds."""
     try:
@@ -172,33 +168,13 @@ def test_the_advisor_is_gone_a_second_after_a_service_that_was_killed() -> None:
     assert ends_within(child, 1)
 
 
-async def test_a_bucket_process_that_is_stopped_goes_on_by_itself(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Callers would wait for it as long as nobody thinks of it."""
-    setup = setup_in(tmp_path)
-    listeners = Listeners.opened(setup)
-    with caplog.at_level(logging.WARNING):
-        keeper = BucketKeeper(setup, listeners)
-        keeper.start()
-        async with asyncio.timeout(30):
-            status, pid = await asyncio.to_thread(ask, setup, listeners)
-            for _ in range(2):
-                os.kill(pid, signal.SIGSTOP)
-                assert await asyncio.to_thread(ask, setup, listeners) == (status, pid)
-            await keeper.close()
-    assert all("was stopped by SIGSTOP" in record.message for record in caplog.records)
-    assert caplog.records
-
-
 async def test_a_bucket_process_that_hangs_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In whatever it hangs: here it is stopped, and nobody has it go on. The next one serves who waits."""
+    """In whatever it hangs: here it is stopped. The next one serves who waits."""
     monkeypatch.setattr(children, "LOOK", 0.1)
     # Shorter, one that works is taken for hanging where others compute as well.
     monkeypatch.setattr(children, "ANSWER", 4.0)
-    monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path, gateway=str(tmp_path / "s"))
     listeners = Listeners.opened(setup)
     with caplog.at_level(logging.WARNING):
@@ -220,7 +196,6 @@ async def test_a_bucket_process_that_does_not_end_is_killed_at_the_services_clos
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(children, "PATIENCE", 0.3)
-    monkeypatch.setattr(children, "wake", _asleep)
     setup = setup_in(tmp_path)
     listeners = Listeners.opened(setup)
     keeper = BucketKeeper(setup, listeners)

@@ -207,21 +207,11 @@ def _turn_away(listener: socket.socket) -> None:
 
 
 def _wait(pid: int) -> int:
-    """Wait for the end of a child, and return its exit status, negative for a signal; blocks. A child that
-    was stopped is woken, because callers would wait for it without end."""
+    """Wait for the end of a child, and return its exit status, negative for a signal; blocks."""
     try:
-        while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED)[1]):
-            wake(pid, os.WSTOPSIG(status))
-        return os.waitstatus_to_exitcode(status)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
         return 0
-
-
-def wake(pid: int, stopped_by: int) -> None:
-    """Continue a child that a signal has stopped."""
-    name = signal.Signals(stopped_by).name
-    log.warning("bucket process: it was stopped by %s; it is told to go on", name)
-    os.kill(pid, signal.SIGCONT)
 
 
 def spawn_buckets(setup: BucketSetup, listeners: Listeners) -> int:
