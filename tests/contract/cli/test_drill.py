@@ -87,9 +87,10 @@ def run(trainshed: Invoke) -> Run:
 
 def running(service: FakeService) -> None:
     view = job(replicas=[replica("workerpool0-0")])
+    restarted = job(replicas=[replica("workerpool0-0", incarnation=2)])
     service.on("GET", JOB, view)
     service.on("POST", f"{JOB}:drill", DRILL)
-    service.on("GET", f"{JOB}/watch", Stream([view, view]))
+    service.on("GET", f"{JOB}/watch", Stream([view, restarted]))
     entries = [entry("created", "It was created.", 0), entry("drill_fired", "It is done.", 3)]
     service.on("GET", f"{JOB}/timeline", {"name": "n", "entries": entries})
     lines = [line("workerpool0-0", f"step {n}", n) for n in (10, 11, 12)]

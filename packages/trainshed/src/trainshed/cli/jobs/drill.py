@@ -8,7 +8,7 @@ import click
 
 from trainshed.cli.client import Client
 from trainshed.cli.connection import Endpoint, takes_endpoint
-from trainshed.cli.jobs.follow import follow
+from trainshed.cli.jobs.follow import Patience, follow
 from trainshed.cli.jobs.references import find_job, job_path, takes_job
 from trainshed.cli.jobs.views import JobView
 from trainshed.cli.jobs.watch import timeline_line
@@ -132,7 +132,8 @@ def _watched(
                 return part
         return ResumeFinding(drill=drill, why="it is not taken up yet")
 
-    for update in follow(client, job.uid, lines=False):
+    patience = Patience(client, job.uid, f"trainshed jobs resume-report {job.job_id}")
+    for update in follow(client, job.uid, patience, lines=False):
         if isinstance(update, TimelineEntry) and parse_moment(update.at) >= ordered:
             click.echo(timeline_line(update))
         elif isinstance(update, JobView) and finding().restart:

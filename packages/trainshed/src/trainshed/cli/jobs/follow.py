@@ -217,14 +217,11 @@ class SeenLines:
         return {"after": ",".join(places), "since": self._first if bounded else None}
 
 
-def follow(
-    client: Client, uid: str, *, lines: bool = True, patience: Patience | None = None
-) -> Iterator[Update]:
+def follow(client: Client, uid: str, patience: Patience, *, lines: bool = True) -> Iterator[Update]:
     """Yield updates from the job's beginning until it is over and all were yielded.
 
     An entry of the timeline comes before the view of the job that it led to. `lines`: with the lines of the
-    log. `patience`: waits for a service that is away; None = raise Unreachable at once. Raises Refused,
-    Unreachable.
+    log. `patience`: waits for a service that is away. Raises Refused, Unreachable.
     """
     updates: queue.Queue[Update | _Ended | Exception] = queue.Queue(_AHEAD)
     passed_over = _SAID_IN_THE_LOG if lines else frozenset[str]()
@@ -261,7 +258,7 @@ def _read(
 
 
 def _views(
-    client: Client, uid: str, passed_over: frozenset[str], patience: Patience | None
+    client: Client, uid: str, passed_over: frozenset[str], patience: Patience
 ) -> Iterator[Update]:
     own = below = Entries(client, uid)
     views = ViewChanges()
@@ -274,10 +271,10 @@ def _views(
             below = below if below is not own else Entries(client, job.child.uid)
             yield from (entry for entry in below.fresh() if entry.kind.startswith("trial_"))
         yield from (entry for entry in own.fresh() if entry.kind not in passed_over)
-        if patience is None or views.fresh(view):
+        if views.fresh(view):
             yield job
 
-    return _told(lambda: client.stream(job_path(uid, "/watch")), updates, patience)
+    return patience.outlast(lambda: client.stream(job_path(uid, "/watch")), updates)
 
 
 class Entries:
@@ -303,7 +300,7 @@ class Entries:
         return list(entries)
 
 
-def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Update]:
+def _lines(client: Client, uid: str, patience: Patience) -> Iterator[Update]:
     seen = SeenLines()
 
     def opened() -> Stream[Sequence[Line]]:
@@ -312,17 +309,4 @@ def _lines(client: Client, uid: str, patience: Patience | None) -> Iterator[Upda
     def read(lines: Sequence[Line]) -> Iterator[Update]:
         return iter(seen.fresh(lines))
 
-    return _told(opened, read, patience)
-
-
-def _told(
-    opened: Callable[[], Stream[U]],
-    read: Callable[[U], Iterator[Update]],
-    patience: Patience | None,
-) -> Iterator[Update]:
-    if patience is not None:
-        yield from patience.outlast(opened, read)
-        return
-    with opened() as answer:
-        for part in answer:
-            yield from read(part)
+    return patience.outlast(opened, read)

@@ -118,7 +118,7 @@ def watched(
     # Nobody can read what hundreds of trials write.
     lines = lines and not job.program.tuning
     patience = _patience(client, job)
-    _show(follow(client, job.uid, lines=lines, patience=patience), job, known)
+    _show(follow(client, job.uid, patience, lines=lines), job, known)
     return require_over(client, job.uid)
 
 
