@@ -4,13 +4,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from msgspec.structs import replace
 
 from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
-from trainshed.runtimes.port import BuildFailed, PackageFailed
+from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
 from trainshed.runtimes.stop import Stop
 
 MINUTE = 60 * 10**9
@@ -42,7 +43,7 @@ class Shop:
             raise self.failure
         self.here = self.there
 
-    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
+    def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
         raise AssertionError("nothing is exported here")
 
     def close(self) -> None: ...

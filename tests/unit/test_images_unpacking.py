@@ -3,12 +3,13 @@
 import contextlib
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from trainshed.runtimes.images import unpacking
+from trainshed.runtimes.images.tool import ToolFailed
 from trainshed.runtimes.images.unpacking import DiskFull, UnpackingFailed
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
@@ -31,16 +32,9 @@ def archive(members: Members) -> bytes:
     return buffer.getvalue()
 
 
-def unpacked(root: Path, data: bytes) -> list[int]:
+def unpacked(root: Path, data: bytes) -> None:
     root.mkdir()
-    progress: list[int] = []
-
-    def pour(take: Callable[[bytes], None]) -> None:
-        for start in range(0, len(data), 4096):
-            take(data[start : start + 4096])
-
-    unpacking.unpack(root, pour, progress.append)
-    return progress
+    unpacking.unpack(root, lambda into: into.write(data))
 
 
 def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
@@ -56,8 +50,7 @@ def test_files_links_and_modes_are_as_in_the_image(tmp_path: Path) -> None:
         ]
     )
     root = tmp_path / "root"
-    progress = unpacked(root, data)
-    assert progress[-1] == len(data)
+    unpacked(root, data)
     assert (root / "bin/sh").stat().st_mode & 0o7777 == 0o755
     assert (root / "bin/again").samefile(root / "bin/sh")
     assert str((root / "sh").readlink()) == "/bin/sh"
@@ -109,6 +102,19 @@ def test_half_an_image_is_none(tmp_path: Path, data: bytes) -> None:
     """spec/runtimes#images: what is built is whole or not there."""
     with pytest.raises(UnpackingFailed, match="tar"):
         unpacked(tmp_path / "root", data)
+
+
+def test_who_has_stopped_first_is_to_blame(tmp_path: Path) -> None:
+    """spec/operations#errors: typed errors."""
+
+    def fail(into: IO[bytes]) -> None:
+        raise ToolFailed("it has no such image")
+
+    data = archive([(member("x"), bytes(1 << 22))])
+    with pytest.raises(ToolFailed):
+        unpacking.unpack(tmp_path, fail)
+    with pytest.raises(UnpackingFailed, match="No such file"):
+        unpacking.unpack(tmp_path / "nowhere", lambda into: into.write(data))
 
 
 def test_an_image_that_does_not_fit_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:

@@ -8,18 +8,17 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
 from trainshed.runtimes.output import BEAT, Narration, lines
 from trainshed.runtimes.port import Progress
 from trainshed.runtimes.stop import OVERSEEN, Stop, kill
 
-_CHUNK = 1 << 20
 _LAST_LINES = 12
 _LOGGED = re.compile(r'^time="[^"]*" level=(?P<level>\w+) msg="?(?P<message>.*?)"?$')
 _ERRORS = ("error", "fatal")
@@ -101,17 +100,20 @@ class Commands:
         doing: str,
         stop: Stop,
         environ: Mapping[str, str] | None = None,
+        into: IO[bytes] | None = None,
     ) -> None:
         """Run a command to its end, and tell its lines, and its silences with what it is `doing`. `stop` ends
-        it. `environ`: further variables. Raises ToolFailed."""
+        it. `environ`: further variables. `into`: where its standard output goes, which is not told then.
+        Raises ToolFailed."""
         last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
         narration = Narration(tell, doing)
-        shown = self._started(arguments, self._long, subprocess.STDOUT, environ or {})
-        with shown as (process, late):
-            assert process.stdout is not None
+        output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
+        with self._started(arguments, self._long, output, environ or {}) as (process, late):
+            told = process.stdout or process.stderr
+            assert told is not None
             stop.began(process, lambda: kill(process))
             try:
-                for line in lines(process.stdout.fileno(), BEAT):
+                for line in lines(told.fileno(), BEAT):
                     if line is None:
                         narration.silence()
                     else:
@@ -124,27 +126,12 @@ class Commands:
                 raise ToolFailed("it was stopped, because no job waits for it any more")
             self._check(process, late, "\n".join(last), self._long)
 
-    def pour(self, *arguments: str, take: Callable[[bytes], None]) -> None:
-        """Run a command and pass its standard output to `take`. Raises ToolFailed, and what `take` raises."""
-        with self._started(arguments, self._long) as (process, late):
-            assert process.stdout is not None
-            assert process.stderr is not None
-            errors = process.stderr
-            errors_read: list[bytes] = []
-            reader = threading.Thread(target=lambda: errors_read.append(errors.read()), daemon=True)
-            reader.start()
-            while chunk := process.stdout.read(_CHUNK):
-                take(chunk)
-            process.wait()
-            reader.join()
-            self._check(process, late, b"".join(errors_read).decode(errors="replace"), self._long)
-
     @contextmanager
     def _started(
         self,
         arguments: tuple[str, ...],
         seconds: float,
-        errors: int = subprocess.PIPE,
+        output: tuple[IO[bytes] | int, int] = (subprocess.PIPE, subprocess.PIPE),
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Generator[tuple[subprocess.Popen[bytes], threading.Event]]:
         """Start a command; yield it with an event that is set if it took too long. It has ended when the
@@ -155,8 +142,8 @@ class Commands:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", OVERSEEN, "image", self.binary, *self._options, *arguments],
                 stdin=watched,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+                stdout=output[0],
+                stderr=output[1],
                 env={**self.environ, **environ},
                 cwd="/",
                 # A group of its own, because such tools restart themselves in other namespaces.
@@ -263,14 +250,16 @@ class CommandTool:
             *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
         )
 
-    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
+    def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
         """See the port. Uses a container that is never started, the only thing that both tools export."""
         self._remove(name)
         # The command is never run; without one, an image that has none could not be exported.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
         self._commands.ask(*create)
         try:
-            self._commands.pour("export", name, take=take)
+            self._commands.follow(
+                "export", name, tell=tell, doing="unpacking", stop=stop, into=into
+            )
         finally:
             self._remove(name)
 

@@ -31,7 +31,6 @@ from trainshed.runtimes.trees import remove_tree
 
 _WORKERS = 4
 _ROOT, _CONFIG = "root", "image.json"
-_TELL_EVERY = 3 * 10**9
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _EMULATED = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -274,18 +273,7 @@ class Images:
         def fill(draft: Path) -> None:
             unpacking.check_room(self._root, config.size)
             tell(f"Unpacking {reference}, {unpacking.megabytes(config.size)}.")
-            started = last = self._now()
-
-            def advance(done: int) -> None:
-                nonlocal last
-                if stop.is_asked:
-                    raise BuildFailed(
-                        f"{reference} is not unpacked, because no job waits for it any more."
-                    )
-                if self._now() - last > _TELL_EVERY:
-                    last = self._now()
-                    tell(f"{unpacking.megabytes(done)} of {reference} are unpacked.")
-
+            started = self._now()
             draft.mkdir()
             (draft / _ROOT).mkdir(0o755)
             # The name differs from those of other caches; by it the next export removes what a killed one
@@ -293,7 +281,7 @@ class Images:
             mark = hashlib.sha256(str(self._root).encode()).hexdigest()[:8]
             name = f"trainshed-{config.id[:16]}-{mark}"
             unpacking.unpack(
-                draft / _ROOT, lambda take: tool.export(config.id, name, take), advance
+                draft / _ROOT, lambda into: tool.export(config.id, name, into, tell, stop)
             )
             unpacking.remove_devices(draft / _ROOT)
             (draft / _CONFIG).write_text(json.dumps(asdict(config)))

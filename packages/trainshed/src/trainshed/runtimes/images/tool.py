@@ -1,9 +1,8 @@
 """Declares the port to tools that get images: podman, docker. It finds, pulls and exports them, and never
 runs one."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from msgspec import Struct
 
@@ -63,10 +62,9 @@ class ImageTool(Protocol):
         called with each line that the tool prints, and now and then without one. `stop` ends the pull."""
         ...
 
-    def export(self, image_id: str, name: str, take: Callable[[bytes], None]) -> None:
-        """Export its root file system, all layers in one, as a tar stream to `take`, which may raise to stop
-        the export. `name`: a name for what the export leaves if it is killed; leftovers of that name are
-        removed."""
+    def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
+        """Export its root file system, all layers in one, as a tar stream. `name`: a name for what the export
+        leaves if it is killed; leftovers of that name are removed. `tell` and `stop`: as for `pull`."""
         ...
 
     def close(self) -> None:
