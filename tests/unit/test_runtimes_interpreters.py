@@ -13,7 +13,6 @@ def _fake(path: Path, version: tuple[int, int, int], *, implementation: str = "c
     """An executable that answers like an interpreter and counts how often it was run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     answer = {
-        "implementation": implementation,
         "version": version,
         "executable": str(path),
         "prefix": str(path.parent.parent),
@@ -21,7 +20,8 @@ def _fake(path: Path, version: tuple[int, int, int], *, implementation: str = "c
         "include": "/include",
         "library_directory": "",
     }
-    path.write_text(f"#!/bin/sh\necho run >> '{path}.runs'\necho '{json.dumps(answer)}'\n")
+    printed = json.dumps(answer) if implementation == "cpython" else "False"
+    path.write_text(f"#!/bin/sh\necho run >> '{path}.runs'\necho '{printed}'\n")
     path.chmod(0o755)
     return path
 

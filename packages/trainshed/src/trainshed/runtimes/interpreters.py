@@ -6,7 +6,6 @@ in a thread.
 """
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -14,23 +13,21 @@ import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from trainshed.runtimes.sheet import Minor
 
 _PROBE_SECONDS = 20
 _USUAL: Minor = (3, 11)
 _PROBE = """
-import json, sys, sysconfig
+import json, os, sys, sysconfig
 paths = sysconfig.get_paths()
 config = sysconfig.get_config_vars()
-print(json.dumps({
-    "implementation": sys.implementation.name,
+print(sys.implementation.name == "cpython" and json.dumps({
     "version": list(sys.version_info[:3]),
-    "executable": getattr(sys, "_base_executable", "") or sys.executable,
+    "executable": os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
     "prefix": sys.base_prefix,
     "stdlib": paths["stdlib"],
     "include": paths["include"],
@@ -128,7 +125,7 @@ class Interpreters:
 
     def _look(self) -> tuple[Interpreter, ...]:
         remembered = self._recall()
-        seen: dict[str, dict[str, Any]] = {}
+        seen: dict[str, Interpreter | None] = {}
         interpreters: dict[str, Interpreter] = {self._own.executable: self._own}
         for path in self._places():
             try:
@@ -138,17 +135,12 @@ class Interpreters:
             key = f"{path}:{stat.st_mtime_ns}:{stat.st_size}"
             if key in seen:
                 continue
-            answer = remembered.get(key)
-            if answer is None:
-                try:
-                    interpreter = _probe(path)
-                except subprocess.TimeoutExpired:
-                    # A busy machine: it is asked again next time.
-                    continue
-                answer = asdict(interpreter) if interpreter else {}
-            seen[key] = answer
-            if answer:
-                interpreter = _from_answer(answer)
+            try:
+                seen[key] = remembered[key] if key in remembered else _probe(path)
+            except subprocess.TimeoutExpired:
+                # A busy machine: it is asked again next time.
+                continue
+            if interpreter := seen[key]:
                 interpreters.setdefault(interpreter.executable, interpreter)
         if seen != remembered:
             self._remember(seen)
@@ -170,18 +162,20 @@ class Interpreters:
         # pyenv's shims may stand for a version that is missing; the real interpreters were listed above.
         yield from _executables(entry for entry in path if entry.name != "shims")
 
-    def _recall(self) -> dict[str, dict[str, Any]]:
+    def _recall(self) -> dict[str, Interpreter | None]:
         try:
-            return dict(json.loads(self._memory.read_text()))
-        except (OSError, ValueError):
+            return msgspec.json.decode(
+                self._memory.read_bytes(), type=dict[str, Interpreter | None]
+            )
+        except (OSError, msgspec.MsgspecError):
             # A lost or damaged memory only costs a new search.
             return {}
 
-    def _remember(self, seen: Mapping[str, Mapping[str, Any]]) -> None:
+    def _remember(self, seen: Mapping[str, Interpreter | None]) -> None:
         draft = self._memory.with_name(f"{self._memory.name}.{os.getpid()}")
         try:
             self._memory.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(seen, indent=1))
+            draft.write_bytes(msgspec.json.encode(seen))
             draft.replace(self._memory)
         except OSError:
             # A cache that cannot be written costs a search at each start; builds report what is wrong with
@@ -216,22 +210,6 @@ def _probe(path: Path) -> Interpreter | None:
             check=True,
             stdin=subprocess.DEVNULL,
         )
-        facts = json.loads(answer.stdout)
-    except (OSError, subprocess.CalledProcessError, ValueError):
+        return msgspec.json.decode(answer.stdout, type=Interpreter)
+    except (OSError, subprocess.CalledProcessError, msgspec.MsgspecError):
         return None
-    if facts["implementation"] != "cpython":
-        return None
-    facts["executable"] = str(Path(facts["executable"]).resolve())
-    return _from_answer(facts)
-
-
-def _from_answer(answer: dict[str, Any]) -> Interpreter:
-    major, minor, patch = answer["version"]
-    return Interpreter(
-        executable=answer["executable"],
-        version=(major, minor, patch),
-        prefix=answer["prefix"],
-        stdlib=answer["stdlib"],
-        include=answer["include"],
-        library_directory=answer["library_directory"],
-    )

@@ -109,11 +109,11 @@ class Commands:
         narration = Narration(tell, doing)
         output = (subprocess.PIPE, subprocess.STDOUT) if into is None else (into, subprocess.PIPE)
         with self._started(arguments, self._long, output, environ or {}) as (process, late):
-            told = process.stdout or process.stderr
-            assert told is not None
+            words = process.stdout or process.stderr
+            assert words is not None
             stop.began(process, lambda: kill(process))
             try:
-                for line in lines(told.fileno(), BEAT):
+                for line in lines(words.fileno(), BEAT):
                     if line is None:
                         narration.silence()
                     else:

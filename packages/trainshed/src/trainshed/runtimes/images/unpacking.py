@@ -54,12 +54,12 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
         # Of the tool that made the stream, not of the image.
         *("--exclude=.dockerenv", "--exclude=dev/*", "--exclude=./dev/*"),
     ]
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=errors,
             env={"PATH": os.defpath, "LC_ALL": "C"},
             start_new_session=True,
         )
@@ -77,8 +77,8 @@ def unpack(root: Path, export: Callable[[IO[bytes]], object]) -> None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
             status = process.wait()
-        said.seek(0)
-        lines = said.read().decode(errors="replace").splitlines()
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").splitlines()
     complaints = [line for line in lines if not any(sign in line for sign in _HARMLESS)]
     if status and (complaints or not lines):
         cause = "; ".join(complaints[-3:]) or f"it ended with status {status}"
