@@ -4,14 +4,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import pytest
 from msgspec.structs import replace
 
+from trainshed.runtimes.images.commands import ImageTool
 from trainshed.runtimes.images.pull_policy import ALWAYS, MISSING, NEVER, PullPolicy
 from trainshed.runtimes.images.tool import ImageConfig, ToolFailed
-from trainshed.runtimes.port import BuildFailed, PackageFailed, Progress
+from trainshed.runtimes.port import BuildFailed, PackageFailed
 from trainshed.runtimes.stop import Stop
 
 MINUTE = 60 * 10**9
@@ -22,7 +22,7 @@ NEWER = replace(HERE, id="b" * 64)
 
 
 @dataclass
-class Shop:
+class Shop(ImageTool):
     """A tool with one image here and one at the registry; None = there is none."""
 
     here: ImageConfig | None = None
@@ -30,9 +30,6 @@ class Shop:
     failure: ToolFailed = field(default_factory=lambda: ToolFailed("the registry is silent"))
     pulls: int = 0
     name: str = "podman"
-
-    def fingerprint(self) -> str:
-        return ""
 
     def inspect(self, reference: str) -> ImageConfig | None:
         return self.here
@@ -42,11 +39,6 @@ class Shop:
         if self.there is None:
             raise self.failure
         self.here = self.there
-
-    def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
-        raise AssertionError("nothing is exported here")
-
-    def close(self) -> None: ...
 
 
 class Counter:

@@ -224,16 +224,41 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 _UNKNOWN = ("no such image", "image not known", "no such object")
 
 
-class CommandTool:
-    """An image tool behind a command line: what podman and docker have in common."""
+class ImageTool:
+    """podman or docker, behind its command line: inspects, pulls and exports images, and never runs one. All
+    methods except `fingerprint` and `close` block, and raise ToolFailed; all may be called from several
+    threads."""
 
-    def __init__(self, commands: Commands, store: Path, *, takes_scratch: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        commands: Commands,
+        store: Path,
+        *,
+        takes_scratch: bool = False,
+        without_store: str = "",
+    ) -> None:
+        """`name`: the tool's usual name. `store`: the file that lists the images' names, replaced whenever
+        they change; `without_store`: the fingerprint while there is no such file."""
+        self.name = name
         self._commands = commands
         self._store = store
         self._takes_scratch = takes_scratch
+        self._without_store = without_store
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever an image is added, removed or renamed on this machine; "" if
+        that is not known. Returns at once, never raises."""
+        try:
+            stat = self._store.stat()
+        except FileNotFoundError:
+            return self._without_store
+        except OSError:
+            return ""
+        return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
 
     def inspect(self, reference: str) -> ImageConfig | None:
-        """See the port."""
+        """Return the image of that name or id on this machine; None if there is none."""
         try:
             answer = self._commands.ask("image", "inspect", "--", reference)
         except ToolFailed as failure:
@@ -244,14 +269,18 @@ class CommandTool:
         return _config(images[0]) if images else None
 
     def pull(self, reference: str, scratch: Path, tell: Progress, stop: Stop) -> None:
-        """See the port."""
+        """Pull an image from its registry. `scratch`: an empty directory for a half-pulled image. `tell`:
+        called with each line that the tool prints, and now and then without one. `stop` ends the pull."""
         environ = {"TMPDIR": str(scratch)} if self._takes_scratch else {}
         self._commands.follow(
             *("pull", "--", reference), tell=tell, doing="pulling", stop=stop, environ=environ
         )
 
     def export(self, image_id: str, name: str, into: IO[bytes], tell: Progress, stop: Stop) -> None:
-        """See the port. Uses a container that is never started, the only thing that both tools export."""
+        """Export its root file system, all layers in one, as a tar stream. `tell` and `stop`: as for `pull`.
+
+        Uses a container that is never started, the only thing that both tools export. `name`: its name; one
+        that a killed export left is removed."""
         self._remove(name)
         # The command is never run; without one, an image that has none could not be exported.
         create = ("create", "--pull=never", "--network=none", f"--name={name}", image_id, "true")
@@ -264,13 +293,8 @@ class CommandTool:
             self._remove(name)
 
     def close(self) -> None:
-        """See the port."""
+        """Kill running commands; no further ones can be run. Does not wait."""
         self._commands.close()
-
-    def stamp(self) -> str:
-        """Return a text that changes with the store. Raises OSError if it cannot be read."""
-        stat = self._store.stat()
-        return f"{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}"
 
     def _remove(self, name: str) -> None:
         # There is usually none; what cannot be removed now is found by its name next time.

@@ -9,72 +9,41 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainshed.runtimes.images.commands import Commands, CommandTool
-from trainshed.runtimes.images.tool import ImageTool, ToolFailed
+from trainshed.runtimes.images.commands import Commands, ImageTool
+from trainshed.runtimes.images.tool import ToolFailed
 
 
-class Docker(CommandTool):
-    """docker: its command line and a daemon that answers, wherever DOCKER_HOST says it is. `store`: the file
-    that lists the images' names, if this user may read it."""
-
-    name = "docker"
-
-    @classmethod
-    def probe(cls, commands: Commands) -> "Docker":
-        """Return the tool, if its daemon answers. Blocks; raises ToolFailed."""
-        commands.ask("version", "--format", "{{.Server.Version}}")
-        facts: dict[str, Any] = json.loads(commands.ask("info", "--format", "{{json .}}"))
-        root, driver = facts.get("DockerRootDir") or "", facts.get("Driver") or ""
-        return cls(commands, Path(root, "image", driver, "repositories.json"))
-
-    def fingerprint(self) -> str:
-        """See the port."""
-        try:
-            return self.stamp()
-        except OSError:
-            # The daemon is elsewhere, its store is closed to this user, or it is of another kind.
-            return ""
+def _docker(commands: Commands) -> ImageTool:
+    """Return docker, if its daemon answers, wherever DOCKER_HOST says it is. Blocks; raises ToolFailed."""
+    commands.ask("version", "--format", "{{.Server.Version}}")
+    facts: dict[str, Any] = json.loads(commands.ask("info", "--format", "{{json .}}"))
+    root, driver = facts.get("DockerRootDir") or "", facts.get("Driver") or ""
+    # There is no such file where the daemon is elsewhere, or its store of another kind.
+    return ImageTool("docker", commands, Path(root, "image", driver, "repositories.json"))
 
 
-class Podman(CommandTool):
-    """podman, as root or rootless. It has no daemon, but reads and writes its store itself. `store`: the file
-    that lists the images, replaced whenever they change."""
-
-    name = "podman"
-
-    @classmethod
-    def probe(cls, commands: Commands) -> "Podman":
-        """Return the tool, if it works here. Blocks; raises ToolFailed."""
-        facts = json.loads(commands.ask("info", "--format", "json"))
-        store, driver = facts["store"], facts["store"]["graphDriverName"]
-        if not store.get("graphRoot"):
-            raise ToolFailed("it does not say where its images lie")
-        if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
-            # It can give files to one user only, so it could not take images in which others own files. That
-            # does not matter here: everything that an ordinary user unpacks is their own.
-            commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
-        # A rootless podman without its own directory keeps its state below $TMPDIR, which then must not
-        # change.
-        settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
-        images = Path(store["graphRoot"], f"{driver}-images", "images.json")
-        return cls(commands, images, takes_scratch=settled)
-
-    def fingerprint(self) -> str:
-        """See the port."""
-        try:
-            return self.stamp()
-        except FileNotFoundError:
-            return "no images"
-        except OSError:
-            return ""
+def _podman(commands: Commands) -> ImageTool:
+    """Return podman, as root or rootless, if it works here. Blocks; raises ToolFailed."""
+    facts = json.loads(commands.ask("info", "--format", "json"))
+    store, driver = facts["store"], facts["store"]["graphDriverName"]
+    if not store.get("graphRoot"):
+        raise ToolFailed("it does not say where its images lie")
+    if sum(mapping["size"] for mapping in facts["host"]["idMappings"].get("uidmap") or ()) == 1:
+        # It can give files to one user only, so it could not take images in which others own files. That does
+        # not matter here: everything that an ordinary user unpacks is their own.
+        commands = commands.with_options(f"--storage-opt={driver}.ignore_chown_errors=true")
+    # A rootless podman without its own directory keeps its state below $TMPDIR, which then must not change.
+    settled = not os.geteuid() or bool(commands.environ.get("XDG_RUNTIME_DIR"))
+    images = Path(store["graphRoot"], f"{driver}-images", "images.json")
+    return ImageTool("podman", commands, images, takes_scratch=settled, without_store="no images")
 
 
 AUTO, NONE = "auto", "none"
 CHOICES = (AUTO, "podman", "docker", NONE)
 """What an operator may choose."""
 _PROBES: dict[str, Callable[[Commands], ImageTool]] = {
-    "podman": Podman.probe,
-    "docker": Docker.probe,
+    "podman": _podman,
+    "docker": _docker,
 }
 _AGAIN = 15 * 10**9
 """ns after which a missing tool is searched for again."""
