@@ -215,10 +215,10 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTabl
     """The object is at the store and the process died before it could note that: with a creation, too."""
     from trainshed.buckets.conditions import Conditions
     from trainshed.buckets.content import Digest, Staged
+    from trainshed.buckets.disk.objects import ObjectStore
     from trainshed.buckets.port import Draft, ObjectRef
-    from trainshed.buckets.stores import open_buckets
 
-    stores = open_buckets(service.root, rules=BucketRules("own", tables=(table,)))
+    stores = ObjectStore(service.root, rules=BucketRules("own", tables=(table,)))
     far, path = stores.at("far-1"), service.root.with_name("data")
 
     def staged() -> Staged:
@@ -330,9 +330,9 @@ def test_a_store_that_is_gone_is_a_503_and_no_secret_is_told(
 def test_a_service_without_such_buckets_loads_nothing_for_them(tmp_path: Path) -> None:
     """The bucket process is part of what an idle service may weigh."""
     script = (
-        "import sys; from pathlib import Path; from trainshed.buckets.stores import open_buckets\n"
+        "import sys; from pathlib import Path; from trainshed.buckets.disk.objects import ObjectStore\n"
         "import trainshed.buckets.process, trainshed.serve.service\n"
-        f"open_buckets(Path({str(tmp_path / 'r')!r})).at('any')\n"
+        f"ObjectStore(Path({str(tmp_path / 'r')!r})).at('any')\n"
         "assert 'obstore' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -19,14 +19,13 @@ from msgspec.structs import replace
 
 from trainshed.buckets.admission import readable, shown
 from trainshed.buckets.disk.catalog import BucketRecord
-from trainshed.buckets.disk.objects import OpenObject
+from trainshed.buckets.disk.objects import ObjectStore, OpenObject
 from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, place_of
 from trainshed.buckets.errors import Forbidden, NotFound
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
 from trainshed.buckets.settings import promises
 from trainshed.buckets.setup import PLAIN, BucketRules
-from trainshed.buckets.stores import open_buckets
 
 
 class LocalStore:
@@ -39,7 +38,7 @@ class LocalStore:
         now: Callable[[], int] = time.time_ns,
         rules: BucketRules = PLAIN,
     ) -> None:
-        self._store = open_buckets(root, now=now, rules=rules)
+        self._store = ObjectStore(root, now=now, rules=rules)
 
     def bucket_exists(self, bucket: str) -> bool:
         """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""

@@ -1,6 +1,6 @@
 """The port through which the methods of the storage API use a store of objects, on this disk or elsewhere.
 
-`Buckets.at` finds the store of a bucket. All methods block and may be called from several threads.
+`ObjectStore.at` finds the store of a bucket. All methods block and may be called from several threads.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import UNKNOWN, Checksums, Staged
 from trainshed.core.units import Bytes
-
-if TYPE_CHECKING:
-    from trainshed.buckets.disk.catalog import BucketCatalog
 
 MAX_RESULTS = 1000
 
@@ -179,31 +175,4 @@ class BucketStore(Protocol):
     def last_written(self, bucket: str, prefix: str) -> int:
         """Returns when an object with the prefix, a directory's name, was last written (ns); 0 if there is
         none."""
-        ...
-
-
-class Buckets(Protocol):
-    """All buckets of a service."""
-
-    #: The objects' directory; unfinished uploads are kept beside it, on this disk.
-    root: Path
-    catalog: BucketCatalog
-    #: Returns nanoseconds since the epoch.
-    now: Callable[[], int]
-
-    def at(self, bucket: str) -> BucketStore:
-        """Returns the store that has the objects of a bucket, or would have them."""
-        ...
-
-    def stage(self) -> Staged:
-        """Returns a temporary file for new content."""
-        ...
-
-    def complete_records(self) -> None:
-        """Bind the records of objects on this disk after their directory was copied. It looks at each of
-        them; the buckets can be used meanwhile."""
-        ...
-
-    def clean(self) -> None:
-        """Remove what an earlier process left half-written; it is called before serving."""
         ...

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from trainshed.access.job_tokens import KEY_FILE, JobTokens
 from trainshed.buckets.authentication import Authenticator, Listener, Liveness, TokenFile, protocol
 from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.listeners import Listeners
 from trainshed.buckets.metadata import Metadata
 from trainshed.buckets.rest.app import BucketsApp
 from trainshed.buckets.setup import BucketSetup
-from trainshed.buckets.stores import open_buckets
 from trainshed.eventloop.background import joined
 from trainshed.httpd import limits
 from trainshed.httpd.protocol import ConnectionGroups
@@ -54,7 +54,7 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     limits.raise_open_files()
     root = Path(setup.root)
     lock = _take_store(root)
-    store = open_buckets(root, rules=setup.rules)
+    store = ObjectStore(root, rules=setup.rules)
     store.clean()
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import Checksums
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     InvalidRequest,
     NotModified,
@@ -20,13 +21,13 @@ from trainshed.buckets.errors import (
     condition_failed,
     held,
 )
-from trainshed.buckets.port import Buckets, Draft, ObjectRecord, ObjectRef, Opened
+from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Opened
 
 MAX_COMPONENTS = 32
 
 
 def compose(
-    store: Buckets,
+    store: ObjectStore,
     target: ObjectRef,
     sources: Sequence[ObjectRef],
     draft: Draft,
@@ -53,7 +54,7 @@ def compose(
 
 
 def copy(
-    store: Buckets,
+    store: ObjectStore,
     source: ObjectRef,
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
@@ -74,7 +75,7 @@ def copy(
 
 
 def move(
-    store: Buckets,
+    store: ObjectStore,
     source: ObjectRef,
     target: ObjectRef,
     redraft: Callable[[ObjectRecord], Draft],
@@ -105,7 +106,7 @@ def move(
     return record
 
 
-def _open_source(store: Buckets, source: ObjectRef) -> Opened:
+def _open_source(store: ObjectStore, source: ObjectRef) -> Opened:
     try:
         return store.at(source.bucket).open_object(source, hash_limit=0)
     except NotModified as error:  # A source's "not match" is an ordinary precondition.

@@ -27,6 +27,7 @@ from trainshed.buckets.callers import (
     granted,
     split_key,
 )
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import (
     BucketsError,
     Forbidden,
@@ -38,7 +39,6 @@ from trainshed.buckets.errors import (
     Unavailable,
 )
 from trainshed.buckets.metadata import Metadata
-from trainshed.buckets.port import Buckets
 from trainshed.buckets.rest import bucket_methods, object_methods
 from trainshed.buckets.rest.calls import GUARDS, IDENTITY_HEADER, Call, answer, error_answer
 from trainshed.buckets.rest.downloads import download
@@ -66,7 +66,7 @@ class BucketsApp:
 
     def __init__(
         self,
-        store: Buckets,
+        store: ObjectStore,
         authenticator: Authenticator | None = None,
         pool: Executor | None = None,
         *,

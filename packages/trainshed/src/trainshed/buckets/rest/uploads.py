@@ -19,8 +19,9 @@ from msgspec import Struct, field
 from trainshed.buckets.conditions import ALWAYS, Conditions
 from trainshed.buckets.content import BLOCK, UNKNOWN, Checksums, Digest, Staged, write_all
 from trainshed.buckets.disk.catalog import state_directory
+from trainshed.buckets.disk.objects import ObjectStore
 from trainshed.buckets.errors import BucketsError, NoSuchUpload, Unavailable
-from trainshed.buckets.port import Buckets, Draft, ObjectRecord, ObjectRef
+from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef
 from trainshed.replica.system import durable
 
 # The public service's limit: a session can be resumed for a week.
@@ -58,7 +59,7 @@ class Committed(Struct, frozen=True):
 class UploadSessions:
     """All sessions of a store. Safe to use from several threads."""
 
-    def __init__(self, store: Buckets) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._root = state_directory(store.root) / "uploads"
         self._root.mkdir(exist_ok=True)
@@ -181,7 +182,7 @@ class UploadWriter:
     """One request's hold on a session: it appends bytes and, at the end, commits the object."""
 
     def __init__(
-        self, sessions: UploadSessions, store: Buckets, spec: UploadSpec, directory: Path
+        self, sessions: UploadSessions, store: ObjectStore, spec: UploadSpec, directory: Path
     ) -> None:
         self._sessions = sessions
         self._store = store
