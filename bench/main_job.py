@@ -164,7 +164,7 @@ def replica_memory(service: Service) -> Row:
     for job in jobs:
         service.finish(job)
     return Row(
-        "a running replica beside its program, shim and guardian (PSS)",
+        "a running replica beside its program (PSS)",
         f"{megabytes:.1f} MB",
         "–",
         None,

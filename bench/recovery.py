@@ -27,7 +27,7 @@ JOBS = 1_000
 LIMIT = 1_000.0
 """Milliseconds (issue 19)."""
 MEGABYTES_PER_JOB = 6
-"""Shim, guardian and a `sleep`, with all that the kernel keeps for them; measured: 4."""
+"""Shim and a `sleep`, with all that the kernel keeps for them; measured: 4."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ _SOON: Final = 2.0
 _KEEPERS: Final = {
     End.SHIM_KILLED: "(ts-shim",
     End.SHIM_HANGS: "(ts-shim",
-    End.GUARDIAN_KILLED: "(ts-guardian",
 }
 _CREDENTIALS: Final = struct.Struct("3i")
 

@@ -137,7 +137,7 @@ class _Making:
         return (*drilled, self.life(End.SUCCEEDS))
 
     def _kills(self, count: int) -> tuple[Life, ...]:
-        ends = (End.KILLED, End.KILLED, End.SHIM_KILLED, End.GUARDIAN_KILLED)
+        ends = (End.KILLED, End.KILLED, End.SHIM_KILLED)
         killed = (self.life(self._chance.choice(ends), part=0.3) for _ in range(count))
         return (*killed, self.life(End.SUCCEEDS))
 

@@ -10,10 +10,9 @@ from typing import Any
 
 
 class End(enum.StrEnum):
-    """How a life ends. KILLED: its main process, by SIGKILL from outside. SHIM_KILLED, GUARDIAN_KILLED: its
-    shim, or the process between shim and program, likewise. SHIM_HANGS: its shim is stopped, so that its
-    lease runs out. DRILLED_…: by a drill of that kind, which the job orders by its label, or somebody else by
-    the API. RUNS_ON: not by itself, but with the job."""
+    """How a life ends. KILLED: its main process, by SIGKILL from outside. SHIM_KILLED: its shim, likewise.
+    SHIM_HANGS: its shim is stopped, so that its lease runs out. DRILLED_…: by a drill of that kind, which the
+    job orders by its label, or somebody else by the API. RUNS_ON: not by itself, but with the job."""
 
     SUCCEEDS = "exits with 0"
     FAILS = "exits with 7"
@@ -22,7 +21,6 @@ class End(enum.StrEnum):
     SEGFAULTS = "segfaults"
     KILLED = "is killed"
     SHIM_KILLED = "loses its shim"
-    GUARDIAN_KILLED = "loses its guardian"
     SHIM_HANGS = "has a shim that hangs"
     DRILLED_KILL = "is drilled: kill"
     DRILLED_OOM = "is drilled: oom"
@@ -41,7 +39,7 @@ class End(enum.StrEnum):
     @property
     def is_kill(self) -> bool:
         """Whether those who act on it bring it about by a signal."""
-        return self in (End.KILLED, End.SHIM_KILLED, End.GUARDIAN_KILLED, End.SHIM_HANGS)
+        return self in (End.KILLED, End.SHIM_KILLED, End.SHIM_HANGS)
 
     @property
     def drill(self) -> str:

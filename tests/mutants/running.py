@@ -81,7 +81,7 @@ RUNNING: Final = (
     Mutant(
         "expelled in word only",
         _REPLICA + "supervisor/journal.py",
-        "        if entries.latest < incarnation:\n            _write_start(lock, incarnation, 0)\n",
+        "        if entries.latest < incarnation:\n            _write_start(lock, incarnation, 0, 0)\n",
         "",
         "A replica that is called lost starts when its request is read at last.",
         _JOURNAL,

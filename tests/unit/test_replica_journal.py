@@ -3,7 +3,6 @@
 import errno
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 from trainshed.replica import protocol
 from trainshed.replica.supervisor import journal
+
+SHIM = journal.Shim(os.getpid(), protocol.process_start(os.getpid()))
 
 
 @pytest.fixture
@@ -23,16 +24,11 @@ def slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> None:
     for incarnation in (1, 2):
-        claim = journal.claim(incarnation)
-        claim.describe(os.getpid(), [])
+        claim = journal.claim(incarnation, SHIM)
+        claim.describe([])
         claim.sync()
         claim.finish(journal.lost_record(f"end {incarnation}"))
         claim.release()
-        # Whoever was described is taken for a left-over; this test is none.
-        journal_file = slot / protocol.JOURNAL
-        journal_file.write_text(
-            journal_file.read_text().replace(f'"guardian": {os.getpid()}', '"guardian": 0')
-        )
     entries = journal.Entries(".")
     assert entries.latest == 2
     assert [entries.record(n) for n in (1, 2, 3)] == [
@@ -43,10 +39,10 @@ def test_incarnations_follow_one_another_and_their_records_stay(slot: Path) -> N
 
 
 def test_what_was_started_once_is_refused_for_ever(slot: Path) -> None:
-    journal.claim(2).release()
+    journal.claim(2, SHIM).release()
     for incarnation in (1, 2):
         with pytest.raises(journal.Refused) as refused:
-            journal.claim(incarnation)
+            journal.claim(incarnation, SHIM)
         assert refused.value.cause == protocol.REFUSED_KNOWN
 
 
@@ -57,25 +53,25 @@ def test_only_what_is_read_after_a_power_cut_is_synced(
     """ADR 83: on a node nobody reads it; all else holds."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    claim = journal.claim(1, outlasts_power=outlasts_power)
+    claim = journal.claim(1, SHIM, outlasts_power=outlasts_power)
     claim.sync()
     claim.finish(journal.lost_record("its end"))
     claim.release()
     assert len(synced) == (2 if outlasts_power else 0)
     assert journal.Entries(".").record(1)
     with pytest.raises(journal.Refused):
-        journal.claim(1, outlasts_power=outlasts_power)
+        journal.claim(1, SHIM, outlasts_power=outlasts_power)
 
 
 def test_a_held_slot_and_a_stopped_attempt_are_refused(slot: Path) -> None:
-    claim = journal.claim(1)
+    claim = journal.claim(1, SHIM)
     with pytest.raises(journal.Refused) as refused:
-        journal.claim(1)
+        journal.claim(1, SHIM)
     assert refused.value.cause == protocol.REFUSED_HELD
     claim.release()
     (slot.parent / protocol.STOPPED).touch()
     with pytest.raises(journal.Refused) as refused:
-        journal.claim(2)
+        journal.claim(2, SHIM)
     assert refused.value.cause == protocol.REFUSED_STOPPED
 
 
@@ -102,8 +98,8 @@ def test_a_lock_is_waited_for_by_the_kernel_and_not_for_ever(slot: Path) -> None
 
 
 def test_the_shim_is_known_by_more_than_its_number(slot: Path) -> None:
-    journal.claim(1).release()
-    assert journal.Entries(".").shim == (os.getpid(), protocol.process_start(os.getpid()))
+    journal.claim(1, SHIM).release()
+    assert journal.Entries(".").shim == (SHIM.process, SHIM.since)
 
 
 def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: Path) -> None:
@@ -111,9 +107,9 @@ def test_an_expelled_incarnation_is_lost_for_ever_and_later_ones_are_free(slot: 
     assert journal.expel(str(slot), 2, "its node is gone")
     assert journal.Entries(str(slot)).record(2) == journal.lost_record("its node is gone")
     with pytest.raises(journal.Refused) as refused:
-        journal.claim(2)
+        journal.claim(2, SHIM)
     assert refused.value.cause == protocol.REFUSED_KNOWN
-    claim = journal.claim(3)
+    claim = journal.claim(3, SHIM)
     assert journal.expel(str(slot), 2, "late")
     claim.finish(journal.lost_record("by itself"))
     claim.release()
@@ -137,7 +133,7 @@ def test_notes_stay_with_their_incarnation(slot: Path) -> None:
     """spec/reduction#reports: who finds the slot later can tell what was noted; the attempt records are as
     before."""
     for incarnation in (1, 2):
-        claim = journal.claim(incarnation)
+        claim = journal.claim(incarnation, SHIM)
         claim.note({"n": 1, "text": f"of {incarnation}"})
         claim.note({"n": 2, "text": "more"})
         claim.finish(journal.lost_record(f"end {incarnation}"))
@@ -146,25 +142,16 @@ def test_notes_stay_with_their_incarnation(slot: Path) -> None:
     assert [note["text"] for note in entries.notes(1)] == ["of 1", "more"]
     assert [note["text"] for note in entries.notes(2)] == ["of 2", "more"]
     assert entries.notes(3) == []
-    assert (entries.record(2), entries.left) == (journal.lost_record("end 2"), None)
+    assert entries.record(2) == journal.lost_record("end 2")
 
 
-def test_a_claim_is_durable_when_its_sync_returns_and_a_failure_is_told(
-    slot: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sync begins with `describe` and goes on beside what else a start needs."""
-    begun, disk = threading.Event(), threading.Event()
-
-    def slow(handle: int) -> None:
-        begun.set()
-        disk.wait(10)
+def test_a_claim_whose_sync_fails_is_none(slot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(handle: int) -> None:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(os, "fsync", slow)
-    claim = journal.claim(1)
-    claim.describe(0, [])
-    assert begun.wait(10)
-    disk.set()
+    monkeypatch.setattr(os, "fsync", broken)
+    claim = journal.claim(1, SHIM)
+    claim.describe([])
     with pytest.raises(OSError, match="broken"):
         claim.sync()
     claim.release()

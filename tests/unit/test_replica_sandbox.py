@@ -137,8 +137,6 @@ NETWORK = protocol.Network(cluster_port=2222)
 def test_a_kernel_without_such_filters_is_no_reason_to_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor for a shell beside a guardian at rest, which was refused there."""
-
     def refuse(*, connect: bool) -> int:
         raise OSError(errno.EINVAL, "no listener")
 

@@ -24,9 +24,9 @@ SECOND = 10**9
 COMPUTED = 0.25
 """Seconds that the program has surely computed: a little less than it says, since time is told in ticks."""
 SHARE = usage._SHARE  # pyright: ignore[reportPrivateUsage] - which most tests do without
-_GUARDIAN = """
+_SHIM = """
 import os, subprocess, sys
-program = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
 print(program.pid, flush=True)
 sys.stdin.read()
 program.kill()
@@ -45,11 +45,11 @@ time.sleep(1000)
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells it")
 
 
-class Guardian:
+class Shim:
     """A process with one child that holds 64 MiB and has computed for a third of a second."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-c", _GUARDIAN, _PROGRAM]
+        command = [sys.executable, "-c", _SHIM, _PROGRAM]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         self.program = int(self.process.stdout.readline())
@@ -59,7 +59,7 @@ class Guardian:
         return self.process.pid
 
     def end_program(self) -> None:
-        """Until the guardian has waited for it; the guardian itself is left to be waited for."""
+        """Until the shim has waited for it; the shim itself is left to be waited for."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         assert self.process.stdout.read(1) == b"x"
@@ -71,8 +71,8 @@ class Guardian:
 
 
 @pytest.fixture
-def guardian() -> Iterator[Guardian]:
-    made = Guardian()
+def shim() -> Iterator[Shim]:
+    made = Shim()
     yield made
     if made.process.poll() is None:
         processes.send(made.program, signal.SIGKILL)
@@ -100,7 +100,7 @@ class Look:
     def __init__(
         self,
         logs: Path,
-        guardian: int,
+        shim: int,
         *groups: Path,
         gpus: tuple[str, ...] = (),
         watch: Callable[[Any], Any] | None = None,
@@ -115,7 +115,7 @@ class Look:
             limit=512 * MIB,
             gpus=gpus,
             directories=[str(group) for group in groups],
-            guardian=guardian,
+            shim=shim,
             events=self.loop,
             watch=watch or self._watch,
         )
@@ -144,17 +144,15 @@ def _tireless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_processes_are_added_up_where_no_control_group_counts(
-    tmp_path: Path, guardian: Guardian
-) -> None:
-    look = Look(tmp_path, guardian.pid)
+def test_processes_are_added_up_where_no_control_group_counts(tmp_path: Path, shim: Shim) -> None:
+    look = Look(tmp_path, shim.pid)
     look.usage.begin(5 * SECOND)
     look_at_it = look.until(lambda last: last["cpu"] >= COMPUTED and last["memory"] > 64 * MIB)
     assert (look_at_it["processes"], look_at_it["gpus"]) == (1, [])
     assert look_at_it["peak"] >= look_at_it["memory"]
-    guardian.end_program()
+    shim.end_program()
     look.usage.stop()
-    look.usage.seal(guardian.wait())
+    look.usage.seal(shim.wait())
     first, *_, last = look.entries()
     assert first == {
         "started": 5 * SECOND,

@@ -235,7 +235,7 @@ class House:
         return found()[0]
 
     def shim(self, uid: JobUid, replica: ReplicaId = PRIMARY) -> dict[str, int]:
-        """What a slot's journal says of who served it last: process ids of `shim` and `guardian`."""
+        """What a slot's journal says of who served it last: process id and start of the `shim`."""
         journal = self.data / "slots" / str(uid) / "1" / str(replica) / "journal"
         entries: dict[str, int] = {}
         for line in journal.read_text().splitlines():

@@ -27,7 +27,7 @@ async def test_a_copy_of_live_slots_kills_nobody(
     uid = await house.python(SLEEPS)
     await house.line(uid, lambda text: text == "up")
     ids = house.shim(uid)
-    guardian, since = ids["guardian"], ids["since"]
+    shim, since = ids["shim"], ids["shim_since"]
     copy(house.data, tmp_path / "copy")
     twin = House(tmp_path / "copy", house.level)
     await twin.open()
@@ -41,5 +41,5 @@ async def test_a_copy_of_live_slots_kills_nobody(
     plan = twin.plan(uid, "true", incarnation=2, hostname=f"host-{uid}-{PRIMARY}")
     await twin.engine.launch([plan])
     await twin.end(uid, incarnation=2)
-    assert process_start(guardian) == since
+    assert process_start(shim) == since
     await twin.close()

@@ -25,7 +25,7 @@ async def test_a_command_that_is_not_there_ends_like_in_a_shell(house: House) ->
 
 
 async def test_a_command_may_be_as_long_as_the_system_takes_it(house: House) -> None:
-    """Its order reaches guardians in pieces (spec/invariants#shims)."""
+    """Its order reaches main processes in pieces (spec/invariants#shims)."""
     for size in (40_000, 80_000, 130_000):
         uid = await house.run("sh", "-c", "echo $#", "sh", "x" * size, "y" * size)
         assert (await house.exit(uid)).exit.exit_code == 0

@@ -18,14 +18,24 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def guardians(shim: int) -> list[int]:
-    """One, once the shim is ready; before that it has another child for a moment."""
-    guardian_ids: list[int] = []
-    for child in children(shim):
+def programs(shim: int) -> list[int]:
+    """The main process, once the shim is ready."""
+    main_ids: list[int] = []
+    with contextlib.suppress(OSError):
+        for child in children(shim):
+            if Path(f"/proc/{child}/comm").read_text() == "ts-program\n":
+                main_ids.append(child)
+    return main_ids
+
+
+def shims(zygote: int) -> list[int]:
+    """At level `session` a keeper is between."""
+    below = children(zygote)
+    for child in below.copy():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{child}/comm").read_text() == "ts-guardian\n":
-                guardian_ids.append(child)
-    return guardian_ids
+            if Path(f"/proc/{child}/comm").read_text() == "ts-keeper\n":
+                below += children(child)
+    return [shim for shim in below if programs(shim)]
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -38,14 +48,9 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def stocked(house: House) -> list[tuple[int, int]]:
-    """Idle shims and their guardians, once there are some."""
-
-    def ready() -> bool:
-        shims = children(house.zygote())
-        return len(shims) >= POOL and all(guardians(shim) for shim in shims)
-
-    await until(ready)
-    return [(shim, guardians(shim)[0]) for shim in children(house.zygote())]
+    """Idle shims and their main processes, once there are some."""
+    await until(lambda: len(shims(house.zygote())) >= POOL)
+    return [(shim, programs(shim)[0]) for shim in shims(house.zygote())]
 
 
 async def gone(pid: int) -> None:
@@ -70,9 +75,9 @@ async def test_programs_are_started_by_idle_shims_and_by_others(house: House) ->
 
 
 async def test_idle_shims_that_were_killed_are_passed_over(house: House) -> None:
-    for shim, guardian in await stocked(house):
+    for shim, program in await stocked(house):
         os.kill(shim, signal.SIGKILL)
-        await gone(guardian)
+        await gone(program)
     uid = await house.run("true")
     assert (await house.exit(uid)).exit.exit_code == 0
 

@@ -122,11 +122,16 @@ class Place:
         return [str(line["m"]) for line in self.log()]
 
     def journal(self) -> dict[str, int]:
-        """Process ids of `shim` and `guardian` of who served the slot last."""
+        """What the journal says of who served the slot last: process id of the `shim`."""
         entries: dict[str, int] = {}
         for entry in (self.slot / protocol.JOURNAL).read_text().splitlines():
             entries.update(json.loads(entry) if entry else {})
         return entries
+
+    def program(self) -> int:
+        """Process id of the main process of what runs in the slot, which its shim has forked first."""
+        shim = self.journal()["shim"]
+        return int(Path(f"/proc/{shim}/task/{shim}/children").read_text().split()[0])
 
 
 @pytest.fixture(scope="session")

@@ -92,12 +92,12 @@ def test_an_end_on_a_full_disk_is_written_down_and_told_when_there_is_room(
     place = Place(small_disk, zygote, level)
     line = place.python(SAYS_BYE_WHEN_STOPPED)
     place.up(line)
+    program = place.program()
     filler = fill(small_disk)
     line.order(o="stop", grace=600 * SECOND)
     until_waiting(line)
-    gone = place.journal()["guardian"]
     deadline = time.monotonic() + PATIENCE
-    while protocol.process_start(gone):
+    while protocol.process_start(program):
         assert time.monotonic() < deadline
         line.order(o="ping", n=2)
         assert line.hear("pong", "exited", "lost")["e"] == "pong"

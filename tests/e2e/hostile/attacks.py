@@ -52,7 +52,7 @@ def attack(yard: Yard) -> Attack:
     if at_home is None:
         del verdicts["home"]
     answers = by_grpc(yard.service.extra["grpc"], results["TOKEN"])
-    shim = list(yard.ancestors(min(marked(name))))[-1]
+    shim = yard.shim(min(marked(name)))
     handle = os.pidfd_open(shim)
     yard.service.put("attacking", "heard", b"")
     memory = 0

@@ -107,10 +107,10 @@ ROWS = (
     Row("set-user bits", "to become another user by a program with a set-user bit", _ROOT),
     Row("daemons", "sockets of docker, podman, containerd", (HELD, HELD, HELD, HELD, VARIES)),
     Row("processes", "to see processes of other jobs, or of the service", _NAMESPACED),
-    Row("signals", "to signal them, or the replica's own guardian", _NAMESPACED),
+    Row("signals", "to signal them, or the replica's own shim", _NAMESPACED),
     Row(
         "spying",
-        "memory, environment or handles of the guardian and the relay beside it, or of others",
+        "memory, environment or handles of the shim and the relay beside it, or of others",
         _UNDONE,
     ),
     Row("processes without end", "more processes than `max_processes`", _NAMESPACED),

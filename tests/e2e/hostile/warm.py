@@ -19,8 +19,9 @@ SERVICE = (
 _READY_SECONDS = 60.0
 
 
-FORKED = "3"
-"""What a program finds itself to be in its namespace if it was forked; otherwise it is the second process."""
+FORKED = 4
+"""As which process of its namespace a program finds itself at least if it was forked; otherwise as one before
+that."""
 
 
 @dataclass

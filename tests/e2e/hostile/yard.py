@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -142,7 +142,7 @@ class Yard:
             "home_files": [str(at_home)] if at_home else [],
             "elsewhere_files": [str(elsewhere)],
             "set_user_program": self._set_user_program(),
-            "others_pids": self.numbers([*victim, *self.ancestors(victim[0]), self.service.pid]),
+            "others_pids": self.numbers([*victim, self.shim(victim[0]), self.service.pid]),
             "processes": PROCESSES,
             "own_project": OWN,
             "own_job_parent": parent_of(OWN),
@@ -211,11 +211,9 @@ class Yard:
         path.chmod(0o600)
         return path
 
-    def ancestors(self, pid: int) -> Iterator[int]:
-        """Guardian and shim of a program."""
-        for _ in range(2):
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-            yield pid
+    def shim(self, pid: int) -> int:
+        """Process id of the shim of a program's main process."""
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @dataclass

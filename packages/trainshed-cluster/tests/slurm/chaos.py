@@ -73,7 +73,6 @@ class Mischief:
             "munge": (2, False, self._stop_munge),
             "zygote": (3, False, lambda node: self._kill_process(node, "ts-zygote")),
             "shim": (2, True, lambda node: self._kill_process(node, "ts-shim")),
-            "guardian": (2, True, lambda node: self._kill_process(node, "ts-guardian")),
             "preloader": (3, False, lambda node: self._kill_process(node, "ts-preloader")),
         }
 

@@ -281,7 +281,7 @@ def pids():
 
 
 def others():
-    """Processes that are not ours: the guardian, the relay, and whatever else is to be seen."""
+    """Processes that are not ours: the shim, the relay, and whatever else is to be seen."""
     children = {MAIN}
     for pid in sorted(pids()):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
@@ -322,24 +322,12 @@ def spy():
             return "traced"
         return ""
 
-    return in_child(lambda: first(pry, others()) or (at_rest() and first(pry, others())) or "")
-
-
-def at_rest():
-    """Whether the guardian has become something else, as it does after a while; waits for that."""
-    deadline = time.monotonic() + 5
-    while NAMESPACED and time.monotonic() < deadline:
-        size = int(read("/proc/1/statm").split()[1])
-        if size < 50:
-            return True
-        time.sleep(0.02)
-    return False
+    return in_child(lambda: first(pry, others()) or "")
 
 
 def send_signals():
     if NAMESPACED:
         # The first process of the namespace: it would take all others with it.
-        at_rest()
         with contextlib.suppress(OSError):
             os.kill(1, signal.SIGKILL)
     known = set(pids()) if NAMESPACED else set()

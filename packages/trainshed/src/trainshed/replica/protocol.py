@@ -281,6 +281,12 @@ class LaunchDocument(Section):
         )
 
 
+def ordered(line: bytes) -> "tuple[str, LaunchDocument]":
+    """Return the slot and the launch document of the order for a replica."""
+    message = json.loads(line.decode("utf-8"))
+    return message["slot"], LaunchDocument.from_message(message["plan"])
+
+
 def encode(message: "Message") -> bytes:
     return json.dumps(message).encode("utf-8") + b"\n"
 
@@ -297,24 +303,25 @@ class Lines:
         return [json.loads(part.decode("utf-8")) for part in parts if part]
 
 
-def process_start(pid: int) -> int:
+def process_start(pid: int, proc: str = "/proc") -> int:
     """Return when a process started, as one number made of the machine's boot and the kernel's ticks since
-    then; later starts are larger. 0 if there is no such process or the system does not tell.
+    then; later starts are larger. 0 if there is no such process or the system does not tell. `proc`: where
+    processes have this number.
 
     A process id alone is no identity, but with this number it is. A zombie counts as gone, because it runs
     nothing.
     """
     try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
+        with open("%s/%d/stat" % (proc, pid), "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return 0
     return 0 if fields[0] in (b"Z", b"X") else _boot() << _TICKS | int(fields[19])
 
 
-def is_process(pid: int, start: int) -> bool:
+def is_process(pid: int, start: int, proc: str = "/proc") -> bool:
     """Whether the process that started at `start` (`process_start`) still runs."""
-    return process_start(pid) == start > 0
+    return process_start(pid, proc) == start > 0
 
 
 def _boot() -> int:

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from trainshed.replica import protocol
 from trainshed.replica.sandbox import call_filter, levels
-from trainshed.replica.supervisor import memory_limit, start
+from trainshed.replica.supervisor import main_process, memory_limit, shells, start
 from trainshed.replica.system import cgroups, kernel, loop, processes, trees, unix_sockets
 
 _QUIET_MS = 40
@@ -99,10 +99,10 @@ class Zygote:
         poll.poll()
 
     def _add_idle(self) -> None:
-        """Fork an idle shim, whose guardian is made as well, so that they need only a plan."""
+        """Fork an idle shim, whose main process is made as well, so that they need only a plan."""
         ours, theirs = socket.socketpair()
         try:
-            child = os.fork()
+            child = levels.fork(self._level)
         except OSError:
             self._size = 0  # No memory for processes that only wait.
             return
@@ -153,7 +153,8 @@ def _become(line: bytes, handle: int) -> None:
     """Carry out one request, in a process of its own, so that other requests do not wait for it."""
     connection = socket.socket(fileno=handle)
     if line.startswith(b'{"slot"'):
-        start.run_incarnation(line, connection)
+        level = protocol.ordered(line)[1].isolation.level
+        start.run_incarnation(line, connection, start.enclose(level))
         return
     if line.startswith(b'{"autopsy"'):
         open_autopsy(line, connection)
@@ -171,47 +172,50 @@ def _become(line: bytes, handle: int) -> None:
 
 
 def open_autopsy(order: bytes, connection: socket.socket) -> None:
-    """Carry out an order, which the guardian gets as well: JSON, {"autopsy": true, "slot": the directory with
-    the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
+    """Carry out an order, which the main process gets as well: JSON, {"autopsy": true, "slot": the directory
+    with the files, "plan": a `LaunchDocument` without a program, "shell": an order for a shell}. Answers on
     `connection` as the shim of a live replica does (`shells`). Returns when the shell is over."""
-    slot, plan = start.ordered(order)
+    slot, plan = protocol.ordered(order)
+    enclosed = start.enclose(plan.isolation.level)
     os.chdir(slot)
-    sandbox = Sandbox(plan, json.loads(order.decode("utf-8"))["shell"], connection)
+    sandbox = Sandbox(slot, plan, json.loads(order.decode("utf-8"))["shell"], connection)
     try:
-        sandbox.run(order)
+        if isinstance(enclosed.main, OSError):
+            raise enclosed.main
+        sandbox.run(order, enclosed.main)
     except OSError as error:
         sandbox.refuse("its view cannot be made: %s" % error)
 
 
 class Sandbox:
-    """Makes the view, has the guardian open the shell, and cleans up after both."""
+    """Has the main process make the view, opens the shell in it, and cleans up after both."""
 
     def __init__(
         self,
+        slot: str,
         plan: protocol.LaunchDocument,
         shell: protocol.Message,
         connection: socket.socket,
     ) -> None:
+        self._slot = slot
         self._plan = plan
         self._shell = shell
         self._connection: socket.socket | None = connection
         self._groups = cgroups.ControlGroups(plan.limits)
         self._loop = loop.Loop()
         self._inbox = b""
+        self._handles: list[int] = []
+        self._shells: shells.Shells | None = None
         self._ended = False
 
     def refuse(self, cause: str) -> None:
-        """Send the reason why there is no shell, unless the connection was handed to the guardian."""
+        """Send the reason why there is no shell, unless the connection is the shell's already."""
         if self._connection is not None:
-            try:
-                self._connection.sendall(protocol.encode({"e": "refused", "cause": cause}))
-            except OSError:
-                return  # The peer is gone.
+            shells.refuse(self._connection, cause)
 
-    def run(self, order: bytes) -> None:
+    def run(self, order: bytes, main: main_process.MainProcess) -> None:
         """Serve the shell until it is over. Raises OSError."""
         plan = self._plan
-        child = start.GuardianHandle(plan.isolation.level)
         watched: memory_limit.MemoryLimit | None = None
         try:
             self._groups.create()
@@ -219,44 +223,69 @@ class Sandbox:
                 groups=self._groups,
                 limit=plan.limits.memory_limit,
                 polled=plan.limits.memory_polling,
-                guardian=child.process,
+                shim=os.getpid(),
                 events=self._loop,
+                main=lambda: 0,
                 has_ended=lambda: self._ended,
             )
-            child.announce(order)
-            with open(os.devnull) as no_lock:
-                child.grant(no_lock.fileno())
-            child.control.sendall(b"go\n")
-            self._loop.add(child.control.fileno(), lambda: self._hear(child.control))
+            main.say(order)
+            main.say(b"claimed")
+            main.say(b"go")
+            children = kernel.child_signals()
+            self._loop.add(children, lambda: self._reap(children))
+            self._loop.add(main.control.fileno(), lambda: self._hear(main.control))
             watched.listen()
             watched.program_started()
             while not self._ended:
                 self._loop.turn(None)
         finally:
-            os.kill(child.process, signal.SIGKILL)
-            os.waitpid(child.process, 0)
-            if plan.isolation.level == protocol.LEVEL_SESSION:
-                processes.end_descendants()
+            processes.end_descendants()
             if watched is not None:
                 watched.close()
             cgroups.remove(self._groups.directories())
 
     def _hear(self, control: socket.socket) -> None:
         try:
-            data = control.recv(4096)
+            data, handles = unix_sockets.receive_some(control)
         except ConnectionResetError:
-            data = b""
+            data, handles = b"", []
+        self._handles += handles
         self._inbox += data
         *lines, self._inbox = self._inbox.split(b"\n")
         for line in lines:
             word, _, rest = line.decode("utf-8", "replace").partition(" ")
-            if word == "started" and self._connection is not None:
-                text = b"shell " + protocol.encode(self._shell)
-                unix_sockets.send(control, text, self._connection.fileno())
-                self._connection.close()
+            if word == "made" and self._connection is not None:
+                self._open_shell(json.loads(rest), self._connection)
                 self._connection = None
             elif word in ("failed", "full"):
                 self.refuse("its view cannot be made: %s" % rest)
                 self._ended = True
         if not data:
-            self._ended = True
+            self._loop.drop(control.fileno())
+            self._ended = self._ended or self._shells is None
+
+    def _open_shell(self, made: protocol.Message, connection: socket.socket) -> None:
+        program = main_process.program_of(self._slot, self._plan, self._groups, (-1, -1))
+        self._shells = shells.inside(
+            self._plan,
+            program,
+            self._groups,
+            made,
+            self._handles,
+            events=self._loop,
+            asked=os.close,
+        )
+        self._shells.open(self._shell, connection)
+
+    def _reap(self, children: int) -> None:
+        os.read(children, 512)
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if child == 0:
+                break
+            if self._shells is not None:
+                self._shells.reaped(child, status)
+        self._ended = self._ended or (self._shells is not None and self._shells.are_over)

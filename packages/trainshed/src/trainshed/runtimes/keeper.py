@@ -65,11 +65,7 @@ class Keeper:
     def run(self) -> int:
         """Run the installation to its end. Returns the exit status of the command, as a shell reports it if
         it was killed."""
-        children, wake = os.pipe()
-        for handle in (children, wake):
-            os.set_blocking(handle, False)
-        signal.signal(signal.SIGCHLD, _noted)
-        signal.set_wakeup_fd(wake)
+        children = kernel.child_signals()
         ours, theirs = socket.socketpair()
         kernel.adopt_orphans()
         try:
@@ -84,8 +80,9 @@ class Keeper:
             groups=self._groups,
             limit=self._terms.memory_bytes,
             polled=False,
-            guardian=os.getpid(),
+            shim=os.getpid(),
             events=self._loop,
+            main=lambda: self._first,
             has_ended=lambda: self._status >= 0,
         )
         self._loop.add(children, lambda: self._reap(children))
@@ -273,10 +270,6 @@ class Keeper:
             return  # The service is gone: there is nobody to tell.
 
 
-def _noted(number: int, frame: object) -> None:
-    """Do nothing: a handler must exist for the wake-up byte to be written, and the loop does the work."""
-
-
 def main() -> None:
     """Run with the arguments CONFINEMENT LINE COMMAND..., and exit as the command did."""
     confinement = msgspec.json.decode(sys.argv[1], type=Confinement)
@@ -341,7 +334,7 @@ def _become(
         seen = _view(confinement)
         seen.enter()
         mounts.freeze_all((confinement.workspace, *confinement.changes, *_OWN_PLACES))
-        levels.drop(level, seen.owners, in_image=False)
+        levels.drop(level, seen.owner, in_image=False)
     kernel.forbid_new_privileges()
     _be_asked(keeper)
     if level != protocol.LEVEL_SESSION:

@@ -173,8 +173,6 @@ def _disown(slot: Path) -> None:
         return  # The slot's lock is held by a shim that serves this very slot.
     try:
         entries = journal.Entries(str(slot))
-        if entries.left is not None:
-            journal.append(lock, {"guardian": 0, "since": 0, "groups": []})
         if entries.latest and entries.record(entries.latest) is None:
             journal.append(lock, {"over": entries.latest, "record": journal.lost_record(_COPIED)})
         os.fsync(lock)

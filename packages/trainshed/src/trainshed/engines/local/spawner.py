@@ -193,7 +193,7 @@ _PROBES = 3
 
 POOL: Final = 8
 """Idle shims: so many programs start without waiting for forks. Each takes some three megabytes with its
-guardian."""
+main process."""
 
 
 class Spawner:

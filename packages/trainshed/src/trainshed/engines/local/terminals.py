@@ -47,7 +47,7 @@ class LocalTerminal:
         greeting: bytes = b"",
         closed: Callable[[], None] | None = None,
     ) -> None:
-        #: Connection to the replica's guardian, which reports the shell's end on it.
+        #: Connection to the replica's shim, which reports the shell's end on it.
         self._connection = connection
         #: The other side of the shell's streams.
         self._handle = handle

@@ -3,7 +3,7 @@ machine's loopback.
 
 The kernel knows the user of the client's end of a connection (sock_diag(7), else /proc/net/tcp), and by its
 inode the processes that hold it. If a replica has its own users, the user decides; otherwise the process has
-to descend from its guardian. A client that cannot be found, because it has died meanwhile, does not belong to
+to descend from its shim. A client that cannot be found, because it has died meanwhile, does not belong to
 it.
 """
 
@@ -32,10 +32,10 @@ class Peers:
     """Recognises the processes of one replica by their connections. macOS does not tell the owner of a
     connection: there all belong."""
 
-    def __init__(self, guardian: int, users: Sequence[int] = ()) -> None:
-        """`guardian`: its process id in this process's /proc. `users`: (first, count) of the replica's own
+    def __init__(self, shim: int, users: Sequence[int] = ()) -> None:
+        """`shim`: its process id in this process's /proc. `users`: (first, count) of the replica's own
         user ids, () = it has none. Opens nothing."""
-        self._guardian = guardian
+        self._shim = shim
         self._users = range(users[0], users[0] + users[1]) if users else None
         self._asking: socket.socket | None = None
 
@@ -85,9 +85,9 @@ class Peers:
         """Whether a process of the replica holds the socket with this inode."""
         link = "socket:[%d]" % inode
         return (
-            self._found(processes.family(self._guardian), link)
+            self._found(processes.family(self._shim), link)
             # The first search may miss a process that is just being forked; this one misses none.
-            or self._found(processes.descendants(self._guardian), link)
+            or self._found(processes.descendants(self._shim), link)
         )
 
     def _found(self, candidates: Iterable[int], link: str) -> bool:
@@ -100,7 +100,7 @@ class Peers:
             if not fields:
                 return False
             process = int(fields[1])
-            if process == self._guardian:
+            if process == self._shim:
                 return True
         return False
 

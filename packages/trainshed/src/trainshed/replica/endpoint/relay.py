@@ -10,7 +10,6 @@ only from the first connection on, so that the shim's log loop carries no bulk d
 import errno
 import os
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from trainshed.replica.endpoint import (
     interception,
     peers,
 )
-from trainshed.replica.system import kernel, loop, unix_sockets
+from trainshed.replica.system import kernel, loop, processes, unix_sockets
 
 Service = tuple[str, str]
 
@@ -147,7 +146,8 @@ class Endpoint:
                 # The relay has died.
                 self._loop.drop(alive_read)
                 os.close(alive_read)
-                self._reap()
+                processes.end_child(child)
+                self.process = 0
                 self._listen()
 
         self._loop.add(alive_read, hear)
@@ -180,18 +180,14 @@ class Endpoint:
 
         return google_hosts.GoogleHosts(self._proxy, self._trust)
 
-    def _reap(self) -> None:
-        os.waitpid(self.process, 0)
-        self.process = 0
-
     def stop(self) -> None:
         """End the relay, if there is one, and free the port for the next incarnation."""
         self._ignore()
         for listener in self._listeners:
             listener.close()
+        self._listeners = []
         if self.process:
-            os.kill(self.process, signal.SIGKILL)
-            self._reap()
+            processes.end_child(self.process)
 
 
 class Relay:

@@ -6,8 +6,8 @@ files and pipes, not what goes through sockets by `send`) or through its storage
 of one processor, since the last sample or since the last progress. Without /proc only output counts. A
 program that waits for its peers by spinning, or polls something all the time, does not count as stalled.
 
-After the limit every process is stopped, the guardian included, so that the stacks are of one moment and no
-process reacts to another's death. Then the Python processes are continued one by one, the main process first
+After the limit every process is stopped, so that the stacks are of one moment and no process reacts to
+another's death. Then the Python processes are continued one by one, the main process first
 and children after their parents, with SIGABRT, on which `faulthandler` (switched on in the program's
 environment) prints the stacks of all threads. With children first, a thread that waits for one would return
 from its wait before it is printed.
@@ -85,7 +85,7 @@ class Watchdog:
     def __init__(
         self,
         after: float,
-        guardian: int,
+        shim: int,
         events: loop.Loop,
         *,
         output: Callable[[], int],
@@ -98,7 +98,7 @@ class Watchdog:
         self._after = after
         #: Whether it waits through no fault of its own, as for a full disk.
         self._excused = excused
-        self._guardian = guardian
+        self._shim = shim
         self._events = events
         #: Returns the bytes of output so far.
         self._output = output
@@ -112,7 +112,7 @@ class Watchdog:
         events.after(self._patience.pause, self._look)
 
     def _sample(self) -> Sample:
-        cpu, moved = processes.used(self._guardian)
+        cpu, moved = processes.used(self._shim)
         relay = self._relay()
         # The relay only runs to move bytes, so that its running time counts.
         return Sample(self._output(), cpu, moved + (processes.running_time(relay) if relay else 0))
@@ -131,29 +131,25 @@ class Watchdog:
 class Dump:
     """Has a replica's Python processes print their stacks, which ends them. `say`: writes a line of the
     service into the log. `done`: called when the last one has ended or time is up, and has to end all that is
-    left."""
+    left. Until then the end of the main process is not to be acted upon."""
 
     def __init__(
         self,
-        guardian: int,
+        shim: int,
+        main: int,
         events: loop.Loop,
         say: Callable[[str], None],
         done: Callable[[], None],
     ) -> None:
-        self._guardian = guardian
         self._events = events
         self._say = say
         self._done = done
         self._deadline = time.monotonic() + _DUMP_SECONDS
         self._next_at = 0.0
         self._now = (0, 0)
-        # A stopped guardian does not kill the others when the main process ends before they have had their
-        # turn.
-        processes.send(guardian, signal.SIGSTOP)
-        everybody = processes.descendants(guardian)
+        everybody = processes.programs(shim)
         for process in everybody:
             processes.send(process, signal.SIGSTOP)
-        main = processes.oldest_child(guardian)
         everybody.sort(key=lambda process: process != main)
         self._waiting = [
             process for process in everybody if processes.handles(process, signal.SIGABRT)
@@ -172,14 +168,10 @@ class Dump:
             self._wake(self._waiting.pop(0), now)
             self._events.after(_DUMP_PAUSE, self._step)
         else:
-            processes.send(self._guardian, signal.SIGCONT)
             self._done()
 
     def _wake(self, process: int, now: float) -> None:
-        self._say(
-            "Stacks of process %d (%s):"
-            % (processes.number_inside(process), processes.name(process))
-        )
+        self._say("Stacks of process %d (%s):" % (process, processes.name(process)))
         _forbid_core(process)
         self._now = (process, protocol.process_start(process))
         self._next_at = min(now + _ONE_DUMP_SECONDS, self._deadline)

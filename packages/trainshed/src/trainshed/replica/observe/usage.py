@@ -24,7 +24,6 @@ spread over time. Sums like `cpu` ascend nevertheless.
 import ctypes
 import math
 import os
-import signal
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ class Usage:
         limit: int,
         gpus: "Sequence[str]",
         directories: "Sequence[str]",
-        guardian: int,
+        shim: int,
         events: loop.Loop,
         disk: "Callable[[], int]" = lambda: 0,
         watch: "Callable[[Sequence[str]], GpuWatcher] | None" = None,
@@ -71,7 +70,7 @@ class Usage:
         self._gpus = list(gpus)
         #: Directories of its control groups.
         self._directories = list(directories)
-        self._guardian = guardian
+        self._shim = shim
         self._events = events
         #: Returns how many bytes its files take (`Disk.used`).
         self._disk = disk
@@ -115,8 +114,8 @@ class Usage:
         self._end_watch()
 
     def seal(self, used: "Any") -> None:
-        """Write the last line. `used`: resources of the guardian and of all processes that it reaped
-        (`os.wait4`)."""
+        """Write the last line. `used`: resources of all processes that the shim reaped
+        (`resource.getrusage`)."""
         last = self._seen
         if not self._sheet.is_open or not last:
             return
@@ -149,14 +148,14 @@ class Usage:
 
     def _see(self) -> None:
         at = log.now()
-        family = processes.family(self._guardian)
+        family = processes.family(self._shim)
         memory = _group_memory(self._directories)
         if memory < 0:
-            memory = _memory_of(self._guardian)
+            memory = _memory_of(self._shim)
         cpu = _group_cpu(self._directories)
         if cpu < 0:
-            cpu = processes.used(self._guardian)[0]
-        # The times of processes that died with a killed guardian are lost, which must not make the sum fall.
+            cpu = processes.used(self._shim)[0]
+        # Times of processes whose parents ignore their ends are lost, which must not make the sum fall.
         self._cpu = max(self._cpu, cpu)
         self._peak = max(self._peak, memory)
         gpus = self._watch.read() if self._watch is not None else []
@@ -216,10 +215,10 @@ def _cached(statistics: bytes) -> int:
     return sum(int(values.get(prefix + name, 0)) for name in (b"inactive_file", b"active_file"))
 
 
-def _memory_of(guardian: int) -> int:
-    """Return the bytes of memory of a guardian's processes; shared memory counts once if the system tells
+def _memory_of(shim: int) -> int:
+    """Return the bytes of memory of a shim's replica; shared memory counts once if the system tells
     it."""
-    sizes = processes.resident(guardian)
+    sizes = processes.resident(shim)
     own = {process: processes.own_memory(process) for process in sizes} if len(sizes) > 1 else {}
     return sum(
         own[process] if own.get(process, -1) >= 0 else size for process, size in sizes.items()
@@ -353,8 +352,7 @@ class GpuWatcher:
         return [Gpu(*cell[1:]) for cell in cells] if all(cell[0] for cell in cells) else []
 
     def close(self) -> None:
-        os.kill(self._helper, signal.SIGKILL)
-        os.waitpid(self._helper, 0)
+        processes.end_child(self._helper)
         self._cells.close()
 
 

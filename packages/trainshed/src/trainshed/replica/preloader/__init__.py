@@ -4,18 +4,18 @@ programs, so that these begin after the imports.
 The runtime's own interpreter runs it (`forking`). In a fork, `becoming` turns the process into the requested
 program's, and `running` runs that.
 
-The preloader itself never reads anything of a job. A guardian that connects passes the process namespace of
-its fork, and the preloader forks into that (if it belongs to another user namespace, a child enters both and
-forks). The fork is an orphan there, so that the namespace's first process, the guardian,
+The preloader itself never reads anything of a job. A main process that connects (the caller) passes the
+process namespace of its fork, and the preloader forks into that (if it belongs to another user namespace, a
+child enters both and forks). The fork is an orphan there, so that the namespace's first process, the shim,
 becomes its parent. Only there it reads arguments and environment. Runs on Python 3.6.
 
-The guardian (`supervisor.warm_start`) and the fork take turns on one connection. The guardian's lines are
-JSON, accompanied by file handles:
+The caller (`supervisor.warm_start`) and the fork take turns on one connection. The caller's lines are JSON,
+accompanied by file handles:
 
-1. guardian: the process namespace to enter, at level `user` that of its user as well; fork: `waiting PID`
-2. guardian: the other namespaces, the user, the output streams, the filter of calls; fork: `ready`, with the
+1. caller: the process namespace to enter, at level `user` that of its user as well; fork: `waiting PID`
+2. caller: the other namespaces, the user, the output streams, the filter of calls; fork: `ready`, with the
    handle of that filter beside it if there is one
-3. guardian: arguments, environment and limits, and handles to join control groups by; fork: `started`
+3. caller: arguments, environment and limits, and handles to join control groups by; fork: `started`
 
 Instead of any answer the fork may say `cold WHY`: it has not run the program, and will not.
 

@@ -37,11 +37,11 @@ _KINDS = {
 WAITING = "ts-waiting"
 """What `ps` shows of a fork until it is a program."""
 _ADOPTION_SECONDS = 5.0
-"""Until the guardian is this process's parent; it takes microseconds."""
+"""Until the shim is this process's parent; it takes microseconds."""
 
 
-class Guardian:
-    """A guardian that has connected to the preloader, and of which the fork is to become a child."""
+class Caller:
+    """A main process that has connected to the preloader, in whose place the fork is to be the program."""
 
     def __init__(self, connection: socket.socket, line: bytes, namespaces: "list[int]") -> None:
         """`line`: its first line. `namespaces`: the handles that came with it, owned from here on."""
@@ -72,12 +72,12 @@ class Guardian:
         self.connection.close()
 
 
-def become(guardian: Guardian, root: str) -> "Command":
-    """Become the process that the guardian describes; called in a fork of the preloader. `root`: the
+def become(caller: Caller, root: str) -> "Command":
+    """Become the process that the caller describes; called in a fork of the preloader. `root`: the
     runtime's directory. Returns what it is to run (`running`)."""
-    connection = guardian.connection
+    connection = caller.connection
     try:
-        _be_guarded(guardian)
+        _be_adopted(caller)
         kernel.close_all(set(kernel.open_handles()) - {0, 1, 2, connection.fileno()})
         kernel.name_process(WAITING)
         connection.sendall(b"waiting %d\n" % os.getpid())
@@ -116,16 +116,16 @@ def say(connection: socket.socket, text: str) -> None:
     try:
         connection.sendall(text.replace("\n", " ").encode("utf-8", "replace") + b"\n")
     except OSError:
-        return  # The guardian is gone, or no longer waits.
+        return  # The caller is gone, or no longer waits.
 
 
 def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
-    """Return the guardian's next line, and the handles that came with it; end this process if there is
+    """Return the caller's next line, and the handles that came with it; end this process if there is
     none."""
     text = b""
     handles: "list[int]" = []
     while not text.endswith(b"\n"):
-        connection.settimeout(_GUARDIAN_SECONDS)
+        connection.settimeout(_CALLER_SECONDS)
         more, beside = unix_sockets.receive_beside(connection)
         if not more:
             os._exit(0)
@@ -134,8 +134,8 @@ def receive(connection: socket.socket) -> "tuple[dict[str, Any], list[int]]":
     return json.loads(text.decode("utf-8")), handles
 
 
-_GUARDIAN_SECONDS = 600.0
-"""A guardian that says nothing for so long has been stopped by somebody."""
+_CALLER_SECONDS = 600.0
+"""A caller that says nothing for so long has been stopped by somebody."""
 
 
 def _enter(names: "list[str]", handles: "list[int]") -> "list[int]":
@@ -155,11 +155,11 @@ def fork_orphan() -> int:
     return child
 
 
-def _be_guarded(guardian: Guardian) -> None:
-    """Become a child of the guardian in its process namespace. Only the process that is that child
+def _be_adopted(caller: Caller) -> None:
+    """Become a child of the caller's shim in its process namespace. Only the process that is that child
     returns."""
-    if not guardian.bears_forks:
-        guardian.enter()
+    if not caller.bears_forks:
+        caller.enter()
         if fork_orphan():
             os._exit(0)
     until = time.monotonic() + _ADOPTION_SECONDS
@@ -170,7 +170,7 @@ def _be_guarded(guardian: Guardian) -> None:
 
 
 def _settle(second: "dict[str, Any]", places: "list[int]", connection: socket.socket) -> None:
-    """Drop to the rights of a program that the guardian starts; report `ready`."""
+    """Drop to the rights of a program that is executed; report `ready`."""
     if hasattr(os, "sched_getaffinity") and sorted(os.sched_getaffinity(0)) != second["processors"]:
         raise Cold("it may use other processors than its runtime was loaded on")
     handles = _enter(second["namespaces"], places)

@@ -75,8 +75,8 @@ def serve(text: str) -> None:
     if hasattr(gc, "freeze"):
         gc.freeze()
     _tell(control, {"imported": versions})
-    guardian = _next_program(control, listener, configuration["idle"])
-    argv, packed = becoming.become(guardian, configuration["root"])
+    caller = _next_program(control, listener, configuration["idle"])
+    argv, packed = becoming.become(caller, configuration["root"])
     running.run(argv, packed)
 
 
@@ -155,10 +155,8 @@ def _thread_name(thread: str) -> str:
         return file.read().strip()
 
 
-def _next_program(
-    control: socket.socket, listener: socket.socket, idle: float
-) -> becoming.Guardian:
-    """Fork a process for each guardian, and return the guardian in that process."""
+def _next_program(control: socket.socket, listener: socket.socket, idle: float) -> becoming.Caller:
+    """Fork a process for each caller, and return the caller in that process."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(listener, select.POLLIN)
@@ -190,35 +188,35 @@ def _next_program(
                 line, handles = b"", []
             poll.unregister(handle)
             del silent[handle]
-            guardian = becoming.Guardian(connection, line, handles)
-            if guardian.has_spoken and _fork(guardian) == 0:
-                return guardian
-            guardian.close()
+            caller = becoming.Caller(connection, line, handles)
+            if caller.has_spoken and _fork(caller) == 0:
+                return caller
+            caller.close()
 
 
 def _accept(listener: socket.socket) -> "socket.socket | None":
     try:
         connection, _ = listener.accept()
     except OSError:
-        return None  # The guardian is gone again.
+        return None  # The caller is gone again.
     connection.setblocking(True)
     return connection
 
 
-def _fork(guardian: becoming.Guardian) -> int:
-    """Fork as `os.fork` does; the child is the guardian's already, if it can be forked into its namespace. -1
-    = the fork failed, and the guardian was told why."""
+def _fork(caller: becoming.Caller) -> int:
+    """Fork as `os.fork` does; the child is the shim's already, if it can be forked into its namespace. -1
+    = the fork failed, and the caller was told why."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     child = -1
     try:
-        if guardian.bears_forks:
-            kernel.enter_namespace(guardian.namespaces[0], kernel.CLONE_NEWPID)
+        if caller.bears_forks:
+            kernel.enter_namespace(caller.namespaces[0], kernel.CLONE_NEWPID)
             child = becoming.fork_orphan()
         else:
             child = os.fork()
     except OSError as error:
-        becoming.say(guardian.connection, "cold the preloader cannot fork (%s)" % error.strerror)
-    if child and guardian.bears_forks:
+        becoming.say(caller.connection, "cold the preloader cannot fork (%s)" % error.strerror)
+    if child and caller.bears_forks:
         kernel.enter_namespace(own, kernel.CLONE_NEWPID)
     os.close(own)
     return child

@@ -4,8 +4,8 @@ Four levels, the strongest first: `own-user` (the service is root, each replica 
 `root` (its programs are root, in namespaces), `user` (an ordinary user's, in namespaces), `session` (only a
 session of its own: macOS, hosts that forbid user namespaces).
 
-Calls come in this order: `detach` in the shim, then a fork, whose child is the first process of the
-namespace; there `View.enter` (`view` module), then `drop`.
+Calls come in this order: `detach`, then a fork, whose child is the first process of the namespace (a
+replica's shim); there, or in a child of that, `View.enter` (`view` module), then `drop`.
 """
 
 import errno
@@ -44,11 +44,30 @@ def detach(level: str) -> None:
         kernel.unshare(kernel.CLONE_NEWPID)
 
 
-def drop(level: str, owners: users.Users | None, in_image: bool) -> None:
-    """Give up, inside the view, the rights that making it took. Programs of an image are root in their user
+def fork(level: str) -> int:
+    """Fork as `os.fork` does. The child is process 1 of a process namespace of its own, if that takes no
+    other rights than this process has; at other levels it has to call `detach` and to fork again. Raises
+    OSError."""
+    if level not in (protocol.LEVEL_OWN, protocol.LEVEL_ROOT):
+        return os.fork()
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    child = -1
+    kernel.unshare(kernel.CLONE_NEWPID)
+    try:
+        child = os.fork()
+    finally:
+        if child:
+            kernel.enter_namespace(own, kernel.CLONE_NEWPID)
+        os.close(own)
+    return child
+
+
+def drop(level: str, owner: int | None, in_image: bool) -> None:
+    """Give up, inside the view, the rights that making it took. `owner`: handle of the namespace of the
+    program's own users, which is closed; None = it has none. Programs of an image are root in their user
     namespace, as they expect. Raises OSError."""
-    if owners is not None:
-        owners.enter()
+    if owner is not None:
+        users.enter(owner)
     elif level == protocol.LEVEL_USER and in_image:
         users.map_one(0, 0)
     if level == protocol.LEVEL_ROOT:
@@ -160,7 +179,7 @@ def _try(level: str, scratch: str) -> str:
 
 def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
     try:
-        # A guardian's umask: directories on the way to mounts are for everybody.
+        # A main process's umask: directories on the way to mounts are for everybody.
         os.umask(0o022)
         own = level == protocol.LEVEL_OWN
         isolation = protocol.Isolation(
@@ -173,7 +192,7 @@ def _try_inside(level: str, scratch: str, files: str, hosts: str) -> str:
         )
         seen = view.View(isolation, files=files, scratch=os.path.join(scratch, "view"))
         seen.enter()
-        drop(level, seen.owners, in_image=False)
+        drop(level, seen.owner, in_image=False)
         # Whichever user it is now, it must be able to write its own files.
         with open(os.path.join(files, "written"), "w", encoding="utf-8") as file:
             file.write("x")

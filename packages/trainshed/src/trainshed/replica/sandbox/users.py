@@ -103,7 +103,7 @@ def _refusal(error: OSError) -> OSError:
 
 
 class Users:
-    """The namespace, seen from outside: this process enters it last of all."""
+    """The namespace, seen from outside: who becomes the program enters it last of all (`enter`)."""
 
     def __init__(self, first: int, count: int, made: "Namespace | None" = None) -> None:
         """Its users 0, 1, ... are the machine's `first`, `first` + 1, ... `made`: one that was made for it.
@@ -150,11 +150,6 @@ class Users:
         """Have `path` itself belong to root of the namespace, on the disk as well."""
         os.chown(path, self.first, self.first)
 
-    def enter(self) -> None:
-        """Become root of the namespace, with a harmless program's capabilities only. Nothing outside can be
-        changed from here on, mounts included."""
-        enter(self._handle)
-
     @property
     def handle(self) -> int:
         """Of the namespace, until it is entered."""
@@ -162,7 +157,8 @@ class Users:
 
 
 def enter(handle: int) -> None:
-    """Become root of the user namespace behind `handle`, which is closed. Raises OSError."""
+    """Become root of the user namespace behind `handle`, which is closed. Nothing outside can be changed from
+    here on, mounts included. Raises OSError."""
     kernel.enter_namespace(handle, kernel.CLONE_NEWUSER)
     os.close(handle)
     os.setgroups([])

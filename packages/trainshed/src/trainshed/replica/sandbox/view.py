@@ -17,6 +17,12 @@ GCS = "/gcs"
 HYPERTUNE = "/var/hypertune"
 
 
+def detach() -> None:
+    """Leave the machine's mounts, name and shared memory, so that a view can be made here. Raises OSError."""
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+
+
 class View:
     """What one program sees. All paths are absolute, targets as the program sees them."""
 
@@ -31,7 +37,9 @@ class View:
         binds: Sequence[tuple[str, str]] = (),
         lent: Sequence[tuple[str, Sequence[str], str]] = (),
         namespace: users.Namespace | None = None,
+        detached: bool = False,
     ) -> None:
+        """`detached`: this process has left the machine's (`detach`) and has its own processes in /proc."""
         self._isolation = isolation
         #: The slot's directory, shown under its own path whatever is hidden.
         self._files = files
@@ -54,7 +62,7 @@ class View:
         self._mounts = [mount for mount in isolation.mounts if not mount[1].startswith("/dev/")]
         self._device_mounts = [mount for mount in isolation.mounts if mount[1].startswith("/dev/")]
         self._root = ""
-        self._is_detached = False
+        self._is_detached = detached
         #: After `enter`: the program's own users, whose namespace the process that becomes the program enters
         #: last; None = it has none.
         self.owners: users.Users | None = None
@@ -62,23 +70,22 @@ class View:
         self.user = (0, 0, "/")
         self._file_owner: users.Users | None = None
 
-    def detach(self) -> None:
-        """Do the part of `enter` that touches no file. Raises OSError."""
-        self._is_detached = True
-        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
-        kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-        if self._isolation.hostname:
-            socket.sethostname(self._isolation.hostname)
-        # First, so that later steps and child processes find themselves in /proc by this namespace's process
-        # ids.
-        self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
-        if self._isolation.users:
-            self.owners = users.Users(*self._isolation.users, made=self._namespace)
+    @property
+    def owner(self) -> int | None:
+        """Handle of the namespace of `owners`; None = there is none."""
+        return self.owners.handle if self.owners is not None else None
 
     def enter(self) -> None:
         """Give this process, and everything that it starts, the view. Raises OSError."""
         if not self._is_detached:
-            self.detach()
+            detach()
+            # First, so that later steps and child processes find themselves in /proc by this namespace's
+            # process ids.
+            self._mount("proc", "/proc", mounts.SAFE | kernel.MS_NOEXEC)
+        if self._isolation.hostname:
+            socket.sethostname(self._isolation.hostname)
+        if self._isolation.users:
+            self.owners = users.Users(*self._isolation.users, made=self._namespace)
         if self._own_root:
             # First, so that what is opened from here on is opened where it will be seen.
             mounts.show_machine(self._own_root, self._file_owners(), (GCS[1:],))

@@ -62,8 +62,8 @@ class Clients:
             self._send_to(connection, self._greeting)
 
     def remove(self, connection: socket.socket) -> None:
+        """Forget a connection, which stays open."""
         self._connections.pop(connection, None)
-        connection.close()
 
     def sockets(self) -> list[socket.socket]:
         return list(self._connections)
@@ -132,7 +132,7 @@ class ServiceListener:
             self._attend(connection)
 
     def hand_on(self, connection: socket.socket) -> None:
-        """Give up a connection that another process serves from here on."""
+        """Give up a connection that somebody else serves from here on."""
         self._events.drop(connection.fileno())
         self._clients.remove(connection)
 
@@ -165,6 +165,7 @@ class ServiceListener:
         if orders is None:
             self._events.drop(handle)
             self._clients.remove(connection)
+            connection.close()
             return
         for order in orders:
             self._obey(connection, order)

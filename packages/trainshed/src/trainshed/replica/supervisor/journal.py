@@ -7,10 +7,10 @@ checks that this incarnation may start; `expel` ends one whose shim does not ans
 Only the holder of the lock appends; anybody may read. All entries share one small file, because creating a
 file costs a start more time than anything written into one. An entry is one of
 
-    {"starting": N, "shim": PID, "shim_since": START}  incarnation N has ended if nobody holds the lock
-    {"guardian": PID, "since": START, "groups": [..]}  what a successor has to clear away
-    {"noted": N, "note": {..}}                         a note of N (`notes`)
-    {"over": N, "record": {..}}                        the attempt record of N
+    {"starting": N, "shim": PID, "shim_since": START}  incarnation N ends with this process
+    {"groups": [..]}                               its control groups, which a successor has to clear away
+    {"noted": N, "note": {..}}                     a note of N (`notes`)
+    {"over": N, "record": {..}}                    the attempt record of N, of which nothing lives any more
 """
 
 import fcntl
@@ -18,11 +18,11 @@ import json
 import os
 import signal
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainshed.replica import protocol
 from trainshed.replica.protocol import Message
-from trainshed.replica.system import cgroups, durable, processes
+from trainshed.replica.system import cgroups, processes
 
 
 def try_lock(slot: str) -> int:
@@ -93,9 +93,8 @@ class Entries:
         """Read the journal. A slot without one has never been used."""
         #: The highest incarnation that was ever started; 0 if none was.
         self.latest = 0
-        #: The entry with guardian and control groups of the latest incarnation that wrote one; None if none
-        #: did.
-        self.left: dict[str, Any] | None = None
+        #: The control groups of the latest incarnation that wrote them down.
+        self.groups: list[str] = []
         #: Process id and start (`protocol.process_start`) of the latest incarnation's shim; 0 = it had none.
         self.shim = (0, 0)
         self._records: dict[int, protocol.Message] = {}
@@ -109,7 +108,7 @@ class Entries:
             elif "noted" in entry:
                 self._notes.setdefault(entry["noted"], []).append(entry["note"])
             else:
-                self.left = entry
+                self.groups = entry["groups"]
 
     def record(self, incarnation: int) -> protocol.Message | None:
         """Return the attempt record of an incarnation; None while there is none."""
@@ -146,8 +145,6 @@ def _read(path: str) -> list[dict[str, Any]]:
 
 _PATIENCE = 2.0
 _LOOK_EVERY = 0.05
-_GOES_BY_ITSELF = 0.5
-"""Seconds in which a guardian may clean up by itself after its shim's death."""
 
 
 class Refused(Exception):
@@ -172,27 +169,15 @@ class Claim:
         self._outlasts_power = outlasts_power
         self._incarnation = incarnation
         self._before = before
-        self._ahead: durable.SyncAhead | None = None
         self.lock = lock
 
-    def describe(self, guardian: int, groups: list[str]) -> None:
-        """Record what a successor has to clear away after this incarnation, and begin to make all entries so
-        far durable."""
-        since = protocol.process_start(guardian)
-        append(self.lock, {"guardian": guardian, "since": since, "groups": groups})
-        if self._outlasts_power:
-            self._ahead = durable.SyncAhead(self.lock)
+    def describe(self, groups: list[str]) -> None:
+        """Record what a successor has to clear away after this incarnation."""
+        append(self.lock, {"groups": groups})
 
     def sync(self) -> None:
-        """Make the entries up to `describe` durable, above all that this incarnation starts; nothing of the
-        program may run before this returns. Later entries are not covered. Blocks. Raises OSError."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.wait()
-        else:
-            self._sync_all()
-
-    def _sync_all(self) -> None:
+        """Make all entries durable, above all that this incarnation starts; nothing of the program may run
+        before this returns. Blocks. Raises OSError."""
         if self._outlasts_power:
             os.fsync(self.lock)
 
@@ -203,9 +188,7 @@ class Claim:
     def finish(self, record: protocol.Message) -> None:
         """Append the attempt record and make it durable. Raises OSError."""
         append(self.lock, {"over": self._incarnation, "record": record})
-        if self._ahead is not None:
-            self.sync()  # An error of the earlier sync is reported only once.
-        self._sync_all()
+        self.sync()
 
     def undo(self) -> None:
         """Take back the entry that this incarnation starts. Only valid if nothing of it ran, and no process
@@ -217,10 +200,19 @@ class Claim:
         release(self.lock)
 
 
-def claim(incarnation: int, *, outlasts_power: bool = True) -> Claim:
-    """Claim the slot, the current directory, for an incarnation that never ran. Waits up to `_PATIENCE` for a
-    predecessor that ends. `outlasts_power`: as in a launch document. Raises Refused, OSError (it is not
-    recorded that it starts).
+class Shim(NamedTuple):
+    """A shim as the service knows it: process id and start (`protocol.process_start`) in `proc`, the
+    service's /proc."""
+
+    process: int
+    since: int
+    proc: str = "/proc"
+
+
+def claim(incarnation: int, shim: Shim, *, outlasts_power: bool = True) -> Claim:
+    """Claim the slot, the current directory, for an incarnation that never ran, for this process. Waits up to
+    `_PATIENCE` for a predecessor that ends. `outlasts_power`: as in a launch document. Raises Refused,
+    OSError (it is not recorded that it starts).
 
     The order matters: a service that stops an attempt first writes its mark and then looks for a holder of
     the lock; a shim first takes the lock and then looks for the mark. So one of them sees the other.
@@ -240,41 +232,38 @@ def claim(incarnation: int, *, outlasts_power: bool = True) -> Claim:
         marks = (os.path.join("..", protocol.STOPPED), protocol.stopped_mark(incarnation))
         if any(os.path.exists(mark) for mark in marks):
             raise Refused(protocol.REFUSED_STOPPED)
-        if not clear(entries):
+        if not clear(entries, shim.proc):
             raise Refused(protocol.REFUSED_HELD)
         before = os.fstat(lock).st_size
-        _write_start(lock, incarnation, os.getpid())
+        _write_start(lock, incarnation, shim.process, shim.since)
     except (OSError, Refused):
         release(lock)
         raise
     return Claim(incarnation, lock, before, outlasts_power=outlasts_power)
 
 
-def _write_start(lock: int, incarnation: int, shim: int) -> None:
-    since = protocol.process_start(shim) if shim else 0
+def _write_start(lock: int, incarnation: int, shim: int, since: int) -> None:
     append(lock, {"starting": incarnation, "shim": shim, "shim_since": since})
 
 
-def clear(entries: Entries) -> bool:
-    """Kill what a killed shim may have left: its guardian, hence the program, and its control groups.
+def clear(entries: Entries, proc: str = "/proc") -> bool:
+    """See to it that nothing is left of the latest incarnation, whose shim may have been killed: the kernel
+    releases the lock of a process, and then ends the namespace whose first one it was, before it is gone.
+    `proc`: the service's /proc.
 
-    Only for holders of the lock. True: all of it is gone; false: the guardian cannot die (it waits for a
+    Only for holders of the lock. True: all of it is gone; false: something cannot die (it waits for a
     device).
     """
-    if entries.left is None:
-        return True
-    guardian, start = entries.left["guardian"], entries.left["since"]
+    if entries.record(entries.latest) is not None:
+        return True  # Nothing lived any more when that was written.
+    shim, since = entries.shim
     deadline = time.monotonic() + _PATIENCE
-    while start and protocol.is_process(guardian, start):
-        try:
-            os.kill(guardian, signal.SIGKILL)
-        except ProcessLookupError:
-            break
+    while protocol.is_process(shim, since, proc):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.001)
-    cgroups.kill(entries.left["groups"])
-    cgroups.remove(entries.left["groups"])
+    cgroups.kill(entries.groups)
+    cgroups.remove(entries.groups)
     return True
 
 
@@ -292,10 +281,9 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         entries = Entries(slot)
         if entries.latest > incarnation:
             return True  # Its successor holds the lock, so it had ended before.
-        waited = time.monotonic() - begin
-        if waited > _PATIENCE:
+        if time.monotonic() - begin > _PATIENCE:
             return False
-        _end_holders(entries, force=waited > _GOES_BY_ITSELF)
+        _kill_shim(entries)
         time.sleep(0.002)
         lock = try_lock(slot)
     try:
@@ -305,7 +293,7 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         if not clear(entries):
             return False
         if entries.latest < incarnation:
-            _write_start(lock, incarnation, 0)
+            _write_start(lock, incarnation, 0, 0)
         if entries.record(incarnation) is None:
             Claim(incarnation, lock).finish(lost_record(cause))
         return True
@@ -313,21 +301,11 @@ def expel(slot: str, incarnation: int, cause: str) -> bool:
         release(lock)
 
 
-def _end_holders(entries: Entries, force: bool) -> None:
-    """Kill the shim of the latest incarnation. If that is gone already, let its guardian end everything;
-    `force`: kill the guardian and its descendants."""
+def _kill_shim(entries: Entries) -> None:
+    """Kill the shim of the latest incarnation: all of its replica ends with it."""
     shim, since = entries.shim
-    if shim and protocol.is_process(shim, since):
+    if protocol.is_process(shim, since):
         processes.send(shim, signal.SIGKILL)
-        return
-    if entries.left is None:
-        return
-    guardian, start = entries.left["guardian"], entries.left["since"]
-    if start and protocol.is_process(guardian, start):
-        processes.send(guardian, signal.SIGCONT)
-        if force:
-            for process in [*processes.descendants(guardian), guardian]:
-                processes.send(process, signal.SIGKILL)
 
 
 def ended_record(

@@ -38,7 +38,8 @@ def interval(used: int, limit: int, age: float) -> float:
 
 class MemoryLimit:
     """The memory limit of one incarnation. `limit`: bytes, 0 = none. `polled`: measure even if a control
-    group enforces it. `has_ended`: whether the main process is known to have ended."""
+    group enforces it. `shim`: the process id below which its processes are. `main`: that of the main process,
+    `has_ended`: whether that is known to have ended."""
 
     def __init__(
         self,
@@ -46,15 +47,17 @@ class MemoryLimit:
         groups: cgroups.ControlGroups,
         limit: int,
         polled: bool,
-        guardian: int,
+        shim: int,
         events: loop.Loop,
+        main: Callable[[], int],
         has_ended: Callable[[], bool],
     ) -> None:
         self._groups = groups
         self._limit = limit
         self._polled = limit > 0 and (polled or not groups.holds_memory)
-        self._guardian = guardian
+        self._shim = shim
         self._events = events
+        self._main_process = main
         self._has_ended = has_ended
         self._handle = groups.watch() if limit else -1
         self._begun = 0.0
@@ -102,7 +105,7 @@ class MemoryLimit:
     def _see_who_survives(self) -> None:
         """Find out shortly whether the main process survives the latest kill."""
         if not self._main[0]:
-            main = processes.oldest_child(self._guardian)
+            main = self._main_process()
             self._main = (main, protocol.process_start(main)) if main else (0, 0)
         if self._settled:
             self._settled = False
@@ -132,7 +135,7 @@ class MemoryLimit:
 
     def _hold(self) -> int:
         """Measure once, and kill if the limit is exceeded; returns the bytes in use, at most."""
-        sizes = processes.resident(self._guardian)
+        sizes = processes.resident(self._shim)
         if sum(sizes.values()) <= self._limit:
             return sum(sizes.values())
         # Without memory counted twice, and without files, they may be within the limit.

@@ -1,7 +1,7 @@
 """Prepares and starts a replica's program: makes its directories, copies its Python, locks what it runs from,
 executes it, and signals it.
 
-The shim copies the Python and takes those locks; the guardian and the main process do the rest. Runs on
+The shim copies the Python, takes those locks and sends signals; the main process does the rest. Runs on
 Python 3.6.
 """
 
@@ -98,28 +98,12 @@ def copy_tree(source: str, target: str) -> None:
                     copied.write(data)
 
 
-def obey(order: bytes, main: int) -> None:
-    """Carry out the order `stop`, `kill` or `segv` on the program whose main process, not reaped yet, is
-    `main`. Other words are ignored."""
-    if order == b"stop":
-        signal_group(main, signal.SIGTERM)
-    elif order == b"kill":
-        # Only its group at first: the guardian kills the rest once the main process has ended, whose end is
-        # recorded.
-        signal_group(main, signal.SIGKILL)
-        processes.send(main, signal.SIGKILL)
-    elif order == b"segv":
-        processes.send(main, signal.SIGSEGV)
-
-
-def signal_group(main: int, number: int, *, is_reaped: bool = False) -> None:
-    """Send a signal to the main process and all others in its process group."""
+def signal_group(main: int, number: int) -> None:
+    """Send a signal to the main process, which is not reaped yet, and to all others in its process group."""
     try:
         os.killpg(main, number)
     except (ProcessLookupError, PermissionError):
-        # It has no session yet: signal it alone, unless it is reaped and its id may be another process's.
-        if not is_reaped:
-            processes.send(main, number)
+        processes.send(main, number)  # It has no session yet.
 
 
 def is_on_path(name: str, environ: "dict[str, str]") -> bool:
@@ -135,15 +119,6 @@ class NotRun(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(code)
         self.code = code
-
-
-class NoProcess(Exception):
-    """The machine has no process, or no memory for one, in which the program could begin; nothing of it has
-    run. `cause`: what the kernel said."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
 
 
 class Program:

@@ -1,9 +1,8 @@
 """Opens shells in a replica: forked beside its program with the program's rights, each handed to the service
 that asked for it.
 
-This runs in the guardian, so that a shell has the view, the users and the control groups of the program, and
-ends with it. If the guardian is at rest, it runs in a process of its own that has joined them (`resting`). A
-shell never keeps a replica alive, and how it ends does not count as the program's end.
+The shim forks them, and each enters the view that the main process has made, its users and its control
+groups. A shell never keeps a replica alive, and how it ends does not count as the program's end.
 
 An order (`protocol`) comes with the connection of its sender, who gets one line in answer: `shell`, with the
 handle of the terminal's other side (or of a stream, if no terminal is wanted), or `refused` (cause). When the
@@ -11,19 +10,16 @@ shell is over, `ended` (status, as a shell reports it) follows. Closing the conn
 """
 
 import fcntl
-import json
 import os
-import select
 import signal
 import socket
 import struct
 import termios
-import time
 from collections.abc import Callable
 
 from trainshed.replica import protocol
-from trainshed.replica.supervisor import program
-from trainshed.replica.system import kernel, processes, unix_sockets
+from trainshed.replica.supervisor import main_process, program
+from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
 MOST = 8
 """Number of shells that may be open in one replica at a time."""
@@ -37,20 +33,24 @@ _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 
 class Shells:
-    """The shells of one replica. `poll`: the guardian's, to which connections are added. `take_leave`: called
-    in each forked child before anything else that a shell needs."""
+    """The shells of one replica. `main`: its program; `inside`: handles that `enter` needs, which is called
+    in each forked child before all else, with where the shim is asked about socket calls; `asked`: is called
+    with each handle on which it is."""
 
     def __init__(
         self,
         main: program.Program,
-        poll: select.poll,
-        take_leave: Callable[[], None],
+        events: loop.Loop,
+        inside: list[int],
+        enter: Callable[[socket.socket], None],
+        asked: Callable[[int], None],
     ) -> None:
         self._main = main
-        self._poll = poll
-        self._take_leave = take_leave
+        self._loop = events
+        self._inside = inside
+        self._enter = enter
+        self._asked = asked
         self._connections: dict[int, socket.socket] = {}
-        self._doomed: dict[int, float] = {}
         self._begun = False
 
     @property
@@ -58,97 +58,114 @@ class Shells:
         """Whether at least one shell was asked for, and none is open any more."""
         return self._begun and not self._connections
 
-    def open(self, order: bytes, handle: int) -> None:
-        """Fork a shell, or refuse it on its connection. `handle`: the connection, owned by this object from
-        here on."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, handle)
+    def open(self, order: protocol.Message, connection: socket.socket) -> None:
+        """Fork a shell, or refuse it on its connection, which is owned by this object from here on."""
         connection.setblocking(True)
         self._begun = True
         if len(self._connections) >= MOST:
             refuse(connection, TOO_MANY)
             connection.close()
             return
+        ours, theirs = socket.socketpair()
         try:
             child = os.fork()
         except OSError as error:
+            for closed in (ours, theirs):
+                closed.close()
             refuse(connection, NO_PROCESS % error)
             connection.close()
             return
         if child == 0:
-            _be_shell(json.loads(order.decode("utf-8")), connection, self._main, self._take_leave)
+            self._be_shell(order, connection, theirs)
+        theirs.close()
+        self._loop.add(ours.fileno(), lambda: self._hear(ours))
         self._connections[child] = connection
         # Even without events asked for, poll reports that the peer closed it.
-        self._poll.register(connection, 0)
+        self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
+
+    def _hear(self, shell: socket.socket) -> None:
+        """Take what a shell says before it is executed."""
+        try:
+            data, handles = unix_sockets.receive_some(shell)
+        except ConnectionResetError:
+            data, handles = b"", []
+        for handle in handles:
+            self._asked(handle)
+        if not data:
+            self._loop.drop(shell.fileno())
+            shell.close()
 
     def reaped(self, child: int, status: int) -> None:
         """Report the end of a shell to its connection. A `child` that is no shell of ours is ignored."""
         connection = self._connections.pop(child, None)
-        self._doomed.pop(child, None)
         if connection is None:
             return
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         _say(connection, {"e": "ended", "status": code})
-        self._let_go(connection)
-
-    def closed(self, handle: int) -> bool:
-        """Hang up the shell whose connection, with this handle, was closed by the peer. False if the handle
-        is none of ours."""
-        for child, connection in self._connections.items():
-            if connection.fileno() == handle:
-                # Otherwise poll would report it again and again.
-                self._poll.unregister(connection)
-                self._doomed[child] = time.monotonic() + _GRACE
-                for number in (signal.SIGHUP, signal.SIGCONT):
-                    processes.send(child, number)
-                return True
-        return False
-
-    def pause(self) -> int | None:
-        """Return the milliseconds until `tick` has something to do; None = nothing to do."""
-        if not self._doomed:
-            return None
-        return max(0, int((min(self._doomed.values()) - time.monotonic()) * 1000) + 1)
-
-    def tick(self) -> None:
-        """Kill the shells that were hung up and did not end in time."""
-        now = time.monotonic()
-        for child, until in list(self._doomed.items()):
-            if until <= now:
-                del self._doomed[child]
-                processes.send(child, signal.SIGKILL)
-
-    def _let_go(self, connection: socket.socket) -> None:
-        try:
-            self._poll.unregister(connection)
-        except KeyError:
-            pass  # It was closed from the other side before.
+        self._loop.drop(connection.fileno())
         connection.close()
 
+    def _hang_up(self, child: int) -> None:
+        """Hang up a shell whose connection was closed by the peer, and kill it if it does not end in time."""
+        # Otherwise poll would report it again and again.
+        self._loop.drop(self._connections[child].fileno())
+        for number in (signal.SIGHUP, signal.SIGCONT):
+            processes.send(child, number)
+        self._loop.after(_GRACE, lambda: self._kill(child))
 
-def _be_shell(
-    order: protocol.Message,
-    connection: socket.socket,
-    main: program.Program,
-    take_leave: Callable[[], None],
-) -> None:
-    """Become, in a child, the shell that was asked for. Does not return."""
-    code = program.EXIT_NOT_EXECUTABLE
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        take_leave()
-        kernel.die_with_parent(signal.SIGKILL)
-        os.setsid()
+    def _kill(self, child: int) -> None:
+        if child in self._connections:
+            processes.send(child, signal.SIGKILL)
+
+    def _be_shell(
+        self, order: protocol.Message, connection: socket.socket, shim: socket.socket
+    ) -> None:
+        """Become, in a child, the shell that was asked for. Does not return."""
+        code = program.EXIT_NOT_EXECUTABLE
+        main = self._main
         try:
-            handle = _streams(order, connection, main.user)
+            kernel.help_parent(os.getppid())
+            kept = {0, 1, 2, connection.fileno(), shim.fileno(), *self._inside}
+            kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
+            self._enter(shim)
+            os.setsid()
+            try:
+                handle = _streams(order, connection, main.user)
+            except OSError as error:
+                refuse(connection, "no terminal can be made in it: %s" % error)
+                os._exit(code)
+            main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
+        except program.NotRun as refusal:
+            code = refusal.code
         except OSError as error:
-            refuse(connection, "no terminal can be made in it: %s" % error)
+            refuse(connection, "it cannot be entered: %s" % error)
+        finally:
             os._exit(code)
-        main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
-    except program.NotRun as refusal:
-        code = refusal.code
-    finally:
-        os._exit(code)
+
+
+def inside(
+    plan: protocol.LaunchDocument,
+    main: program.Program,
+    groups: cgroups.ControlGroups,
+    made: protocol.Message,
+    handles: list[int],
+    *,
+    events: loop.Loop,
+    asked: Callable[[int], None],
+) -> Shells:
+    """Return the shells inside the view that the main process of `main` has `made`, which came with these
+    `handles` (`main_process`)."""
+    if made["home"] is not None:
+        main.environ.setdefault("HOME", made["home"])
+    if made["user"] is not None:
+        main.run_as(*made["user"])
+    namespaces = handles[:-1] if made["owned"] else handles
+    owner = handles[-1] if made["owned"] else None
+
+    def enter(shim: socket.socket) -> None:
+        main_process.enter(plan, groups, namespaces, owner, shim)
+
+    return Shells(main, events, handles, enter, asked)
 
 
 def _streams(

@@ -1,11 +1,17 @@
 """Supervises one replica's program: the loop of its shim, from the start to the sealed log (`start`).
 
-There is one process per replica. It outlives the service, and its program dies with it. It writes the
-program's log, finds out how it ended and reports to the services that are connected. What matters is in the
-slot's files (`protocol`) before it is reported.
+There is one process per replica, process 1 of its process namespace. It outlives the service, and its program
+dies with it. It starts and signals the program, reaps all that ends in the replica, writes the program's log
+and reports to the services that are connected. What matters is in the slot's files (`protocol`) before it is
+reported.
+
+The program itself is never process 1, because the kernel shields process 1 from its own signals, and how the
+program dies decides what happens to the job.
 """
 
+import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -25,13 +31,14 @@ from trainshed.replica.observe import segments as log
 from trainshed.replica.supervisor import (
     clients,
     journal,
+    main_process,
     program,
+    shells,
     sidecars,
     warm_start,
 )
-from trainshed.replica.system import cgroups, loop, processes, unix_sockets
+from trainshed.replica.system import cgroups, kernel, loop, processes, unix_sockets
 
-_KILL_SECONDS = 2.0
 _DRAIN_SECONDS = 2.0
 _MOST_WAITS_TOLD = 10
 """Notes per incarnation about a full disk, which may fill up and empty again without end."""
@@ -47,20 +54,25 @@ class Shim:
         listeners: clients.Clients,
         claim: journal.Claim,
         *,
-        guardian: int,
-        control: socket.socket,
-        output: int,
-        errors: int,
+        slot: str,
+        main: main_process.MainProcess,
+        keeper: socket.socket | None,
     ) -> None:
-        """`guardian`: its process id; `control`: the connection to it. `output`, `errors`: the read ends of
-        the program's pipes."""
+        """`main`: waits for `go`. `keeper`: the connection to it (`start.Keeper`), if there is one."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
-        self._child = guardian
-        self._control = control
-        self._outputs = ((output, "o"), (errors, "e"))
+        #: Process id of the program's main process, which may become a preloader's fork.
+        self._main = main.process
+        self._control = main.control
+        #: Whether the main process has not become the program yet.
+        self._is_beginning = True
+        self._outputs = ((main.output, "o"), (main.errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
+        self._program = main_process.program_of(slot, plan, self._groups, (-1, -1))
+        self._keeper = keeper
+        self._shells: shells.Shells | None = None
+        self._children = -1
         self._sidecars: sidecars.Sidecars | None = None
         self._transcript: segments.Transcript | None = None
         self._loop = loop.Loop()
@@ -79,15 +91,16 @@ class Shim:
         self._started = 0
         self._ended = 0
         self._kill_at = 0.0
-        self._force_at = 0.0
         self._stopped = False
         self._stalled = False
+        self._is_dumping = False
+        #: No process of the replica lives any more, nor any helper.
+        self._is_alone = False
         self._out_of_disk = False
         self._is_reaped = False
 
     def run(self) -> protocol.Message:
-        """Supervise the incarnation from the guardian's orders to the sealed log; return the attempt
-        record."""
+        """Supervise the incarnation to the sealed log; return the attempt record."""
         try:
             self._begin()
             self._serve()
@@ -101,13 +114,13 @@ class Shim:
         return self._seal()
 
     def _begin(self) -> None:
-        """Do what can be done while the guardian makes the sandbox; then send it `go`."""
+        """Do what can be done while the main process makes the view."""
         plan = self._plan
-        self._claim.describe(self._child, self._groups.directories())
+        self._claim.describe(self._groups.directories())
         self._groups.create()
         program.install_python(protocol.FILES, plan.program.python_template)
         mask = masking.Mask(tuple(plan.observation.masked)) if plan.observation.masked else None
-        script = self._transcript = segments.Transcript(
+        self._transcript = segments.Transcript(
             plan.observation.logs,
             mask,
             self._loop,
@@ -117,7 +130,7 @@ class Shim:
         self._sidecars = sidecars.Sidecars(
             plan,
             self._groups,
-            self._child,
+            os.getpid(),
             self._loop,
             self,
             notes=self._notes,
@@ -129,24 +142,24 @@ class Shim:
         self._reception.open()
         self._claim.sync()
         self._may_run = True
-        self._tell_guardian(b"go")
-        # The program runs by now, and does not wait for the rest.
-        for handle, stream in self._outputs:
-            script.open(handle, stream)
-        self._loop.add(self._control.fileno(), self._hear_guardian)
-        self._sidecars.memory.listen()
+        self._children = kernel.child_signals()
+        self._loop.add(self._children, self._note_children)
+        self._loop.add(self._control.fileno(), self._hear_main)
+        if self._keeper is not None:
+            # Who has lost that has nobody to end what it leaves, and ends all of it while it can.
+            self._loop.add(self._keeper.fileno(), self._lose_keeper)
 
     def _serve(self) -> None:
-        """Turn the loop until the program has ended and both pipes are at their end."""
+        """Turn the loop until all of the program has ended and both pipes are at their end."""
         assert self._transcript is not None
         drained_by = 0.0
-        while self._transcript.is_open or self._status < 0:
+        while self._transcript.is_open or not self._is_alone:
             if self._failure:
                 return
             now = time.monotonic()
-            if self._status >= 0 and self._transcript.waits:
+            if self._is_alone and self._transcript.waits:
                 drained_by = 0.0  # No limit: the pipes are kept until the disk takes their data.
-            elif self._status >= 0:
+            elif self._is_alone:
                 # No process of the replica lives. A pipe that stays open is held by a process that escaped.
                 drained_by = drained_by or now + _DRAIN_SECONDS
                 if now >= drained_by:
@@ -158,8 +171,9 @@ class Shim:
         """Return the milliseconds until the next thing is due by the clock; None = nothing is."""
         assert self._transcript is not None
         due = self._transcript.due()
-        due += [at for at in (self._kill_at, self._force_at) if at]
-        if self._status >= 0 and not self._transcript.waits:
+        if self._kill_at:
+            due.append(self._kill_at)
+        if self._is_alone and not self._transcript.waits:
             due.append(now + 0.1)
         # Rounded up, because a wait that ends too early would only turn the loop once more.
         return max(0, int((min(due) - now) * 1000) + 1) if due else None
@@ -168,21 +182,11 @@ class Shim:
         assert self._transcript is not None
         self._transcript.tick(now)
         if self._kill_at and now >= self._kill_at:
-            self._kill_at, self._force_at = 0.0, now + _KILL_SECONDS
-            self._tell_guardian(b"kill")
-        if self._force_at and now >= self._force_at:
-            self._force_at = 0.0
-            if self._status < 0:
-                # It does not respond; killing it kills its program too.
-                os.kill(self._child, signal.SIGKILL)
+            self._kill_at = 0.0
+            self._kill()
 
-    def _tell_guardian(self, order: bytes) -> None:
-        try:
-            self._control.sendall(order + b"\n")
-        except OSError:
-            return  # It has ended; what it said last is still to be read.
-
-    def _hear_guardian(self) -> None:
+    def _hear_main(self) -> None:
+        """Take what the main process says until it is the program, or has ended."""
         try:
             data, handles = unix_sockets.receive_some(self._control)
         except BlockingIOError:
@@ -196,42 +200,121 @@ class Shim:
             self._take(*line.decode("utf-8", "replace").partition(" ")[::2])
         if not data:
             self._loop.drop(self._control.fileno())
-            if self._status < 0 and self._started:
-                # The guardian was killed, and the kernel killed the program with it.
-                self._status, self._ended = signal.SIGKILL, log.now()
-            elif self._status < 0 and not self._failure:
-                self._failure = "the replica's guardian was killed before its program ran"
+            self._is_beginning = False
+            self._reap()
 
     def _take(self, word: str, rest: str) -> None:
-        """Handle one line from the guardian."""
+        """Handle one line from the main process."""
         assert self._sidecars is not None
-        if word == "started":
-            self._note_start(int(rest))
-        elif word == "ended":
-            status, at = rest.split()
-            self._status, self._ended = int(status), int(at)
-        elif word in (warm_start.WARM, warm_start.COLD):
-            self._note_beginning(word, rest)
-        elif word == "asked" and self._handed:
+        if word == "asked" and self._handed:
             self._sidecars.take_calls(self._handed.pop(0))
+        elif word == "made":
+            self._go(json.loads(rest))
+        elif word == warm_start.WARM:
+            process, _, preloaded = rest.partition(" ")
+            self._main = int(process)
+            self._note_beginning(word, preloaded)
+        elif word == warm_start.COLD:
+            self._note_beginning(word, rest)
         elif word in ("failed", "full"):
             self._failure, self._sandbox_failed = rest, True
             self.found_disk_full = word == "full"
 
-    def _note_start(self, at: int) -> None:
-        assert self._sidecars is not None and self._transcript is not None
+    def _go(self, made: protocol.Message) -> None:
+        """Have the program run, whose view is `made`."""
+        assert self._transcript is not None and self._sidecars is not None
+        at = log.now()
+        try:
+            self._control.sendall(b"go\n")
+        except OSError:
+            return  # It has been killed; its end is still to be read.
         self._started = at
+        # The program runs by now, and does not wait for the rest.
+        for handle, stream in self._outputs:
+            self._transcript.open(handle, stream)
+        self._shells = shells.inside(
+            self._plan,
+            self._program,
+            self._groups,
+            made,
+            self._handed,
+            events=self._loop,
+            asked=self._sidecars.take_calls,
+        )
+        self._handed = []
         self._clients.greet({"e": "started", "at": at})
         self._transcript.program_started()
+        self._sidecars.memory.listen()
         self._sidecars.program_started(at)
         if self._plan.warm.cold_because:
             self._note_beginning(warm_start.COLD, self._plan.warm.cold_because)
+        if self._stopped:
+            program.signal_group(self._main, signal.SIGTERM)
 
     def _note_beginning(self, word: str, text: str) -> None:
         if not (self._plan.warm.preloaded or self._plan.warm.cold_because):
             return  # The job did not ask for a warm start.
         name, note = warm_start.note(word, text)
         self._notes.add(name, reduction_reports.INFO, note)
+
+    def _note_children(self) -> None:
+        """Take note that children have ended."""
+        try:
+            os.read(self._children, 512)
+        except BlockingIOError:
+            return
+        self._reap()
+
+    def _reap(self) -> None:
+        """Reap what has ended, once it is known which is the main process, and the stacks of a stalled one
+        are written down."""
+        while not self._is_beginning and not self._is_dumping:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._is_alone = True
+                return
+            if child == 0:
+                if self._status >= 0:
+                    self._end_rest()
+                return
+            if child == self._main and self._status < 0:
+                self._note_end(status)
+            elif self._shells is not None and self._status < 0:
+                self._shells.reaped(child, status)
+
+    def _note_end(self, status: int) -> None:
+        """Note that the main process has ended."""
+        assert self._sidecars is not None
+        if not self._started:
+            self._failure = self._failure or "its main process was killed before its program ran"
+        self._status, self._ended = status, log.now()
+        self._sidecars.end_relay()
+
+    def _end_rest(self) -> None:
+        """Kill all other processes of the replica. They are reaped by and by, since the memory of some may
+        take seconds to be given back."""
+        if self._keeper is not None:
+            for process in processes.descendants(os.getpid()):
+                processes.send(process, signal.SIGKILL)
+        elif os.getpid() == 1:
+            # All of this namespace, which must never be the whole machine's.
+            processes.send(-1, signal.SIGKILL)
+
+    def _kill(self) -> None:
+        """Kill the main process and its group; the rest only when its end is known, which is recorded."""
+        if self._status < 0:
+            program.signal_group(self._main, signal.SIGKILL)
+            processes.send(self._main, signal.SIGKILL)
+
+    def _lose_keeper(self) -> None:
+        assert self._keeper is not None
+        self._loop.drop(self._keeper.fileno())
+        self._kill()
+
+    def main_process(self) -> int:
+        """Return the process id of the program's main process."""
+        return self._main
 
     def has_ended(self) -> bool:
         """Whether the main process is known to have ended."""
@@ -265,13 +348,19 @@ class Shim:
             "No output, no processor time and no data moved for %g seconds: the stall watchdog ends this "
             "replica." % self._plan.limits.stall_after
         )
-        stall.Dump(self._child, self._loop, self.say, lambda: self._tell_guardian(b"kill"))
+        self._is_dumping = True
+        stall.Dump(os.getpid(), self._main, self._loop, self.say, self._end_dump)
+
+    def _end_dump(self) -> None:
+        self._is_dumping = False
+        self._kill()
+        self._reap()
 
     def end_for_disk(self) -> None:
         """Kill the program, whose files take more disk than they may."""
         if not self._stopped:
             self._out_of_disk = True
-            self._tell_guardian(b"kill")
+            self._kill()
 
     def _greet(self) -> None:
         """Tell a service that has connected the number of log lines, whether there are metrics, and all
@@ -295,10 +384,11 @@ class Shim:
             self._open_shell(connection, order)
 
     def _stop(self, grace: int) -> None:
+        self._reap()  # It may have ended just before.
         if self._status < 0:
-            self._hear_guardian()  # It may have ended just before.
-        self._stopped = self._stopped or self._status < 0
-        self._tell_guardian(b"stop")
+            self._stopped = True
+            if self._started:
+                program.signal_group(self._main, signal.SIGTERM)
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace / 1e9)
 
     def _write(self, connection: socket.socket, lines: list[str]) -> None:
@@ -314,42 +404,34 @@ class Shim:
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
         """Open a shell. The answer goes to the connection, which belongs to the shell from here on."""
-        cause = "its program has not begun yet"
-        if self._started and self._status < 0:
-            try:
-                text = b"shell " + protocol.encode(order)
-                unix_sockets.send(self._control, text, connection.fileno())
-            except OSError:
-                cause = "its program has ended"
-            else:
-                self._reception.hand_on(connection)
-                return
+        if self._shells is not None and self._status < 0:
+            self._reception.hand_on(connection)
+            self._shells.open(order, connection)
+            return
+        cause = "its program has %s" % ("ended" if self._started else "not begun yet")
         self._clients.answer(connection, {"e": "refused", "cause": cause})
 
     def _inject(self, kind: str) -> None:
-        """Do what a drill asks for; nothing once the program has ended."""
-        if self._status >= 0:
+        """Do what a drill asks for; nothing unless the program runs."""
+        if self._status >= 0 or not self._started:
             return
         if kind == protocol.FAULT_OOM and self._sidecars is not None:
             # A memory limit below what is in use would make the kernel choose the victim; this kills the
             # right one.
             self._sidecars.memory.drill()
-        self._tell_guardian(b"segv" if kind == protocol.FAULT_SEGV else b"kill")
+        if kind == protocol.FAULT_SEGV:
+            processes.send(self._main, signal.SIGSEGV)
+        else:
+            self._kill()
 
     def _end_children(self) -> None:
-        """Leave no process of the replica: reap the guardian, which has ended by itself unless something went
-        wrong."""
-        if self._status < 0:
-            os.kill(self._child, signal.SIGKILL)
+        """Leave no process of the replica: all have ended by now unless something went wrong."""
         self._control.close()
         if self._sidecars is not None:
             self._sidecars.program_ends()
-        _, _, used = os.wait4(self._child, 0)
-        if self._plan.isolation.level == protocol.LEVEL_SESSION:
-            # A guardian that was killed could not clean up; its orphans became our children.
-            processes.end_descendants()
+        processes.end_descendants()
         if self._sidecars is not None:
-            self._sidecars.program_ended(used)
+            self._sidecars.program_ended(resource.getrusage(resource.RUSAGE_CHILDREN))
         cgroups.remove(self._groups.directories())
         # The program's handlers are done; services that ask for the state still get an answer.
         self._loop.clear()

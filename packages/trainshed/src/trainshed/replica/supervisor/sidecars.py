@@ -25,6 +25,10 @@ from trainshed.replica.system import cgroups, loop
 class Reporter(Protocol):
     """What the sidecars ask of the shim about its program, and report to it."""
 
+    def main_process(self) -> int:
+        """Return the process id of the program's main process."""
+        ...
+
     def has_ended(self) -> bool:
         """Whether the main process is known to have ended."""
         ...
@@ -70,7 +74,7 @@ _WRITTEN_HERE_TEXT = (
 class Sidecars:
     """The helpers of one incarnation; each exists only if the plan asks for it.
 
-    `guardian`: its process id. `retries`: retries writes that found a full disk. `mask`: texts that must not
+    `shim`: its process id. `retries`: retries writes that found a full disk. `mask`: texts that must not
     be written. Raises OSError if the endpoint's port is taken.
     """
 
@@ -78,7 +82,7 @@ class Sidecars:
         self,
         plan: protocol.LaunchDocument,
         groups: cgroups.ControlGroups,
-        guardian: int,
+        shim: int,
         events: loop.Loop,
         reporter: Reporter,
         *,
@@ -87,17 +91,18 @@ class Sidecars:
         mask: masking.Mask | None,
     ) -> None:
         self._plan = plan
-        self._guardian = guardian
+        self._shim = shim
         self._loop = events
         self._reporter = reporter
-        #: Those of the guardian and what it starts, of a program that a preloader has forked, and of shells.
+        #: Those of the main process and what it starts, of a preloader's fork, and of shells.
         self._calls: list[socket_calls.SocketCalls] = []
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
             polled=plan.limits.memory_polling,
-            guardian=guardian,
+            shim=shim,
             events=events,
+            main=reporter.main_process,
             has_ended=reporter.has_ended,
         )
         self._notes = notes
@@ -112,7 +117,7 @@ class Sidecars:
                 events,
                 identity=network.identity.encode("utf-8"),
                 certificate=network.certificate,
-                peers=peers.Peers(guardian, plan.isolation.users),
+                peers=peers.Peers(shim, plan.isolation.users),
                 proxy=plan.program.environ.get("https_proxy")
                 or plan.program.environ.get("HTTPS_PROXY", ""),
                 service=(network.rest_socket, network.grpc_socket),
@@ -156,7 +161,7 @@ class Sidecars:
                 limit=plan.limits.memory_limit,
                 gpus=observation.gpus,
                 directories=groups.directories(),
-                guardian=guardian,
+                shim=shim,
                 events=events,
                 disk=lambda: self._disk.used if self._disk is not None else 0,
             )
@@ -176,7 +181,7 @@ class Sidecars:
         if self._plan.limits.stall_after > 0:
             stall.Watchdog(
                 self._plan.limits.stall_after,
-                self._guardian,
+                self._shim,
                 self._loop,
                 output=self._reporter.output_bytes,
                 relay=lambda: self._storage.process if self._storage is not None else 0,
@@ -216,23 +221,24 @@ class Sidecars:
             self._metrics.tell_again()
         self._notes.tell_again()
 
+    def end_relay(self) -> None:
+        """Take no more connections, because the program has ended."""
+        if self._storage is not None:
+            self._storage.stop()
+
     def program_ends(self) -> None:
-        """Measure the program's use for the last time, before its processes are reaped, and end the relay,
-        which is one of them."""
+        """Measure the program's use for the last time, and end all helpers."""
         if self._disk is not None:
             self._disk.end()
         if os.path.isdir(_TAKEN_FOR_A_BUCKET):
             self._notes.add(WRITTEN_HERE, reduction_reports.WARNING, _WRITTEN_HERE_TEXT)
         if self._usage is not None:
             self._usage.stop()
-        if self._storage is not None:
-            # The first process of a namespace cannot end before all others in it are reaped. The relay is in
-            # it, since it was forked after the namespace was made, and only we can reap it.
-            self._storage.stop()
+        self.end_relay()
 
     def program_ended(self, used: Any) -> None:
-        """Record what the replica `used` (`os.wait4`), now that all of it is reaped. The control groups may
-        be removed after that."""
+        """Record what the replica `used` (`resource.getrusage`), now that all of it is reaped. The control
+        groups may be removed after that."""
         if self._usage is not None:
             self._usage.seal(used)
         for calls in self._calls:

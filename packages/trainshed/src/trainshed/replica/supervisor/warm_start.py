@@ -1,4 +1,4 @@
-"""Does the guardian's part of a warm start: asks a preloader to fork the program into the replica.
+"""Does the main process's part of a warm start: asks a preloader to fork the program into the replica.
 
 `trainshed.replica.preloader` describes the messages. If anything goes wrong, the program is started in its
 own interpreter, and the reason is reported.
@@ -20,7 +20,7 @@ _PATIENCE = 1.5
 program would have started in its own interpreter."""
 
 WARM, COLD = "warm", "cold"
-"""How a program began, in the guardian's messages to its shim."""
+"""How a program began, in the main process's messages to its shim."""
 
 
 def note(word: str, text: str) -> tuple[str, str]:
@@ -35,9 +35,9 @@ class NotWarm(Exception):
 
 
 class WarmStart:
-    """The warm start of one program. A fork of its preloader enters this process's process namespace, becomes
-    its child and waits there. Make it before anything of the machine is hidden, call `prepare` when the view
-    is made, then `run`."""
+    """The warm start of one program. A fork of its preloader enters this process's namespaces, becomes a
+    child of the shim, their first process, and waits there. Make it before anything of the machine is hidden,
+    call `prepare` when the view is made, then `run`."""
 
     def __init__(self, warm: protocol.WarmStart, level: str) -> None:
         """Ask for the fork without waiting for it."""
@@ -124,15 +124,10 @@ class WarmStart:
             self._connection = None
 
     def _give_up(self, why: NotWarm) -> None:
-        """Kill the fork, if it has come, and return when it is gone. Otherwise it ends by itself when it
-        finds its connection closed."""
+        """Kill the fork, if it has come. Otherwise it ends by itself when it finds its connection closed."""
         self.cold_because = str(why)
         if self._process:
             processes.send(self._process, signal.SIGKILL)
-            try:
-                os.waitpid(self._process, 0)
-            except ChildProcessError:
-                pass  # It has not become our child.
         self.close()
 
     def _send(

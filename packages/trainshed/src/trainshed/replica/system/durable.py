@@ -1,6 +1,5 @@
 """Writes files so that they survive a power cut, and reads files that may be incomplete."""
 
-import _thread
 import json
 import os
 from typing import Any
@@ -13,34 +12,6 @@ def sync_directory(path: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-class SyncAhead:
-    """A sync of an open file in a thread, while its caller continues: a disk takes milliseconds, and no
-    processor. No process may be forked before `wait` returns."""
-
-    def __init__(self, handle: int) -> None:
-        self._failure: OSError | None = None
-        self._is_running = _thread.allocate_lock()
-        self._is_running.acquire()
-        try:
-            _thread.start_new_thread(self._run, (handle,))
-        except RuntimeError:  # No more threads are allowed here.
-            self._run(handle)
-
-    def _run(self, handle: int) -> None:
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            self._failure = error
-        finally:
-            self._is_running.release()
-
-    def wait(self) -> None:
-        """Return when everything is durable that was written before it began. Raises OSError."""
-        with self._is_running:
-            if self._failure is not None:
-                raise self._failure
 
 
 def read_document(path: str) -> dict[str, Any] | None:

@@ -32,6 +32,7 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_UNBINDABLE = 0x20000
 MS_PRIVATE = 0x40000
+MS_SLAVE = 0x80000
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
@@ -149,7 +150,9 @@ def die_with_parent(number: int) -> None:
 def help_parent(parent: int) -> None:
     """In a fork of `parent`: have the kernel kill this process when `parent` dies, and exit if it has died
     already. A parent outside our namespace cannot be seen (its id is 0); then the death of the namespace's
-    first process kills us."""
+    first process kills us. How `parent` hears of its children is none of ours."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     die_with_parent(signal.SIGKILL)
     if os.getppid() not in (0, parent):
         os._exit(0)
@@ -336,14 +339,15 @@ def close_inherited(keep: int) -> None:
     close_all(handle for handle in open_handles() if handle > 2 and handle != keep)
 
 
-def child_signals() -> "tuple[int, int]":
-    """Return a pipe (write end, read end) that gets a byte whenever a child ends."""
+def child_signals() -> int:
+    """Return the read end of a pipe, which does not block, that gets a byte whenever a child ends. Its other
+    end stays open."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, _noted)
     signal.set_wakeup_fd(write)
-    return write, read
+    return read
 
 
 def _noted(number: int, frame: object) -> None:

@@ -10,8 +10,6 @@ import os
 import signal
 import time
 
-from trainshed.replica import protocol
-
 _EXITING = 0x4
 """PF_EXITING of the kernel's process flags: the process is ending, which may take a while if it has much
 memory."""
@@ -58,9 +56,21 @@ def parents() -> "dict[int, int]":
 
 
 def descendants(process: int) -> "list[int]":
-    """Return every process below `process`, parents before their children. Reads all processes of the
-    machine."""
+    """Return every process below `process`, parents before their children. Reads all processes that are to
+    be seen."""
     return _below(process, parents())
+
+
+def programs(shim: int) -> "list[int]":
+    """Return every process of a shim's replica, parents before their children: all below the shim but its
+    helpers, which stay in its session. A program has a session of its own, and none can join another."""
+    own = _session(shim)
+    return [process for process in descendants(shim) if _session(process) != own]
+
+
+def _session(process: int) -> int:
+    fields = stat(process)
+    return int(fields[3]) if fields else 0
 
 
 def _below(process: int, parent_of: "dict[int, int]") -> "list[int]":
@@ -73,23 +83,21 @@ def _below(process: int, parent_of: "dict[int, int]") -> "list[int]":
     return below
 
 
-def family(process: int) -> "list[int]":
-    """Return every process below `process`, as `descendants` does, at a cost that depends on the replica
+def family(shim: int) -> "list[int]":
+    """Return every process of a shim's replica, as `programs` does, at a cost that depends on the replica
     alone and not on the machine.
 
     It may miss a process that is created, or whose sibling ends, at this very moment, which is good enough
     for measuring.
     """
     if not os.path.exists("/proc/thread-self/children"):
-        return descendants(process)
+        return programs(shim)
+    own = _session(shim)
     members: "list[int]" = []
-    layer = [process]
+    layer = [child for child in _children(shim) if _session(child) != own]
     while layer:
-        below: "list[int]" = []
-        for parent in layer:
-            below.extend(_children(parent))
-        members.extend(below)
-        layer = below
+        members.extend(layer)
+        layer = [child for parent in layer for child in _children(parent)]
     return members
 
 
@@ -105,15 +113,6 @@ def _children(process: int) -> "list[int]":
         for thread in threads
         for child in read("%s/%s/children" % (tasks, thread)).split()
     ]
-
-
-def oldest_child(process: int) -> int:
-    """Return the child that has lived longest; 0 = none is known. A guardian's oldest child is the replica's
-    main process, because the processes that it adopts descend from that and are younger."""
-    ages = [(protocol.process_start(child), child) for child in _children(process)]
-    if not ages:
-        ages = [(protocol.process_start(c), c) for c, p in parents().items() if p == process]
-    return min(ages)[1] if ages else 0
 
 
 def is_dying(process: int) -> bool:
@@ -143,26 +142,16 @@ def name(process: int) -> str:
     return read("/proc/%d/comm" % process).decode("utf-8", "replace").strip()
 
 
-def number_inside(process: int) -> int:
-    """Return a process's id in its own namespace."""
-    for line in read("/proc/%d/status" % process).splitlines():
-        if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return process
-
-
-def used(guardian: int) -> "tuple[float, int]":
-    """Return what a guardian's family has used so far: seconds of processor time, and bytes read and written.
+def used(shim: int) -> "tuple[float, int]":
+    """Return what a shim's replica has used so far: seconds of processor time, and bytes read and written.
 
     These are sums over living processes; a process that was waited for counts with its parent, which may be
-    the guardian.
+    the shim.
     """
-    ticks = moved = 0
-    for process in [guardian, *family(guardian)]:
-        fields = stat(process)
-        if fields:
-            # For the guardian only its children's time, because its own work is the service's.
-            ticks += sum(map(int, fields[13:15] if process == guardian else fields[11:15]))
+    ticks = sum(map(int, stat(shim)[13:15]))
+    moved = 0
+    for process in family(shim):
+        ticks += sum(map(int, stat(process)[11:15]))
         for line in read("/proc/%d/io" % process).splitlines()[:2]:
             moved += int(line.split()[1])  # rchar, wchar
     return ticks / os.sysconf("SC_CLK_TCK"), moved
@@ -175,21 +164,21 @@ def running_time(process: int) -> int:
     return int(fields[0]) if fields else sum(map(int, stat(process)[11:13]))
 
 
-def resident(guardian: int) -> "dict[int, int]":
-    """Return bytes of memory, by process, of all processes below a guardian. These are upper bounds: shared
-    memory counts for each process, and so do mapped files."""
+def resident(shim: int) -> "dict[int, int]":
+    """Return bytes of memory, by process, of all processes of a shim's replica. These are upper bounds:
+    shared memory counts for each process, and so do mapped files."""
     page = os.sysconf("SC_PAGE_SIZE")
     sizes: "dict[int, int]" = {}
-    for process in family(guardian):
+    for process in family(shim):
         fields = read("/proc/%d/statm" % process).split()
         if fields:
             sizes[process] = int(fields[1]) * page
     if sizes or os.path.isdir("/proc/self"):
         return sizes
-    return _asked_for(guardian)
+    return _asked_for(shim)
 
 
-def _asked_for(guardian: int) -> "dict[int, int]":
+def _asked_for(shim: int) -> "dict[int, int]":
     import subprocess  # Only here: every module imported earlier makes each fork slower.
 
     try:
@@ -197,7 +186,7 @@ def _asked_for(guardian: int) -> "dict[int, int]":
     except (OSError, subprocess.CalledProcessError):
         return {}
     rows = [tuple(map(int, line.split())) for line in table.splitlines()]
-    below = _below(guardian, {pid: parent for pid, parent, _ in rows})
+    below = _below(shim, {pid: parent for pid, parent, _ in rows})
     return {pid: kilobytes << 10 for pid, _, kilobytes in rows if pid in below}
 
 
@@ -221,6 +210,16 @@ def send(process: int, number: int) -> None:
     try:
         os.kill(process, number)
     except (ProcessLookupError, PermissionError):
+        return
+
+
+def end_child(child: int) -> None:
+    """Kill a child and reap it. Does nothing if it was reaped before: its number may be another's by now."""
+    try:
+        if os.waitpid(child, os.WNOHANG)[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    except ChildProcessError:
         return
 
 

@@ -1,0 +1,257 @@
+"""Runs the process that becomes a replica's program: makes its view of the machine, gives up all rights that
+the program may not have, and executes it (`start`).
+
+The shim has forked it, and it knows the machine as the shim does until its view is made. Shells enter that
+view later (`enter`). If a preloader's fork becomes the program, this process only leads that there.
+
+It speaks with the shim, one line per message, over a socket pair that closes when it executes the program.
+Shim to main process:
+- the order, as the zygote gave it to the shim
+- `claimed`; until then nothing of the slot is touched
+- `go`: run the program
+Main process to shim:
+- `asked`, with a file handle on which the program's socket calls are asked about (`socket_calls`)
+- `made VIEW`: the view is made, and this process waits; with handles of the namespaces that shells enter, the
+  last of which is that of the program's own users, if it has some. VIEW: {"owned": whether it is there,
+  "user": [user, group] if it is another's inside, else null, "home": of an image's program, else null}
+- of a program that was to begin in a fork `warm PID WHAT`, which is the main process from here on, or
+  `cold WHY`
+- in place of the program `failed TEXT`, or `full TEXT` if the disk has no space
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+
+from trainshed.replica import protocol
+from trainshed.replica.observe import growing_files, stall
+from trainshed.replica.sandbox import levels, mounts, socket_calls, users, view
+from trainshed.replica.supervisor import program, warm_start
+from trainshed.replica.system import cgroups, kernel, unix_sockets
+
+_NAMESPACES = ("mnt", "uts", "ipc")
+
+
+class MainProcess:
+    """The handle of a main process: it is forked at once, waits until it is given an order, and ends with
+    the shim."""
+
+    def __init__(self, level: str, namespace: users.Namespace | None) -> None:
+        """`level`: of its isolation. `namespace`: of the program's own users, if it was made in advance.
+        Raises OSError."""
+        #: Read end of the pipe that the program writes its standard output to.
+        self.output, output = os.pipe()
+        #: Read end of the pipe for its standard error.
+        self.errors, errors = os.pipe()
+        #: The shim's end of the socket pair.
+        self.control, control = socket.socketpair()
+        shim = os.getpid()
+        #: Its process id.
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                kernel.help_parent(shim)
+                kernel.name_process("ts-program")
+                self.control.close()
+                kernel.close_all([self.output, self.errors])
+                _Beginning(control, (output, errors), level, namespace).run()
+            finally:
+                os._exit(1)
+        for theirs in (control.detach(), output, errors):
+            os.close(theirs)
+
+    def say(self, line: bytes) -> None:
+        """Send it a line."""
+        try:
+            self.control.sendall(line + b"\n")
+        except OSError:
+            return  # It is dead, which the shim sees.
+
+
+def program_of(
+    slot: str, plan: protocol.LaunchDocument, groups: cgroups.ControlGroups, outputs: Sequence[int]
+) -> program.Program:
+    """Return the program of a launch document. `outputs`: handles of its standard output and error."""
+    stall.arrange(plan)
+    work = os.path.join(slot, protocol.FILES, program.WORK)
+    return program.Program(
+        argv=list(plan.program.argv),
+        environ=plan.program.environ,
+        directory=plan.program.directory or work,
+        output=outputs[0],
+        errors=outputs[1],
+        groups=groups,
+    )
+
+
+class _Beginning:
+    """What the main process does before it is the program."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        outputs: tuple[int, int],
+        level: str,
+        namespace: users.Namespace | None,
+    ) -> None:
+        """Waits for the order."""
+        self._control = control
+        self._orders = control.makefile("rb")
+        self._level = level
+        self._is_namespaced = level != protocol.LEVEL_SESSION
+        self._refused: OSError | None = None
+        # What is done before it is known for which replica.
+        try:
+            kernel.leave_keyring()
+            if self._is_namespaced:
+                view.detach()
+        except OSError as error:
+            self._refused = error
+        slot, self._plan = protocol.ordered(self._next())
+        self._files = os.path.join(slot, protocol.FILES)
+        self._groups = cgroups.ControlGroups(self._plan.limits)
+        self._program = program_of(slot, self._plan, self._groups, outputs)
+        self._view = _view(self._plan.isolation, slot, self._files, namespace)
+        self._warm: warm_start.WarmStart | None = None
+
+    def run(self) -> None:
+        """Become the program; return if it is not run, or another process is it. If it cannot be executed,
+        the exit code of this process is its."""
+        try:
+            self._make_view()
+            self._say_made()
+            while self._next() != b"go\n":
+                pass
+            if self._program.argv:
+                self._begin()
+        except program.NotRun as refusal:
+            os._exit(refusal.code)
+        except OSError as error:
+            self._say("%s %s" % ("full" if growing_files.takes_nothing(error) else "failed", error))
+        except Exception as error:  # The shim records it; this process has no other way to report.
+            self._say("failed %r" % error)
+
+    def _next(self) -> bytes:
+        """Return the shim's next line; ends this process if the shim is gone."""
+        line = self._orders.readline()
+        if not line:
+            os._exit(1)
+        return line
+
+    def _say(self, text: str) -> None:
+        self._control.sendall((text + "\n").encode("utf-8", "replace"))
+
+    def _make_view(self) -> None:
+        """Make all that the program sees. Raises OSError."""
+        if self._refused is not None:
+            raise self._refused
+        plan, isolation = self._plan, self._plan.isolation
+        # Before anything is hidden, which includes the way to the preloader's socket.
+        if plan.warm.preloader and self._is_namespaced:
+            self._warm = warm_start.WarmStart(plan.warm, self._level)
+        # The service keeps the files that it makes to itself, but everybody may pass the directories on the
+        # way to what the program is shown.
+        os.umask(0o022)
+        if self._is_namespaced:
+            self._groups.keep_bases()
+        while self._next() != b"claimed\n":
+            pass
+        program.make_directories(self._files, *[program.ROOT] * isolation.own_root)
+        if self._is_namespaced:
+            self._view.enter()
+            if not (isolation.image and self._level == protocol.LEVEL_USER):
+                kernel.forbid_inspection()  # There `drop` does it, once it needs no more of /proc.
+        else:
+            kernel.forbid_new_privileges()
+        if isolation.image:
+            self._fit_image()
+        connects = socket_calls.be_asked(self._control, plan.network)
+        if self._warm is not None:
+            asked = self._warm.prepare(self._program, self._level, self._view.owners, connects)
+            socket_calls.hand_over(self._control, asked)
+
+    def _fit_image(self) -> None:
+        """Apply what the image's own files say: its user and that user's home directory."""
+        user, group, home = self._view.user
+        self._program.environ.setdefault("HOME", home)
+        mounts.make_directory(self._program.directory, 0o755, self._view.owners)
+        mounts.make_directory("/tmp", 0o1777, self._view.owners)
+        # At level `user` there is only one user, who is root inside the namespace.
+        if (user or group) and self._level != protocol.LEVEL_USER:
+            self._program.run_as(user, group)
+
+    def _say_made(self) -> None:
+        owner = self._view.owner
+        home = self._view.user[2] if self._plan.isolation.image else None
+        about = {"owned": owner is not None, "user": self._program.user, "home": home}
+        handles: list[int] = []
+        if self._is_namespaced:
+            handles = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in _NAMESPACES]
+        shown = handles if owner is None else [*handles, owner]
+        text = b"made " + protocol.encode(about)
+        unix_sockets.send_with(self._control, text, shown)
+        kernel.close_all(handles)
+
+    def _begin(self) -> None:
+        """Become the program; return if a fork of a preloader is it. Raises NotRun, OSError."""
+        self._groups.hold()
+        settle(self._plan, self._view.owner)
+        if self._warm is not None:
+            process = self._warm.run(self._program, self._groups.ways_in)
+            if process:
+                self._say("%s %d %s" % (warm_start.WARM, process, self._warm.preloaded))
+                return
+            self._say("%s %s" % (warm_start.COLD, self._warm.cold_because))
+        self._program.become()
+
+
+def settle(plan: protocol.LaunchDocument, owner: int | None) -> None:
+    """Give up, inside the view, the rights that the program may not have. `owner`: handle of the namespace of
+    its own users, None = it has none. Raises OSError."""
+    if plan.isolation.level == protocol.LEVEL_SESSION:
+        return
+    levels.drop(plan.isolation.level, owner, bool(plan.isolation.image))
+    if plan.limits.pids_limit and not plan.limits.pids_base:
+        program.limit_processes(plan.limits.pids_limit)
+
+
+def enter(
+    plan: protocol.LaunchDocument,
+    groups: cgroups.ControlGroups,
+    namespaces: list[int],
+    owner: int | None,
+    shim: socket.socket,
+) -> None:
+    """Enter, in a fork of the shim, the view that a main process has made, with no more rights than its
+    program has. `namespaces`: their handles; `owner`: as for `settle`. `shim`: where the shim is sent the
+    handle on which it is asked about socket calls. Raises OSError."""
+    groups.hold()
+    for handle in namespaces:
+        kernel.enter_namespace(handle, 0)
+    os.umask(0o022)
+    kernel.leave_keyring()
+    if plan.isolation.level == protocol.LEVEL_SESSION:
+        kernel.forbid_new_privileges()
+    # What the shim forbids for itself would keep this process from its own files in /proc.
+    kernel.allow_inspection()
+    socket_calls.be_asked(shim, plan.network)
+    settle(plan, owner)
+
+
+def _view(
+    isolation: protocol.Isolation, slot: str, files: str, namespace: users.Namespace | None
+) -> view.View:
+    binds = [(os.path.join(files, program.HYPERTUNE), view.HYPERTUNE)]
+    if not isolation.image:
+        binds.append((os.path.join(files, program.TEMPORARY), "/tmp"))
+        binds.append((os.path.join(files, program.KEPT_TEMPORARY), "/var/tmp"))
+    return view.View(
+        isolation,
+        files=files,
+        scratch=os.path.join(slot, "view"),
+        layer=os.path.join(files, program.LAYER),
+        root=os.path.join(files, program.ROOT) if isolation.own_root else "",
+        binds=binds,
+        namespace=namespace,
+        detached=True,
+    )
