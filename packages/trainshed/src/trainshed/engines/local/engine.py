@@ -91,7 +91,6 @@ class LocalEngine:
         self._viewer = Viewer(self._autopsies, self._spawner)
         self._reconciler = Reconciler(
             self._shims.request,
-            self._spawner.renew,
             self._may_not_start,
             self._layout.require_room,
         )

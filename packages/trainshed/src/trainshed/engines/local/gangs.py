@@ -292,7 +292,7 @@ class Shims:
             plan = slot_handle.plan or {}
             message = {"slot": str(slot_handle.directory), "plan": plan}
             try:
-                slot_handle.zygote = await self._spawner.request(message, theirs)
+                await self._spawner.request(message, theirs)
             except BaseException:
                 slot_handle.close()
                 raise

@@ -26,9 +26,12 @@ class HostProbe:
         self._identity = identity
         self._host: HostFacts | None = None
         self._refused: dict[str, str] = {}
-        self._nodes: tuple[Node, ...] = ()
-        self._shares: Shares = {}
-        self._machine_hosts: MachineHosts | None = None
+        #: The machine's virtual nodes, and the GPUs of each.
+        self.nodes: tuple[Node, ...] = ()
+        self.shares: Shares = {}
+        #: The hosts file of the machine, if programs use that because their gang's own cannot be mounted;
+        #: None = programs do not use it, or it is not this engine's.
+        self.machine_hosts: MachineHosts | None = None
 
     def require(self) -> None:
         """Raise EngineUnavailable before `explore`."""
@@ -42,25 +45,9 @@ class HostProbe:
         return self._host
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        self.require()
-        return self._nodes
-
-    @property
-    def shares(self) -> Shares:
-        """The GPUs of each node."""
-        return self._shares
-
-    @property
-    def machine_hosts(self) -> MachineHosts | None:
-        """The hosts file of the machine, if programs use that because their gang's own cannot be
-        mounted; None = programs do not use it, or it is not this engine's."""
-        return self._machine_hosts
-
-    @property
     def is_named(self) -> bool:
         """Whether programs find their peers by their hostnames."""
-        return self.host.namespaced or self._machine_hosts is not None
+        return self.host.namespaced or self.machine_hosts is not None
 
     async def explore(self, spawner: Spawner, scratch: Path) -> None:
         """Find everything out, by trying the sandbox levels. `scratch`: an empty directory on the file system
@@ -76,14 +63,14 @@ class HostProbe:
             finding.cancel()
         if level == protocol.LEVEL_SESSION and options.hosts_file is not None:
             hosts = MachineHosts(options.hosts_file)
-            self._machine_hosts = hosts if hosts.is_ours else None
+            self.machine_hosts = hosts if hosts.is_ours else None
         driver = await asyncio.to_thread(find_driver) if devices else NO_DRIVER
         whole = machine.node(memory_base)
         declared = machine.Declared(
             options.node_vcpus, options.node_memory_bytes, options.node_accelerators
         )
-        self._shares = machine.share(devices, options.nodes)
-        self._nodes = machine.split(whole, self._shares, declared)
+        self.shares = machine.share(devices, options.nodes)
+        self.nodes = machine.split(whole, self.shares, declared)
         self._host = HostFacts(
             level=level,
             memory_base=memory_base,

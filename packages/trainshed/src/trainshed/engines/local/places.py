@@ -1,7 +1,7 @@
 """Chooses a replica's slot: its node, its address, its GPUs. Pure."""
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -113,9 +113,8 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 
     `identity`: tells this service from others on the machine. `used`: addresses of live slots.
     """
-    start = _digest(identity, job_uid, replica) % _ADDRESSES
-    for step in range(_ADDRESSES):
-        number = _FIRST_ADDRESS + (start + step) % _ADDRESSES
+    for step in _steps(identity, job_uid, replica, _ADDRESSES):
+        number = _FIRST_ADDRESS + step
         address = ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
         # Addresses that end in 0 or 255 look like networks to some programs.
         if number & 255 not in (0, 255) and address not in used:
@@ -125,10 +124,8 @@ def choose_address(identity: str, job_uid: JobUid, replica: ReplicaId, used: Con
 
 def choose_port(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
     """Choose a replica's port where all share one address; its storage endpoint gets the next port."""
-    start = _digest(identity, job_uid, replica) % _PORT_PAIRS
-    for step in range(_PORT_PAIRS):
-        port = _FIRST_PORT + 2 * ((start + step) % _PORT_PAIRS)
-        if port not in used:
+    for step in _steps(identity, job_uid, replica, _PORT_PAIRS):
+        if (port := _FIRST_PORT + 2 * step) not in used:
             return port
     raise RuntimeError("all ports from 20000 to 39999 are in use; release slots")
 
@@ -143,9 +140,8 @@ def choose_shared_port(
     told before, if that is free. Otherwise the search begins at the same port on every machine."""
     if request.port and request.port not in used and is_free(request.port, again=True):
         return request.port
-    start = _digest("", job_uid, request.replica) % _SHARED_PORTS
-    for step in range(_SHARED_PORTS):
-        port = _FIRST_SHARED_PORT + (start + step) % _SHARED_PORTS
+    for step in _steps("", job_uid, request.replica, _SHARED_PORTS):
+        port = _FIRST_SHARED_PORT + step
         if port not in used and is_free(port, again=False):
             return port
     raise RuntimeError("all ports from 20000 to 31999 are in use; release slots")
@@ -153,14 +149,14 @@ def choose_shared_port(
 
 def choose_users(identity: str, job_uid: JobUid, replica: ReplicaId, used: Container[int]) -> int:
     """Choose the first user id of a replica's own range."""
-    start = _digest(identity, job_uid, replica) % _USER_RANGES
-    for step in range(_USER_RANGES):
-        first = _FIRST_USER + (start + step) % _USER_RANGES * users.COUNT
-        if first not in used:
+    for step in _steps(identity, job_uid, replica, _USER_RANGES):
+        if (first := _FIRST_USER + step * users.COUNT) not in used:
             return first
     raise RuntimeError(f"all {_USER_RANGES} ranges of user numbers are in use; release slots")
 
 
-def _digest(identity: str, job_uid: JobUid, replica: ReplicaId) -> int:
+def _steps(identity: str, job_uid: JobUid, replica: ReplicaId, count: int) -> Iterator[int]:
+    """Yield the numbers below `count`, from one on that is always the same for a replica."""
     text = f"{identity}|{job_uid}|{replica}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return ((start + step) % count for step in range(count))

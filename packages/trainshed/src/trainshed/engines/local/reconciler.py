@@ -74,14 +74,11 @@ class Reconciler:
     def __init__(
         self,
         request: Callable[[SlotHandle], Awaitable[None]],
-        renew: Callable[[int], Awaitable[None]],
         forbidden: Callable[[SlotHandle, int], bool],
         require_room: Callable[[], None],
     ) -> None:
         #: Requests a shim for a slot from the zygote.
         self._request = request
-        #: Replaces the zygote of that process id.
-        self._renew = renew
         #: Whether an incarnation was stopped before it began.
         self._forbidden = forbidden
         #: Raises OSError while the disk is full.
@@ -187,14 +184,10 @@ class Reconciler:
     ) -> None:
         while slot_handle.expects(incarnation):
             try:
-                began, finding = await asyncio.to_thread(
-                    _end, slot_handle.directory, incarnation, lease
-                )
+                finding = await asyncio.to_thread(_end, slot_handle.directory, incarnation, lease)
             except OSError as error:
                 _log(slot_handle).warning("slot not cleared: %s; once more in a second", error)
-                began, finding = True, findings.Changing()
-            if not began:
-                await self._renew(slot_handle.zygote)
+                finding = findings.Changing()
             if isinstance(finding, findings.Changing):
                 # A process that waits for a device cannot die yet, for example.
                 await asyncio.sleep(_PAUSE)
@@ -209,19 +202,15 @@ def _log(slot_handle: SlotHandle) -> logging.LoggerAdapter[logging.Logger]:
     return about(log, job_uid, attempt=attempt, replica=replica)
 
 
-def _end(slot: Path, incarnation: int, lease: float) -> tuple[bool, findings.Finding]:
-    """Kill everything of an incarnation, and see to it that it can never start. Blocks.
-
-    Returns whether a shim ever began to serve it (otherwise the zygote is what does not answer), and how it
-    stands now.
-    """
-    began = journal.Entries(str(slot)).latest >= incarnation
-    if began:
+def _end(slot: Path, incarnation: int, lease: float) -> findings.Finding:
+    """Kill everything of an incarnation, and see to it that it can never start. Returns how it stands now.
+    Blocks."""
+    if journal.Entries(str(slot)).latest >= incarnation:
         cause = f"its shim did not answer for {lease:g} s; it was killed, and its program with it"
     else:
         cause = f"no shim came up for it within {lease:g} s"
     dead = journal.expel(str(slot), incarnation, cause)
-    return began, findings.probe_slot(slot, incarnation) if dead else findings.Changing()
+    return findings.probe_slot(slot, incarnation) if dead else findings.Changing()
 
 
 class Nodes:

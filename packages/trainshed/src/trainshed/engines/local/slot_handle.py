@@ -173,8 +173,6 @@ class SlotHandle:
         self.retries_left = _RETRIES
         #: Its start found the disk full, and is to be tried again.
         self.wants_room = False
-        #: Process id of the zygote that was asked for its start.
-        self.zygote = 0
         self.state = State.ENDED
         self._emit = emit
         #: Called when it has to be looked into how it stands.

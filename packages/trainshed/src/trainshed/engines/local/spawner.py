@@ -212,9 +212,8 @@ class Spawner:
         """Process id of the current zygote; 0 = there is none."""
         return self._handle.pid if self._handle is not None else 0
 
-    async def request(self, message: protocol.Message, connection: socket.socket) -> int:
-        """Have a shim forked with `connection` as its own; returns the process id of the zygote. Raises
-        EngineUnavailable.
+    async def request(self, message: protocol.Message, connection: socket.socket) -> None:
+        """Have a shim forked with `connection` as its own. Raises EngineUnavailable.
 
         Returning means handed over, not forked: if the zygote dies first, `connection`'s other end is closed.
         """
@@ -226,7 +225,7 @@ class Spawner:
                 await self._replace(handle)
             else:
                 self._prove()
-                return handle.pid
+                return
         raise EngineUnavailable(
             "the process that starts programs ends as soon as it is started; run `trainshed doctor`"
         )
@@ -239,11 +238,6 @@ class Spawner:
             set_file_limits(self._handle.pid, limits)
         if self._handle is None:
             await self._replace(None)
-
-    async def renew(self, zygote: int) -> None:
-        """Kill the hung zygote of that process id and start another; do nothing if that was done already."""
-        if (handle := self._handle) is not None and handle.pid == zygote:
-            await self._replace(handle)
 
     def _prove(self) -> None:
         """Check in the background whether the zygote reads its requests."""

@@ -1,7 +1,6 @@
 """The service's side of a shell in a replica: it asks the replica's shim for the shell and moves its bytes on
 the event loop."""
 
-import array
 import asyncio
 import contextlib
 import fcntl
@@ -25,7 +24,7 @@ from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
-from trainshed.replica.system import durable
+from trainshed.replica.system import durable, unix_sockets
 
 _PATIENCE = 10.0
 """Seconds that the answer to an order may take."""
@@ -223,21 +222,19 @@ async def taken(
 ) -> LocalTerminal:
     """Wait for the shell that was ordered on a connection, and take the connection over. `greeting`: text
     that is read first. `closed`: called when the shell is closed. Raises TerminalRefused."""
-    answers = _Answers()
-    connection.setblocking(False)
+    handles: list[int] = []
     try:
         async with asyncio.timeout(_PATIENCE):
-            while (answer := answers.take(connection)) is None:
-                await _readable(connection)
-        if answer["e"] != "shell" or answers.handle < 0:
+            answer = await _answer(connection, handles)
+        if answer["e"] != "shell" or not handles:
             raise TerminalRefused(answer.get("cause") or _ENDED)
         return LocalTerminal(
-            connection, answers.handle, is_terminal=is_terminal, greeting=greeting, closed=closed
+            connection, handles[0], is_terminal=is_terminal, greeting=greeting, closed=closed
         )
     except BaseException as failure:
         connection.close()
-        if answers.handle >= 0:
-            os.close(answers.handle)
+        for handle in handles:
+            os.close(handle)
         if isinstance(failure, TimeoutError):
             raise TerminalRefused("its shim gives no answer; try again") from None
         if isinstance(failure, OSError):
@@ -245,31 +242,20 @@ async def taken(
         raise
 
 
-class _Answers:
-    """Reads a shim's lines until it answers an order for a shell. `handle`: the file handle that came with
-    the answer, -1 = none."""
-
-    def __init__(self) -> None:
-        self.handle = -1
-        self._lines = protocol.Lines()
-
-    def take(self, connection: socket.socket) -> protocol.Message | None:
-        """Return the answer if it has come. Raises ConnectionError if none will come."""
-        while True:
-            try:
-                data, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(4))
-            except BlockingIOError:
-                return None
-            for level, kind, content in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    (self.handle,) = array.array("i", content[:4])
-                    os.set_inheritable(self.handle, False)
-            if not data:
-                raise ConnectionError
-            for message in self._lines.feed(data):
-                # Before the answer come the messages that a shim sends on every new connection.
-                if message["e"] in ("shell", "refused", "exited", "lost"):
-                    return message
+async def _answer(connection: socket.socket, handles: list[int]) -> protocol.Message:
+    """Return a shim's answer to an order for a shell; the file handle that comes with it is added to
+    `handles`. Raises OSError if none will come."""
+    lines = protocol.Lines()
+    while True:
+        await _readable(connection)
+        data, beside = unix_sockets.receive_some(connection)
+        handles += beside
+        if not data:
+            raise ConnectionError
+        for message in lines.feed(data):
+            # Before the answer come the messages that a shim sends on every new connection.
+            if message["e"] in ("shell", "refused", "exited", "lost"):
+                return message
 
 
 async def _readable(connection: socket.socket) -> None:
