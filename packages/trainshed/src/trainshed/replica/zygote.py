@@ -273,7 +273,7 @@ class Sandbox:
             made,
             self._handles,
             events=self._loop,
-            asked=os.close,
+            take_calls=os.close,
         )
         self._shells.open(self._shell, connection)
 

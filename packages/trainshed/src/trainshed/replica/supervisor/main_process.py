@@ -167,8 +167,8 @@ class _Beginning:
             self._fit_image()
         connects = socket_calls.be_asked(self._control, plan.network)
         if self._warm is not None:
-            asked = self._warm.prepare(self._program, self._level, self._view.owners, connects)
-            socket_calls.hand_over(self._control, asked)
+            handle = self._warm.prepare(self._program, self._level, self._view.owners, connects)
+            socket_calls.hand_over(self._control, handle)
 
     def _fit_image(self) -> None:
         """Apply what the image's own files say: its user and that user's home directory."""

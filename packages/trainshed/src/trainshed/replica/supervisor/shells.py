@@ -34,8 +34,8 @@ _PROMPT = r"""PS1='\[\e[2m\]%s\[\e[0m\] \w\$ '; unset PROMPT_COMMAND"""
 
 class Shells:
     """The shells of one replica. `main`: its program; `inside`: handles that `enter` needs, which is called
-    in each forked child before all else, with where the shim is asked about socket calls; `asked`: is called
-    with each handle on which it is."""
+    in each forked child before all else, with where the shim is asked about socket calls; `take_calls`: is
+    called with each handle on which it is."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Shells:
         events: loop.Loop,
         inside: list[int],
         enter: Callable[[socket.socket], None],
-        asked: Callable[[int], None],
+        take_calls: Callable[[int], None],
     ) -> None:
         self._main = main
         self._loop = events
         self._inside = inside
         self._enter = enter
-        self._asked = asked
+        self._take_calls = take_calls
         self._connections: dict[int, socket.socket] = {}
         self._begun = False
 
@@ -90,7 +90,7 @@ class Shells:
         except ConnectionResetError:
             data, handles = b"", []
         for handle in handles:
-            self._asked(handle)
+            self._take_calls(handle)
         if not data:
             self._loop.drop(shell.fileno())
             shell.close()
@@ -151,7 +151,7 @@ def inside(
     handles: list[int],
     *,
     events: loop.Loop,
-    asked: Callable[[int], None],
+    take_calls: Callable[[int], None],
 ) -> Shells:
     """Return the shells inside the view that the main process of `main` has `made`, which came with these
     `handles` (`main_process`)."""
@@ -165,7 +165,7 @@ def inside(
     def enter(shim: socket.socket) -> None:
         main_process.enter(plan, groups, namespaces, owner, shim)
 
-    return Shells(main, events, handles, enter, asked)
+    return Shells(main, events, handles, enter, take_calls)
 
 
 def _streams(

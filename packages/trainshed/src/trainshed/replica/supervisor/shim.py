@@ -239,7 +239,7 @@ class Shim:
             made,
             self._handed,
             events=self._loop,
-            asked=self._sidecars.take_calls,
+            take_calls=self._sidecars.take_calls,
         )
         self._handed = []
         self._clients.greet({"e": "started", "at": at})
