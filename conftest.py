@@ -62,7 +62,6 @@ TOGETHER = {
         "slurm/test_service_faults.py",
         "slurm/test_service_losses.py",
         "slurm/test_service_rows.py",
-        "slurm/test_spies.py",
     ),
     "users of slurm": (
         "slurm/test_conformance_users.py",

@@ -14,7 +14,6 @@ from tests.e2e.stories import at, make_pipe, timeline
 from tests.failure_entries import toml
 from tests.slurm.lab import USERS, SlurmLab
 from tests.slurm.nodes import HUB, until
-from tests.slurm.spies import spied
 from tests.slurm.whole import cache_for_users, configure, on_login_node, service_on_login_node
 
 _TOP = """
@@ -208,13 +207,3 @@ def test_a_user_gets_nothing_of_another_ones_job(slurm_lab: SlurmLab, service: S
             break
     assert name in slurm_lab.slurm("squeue", "-h", "-u", "lab-bob", "-o", "%j")
     slurm_lab.slurm("scancel", "-u", "lab-bob")
-
-
-@pytest.mark.soak  # The levels themselves: e2e/test_hostile.py.
-def test_a_job_gets_nothing_of_another_one_of_the_same_user(
-    slurm_lab: SlurmLab, service: Service
-) -> None:
-    """docs/slurm.md, "Who gets what of whom"."""
-    number = USERS["lab-ada"]
-    directories = [f"/tmp/trainshed-{number}", f"/tmp/trainshed-{number}.errors"]
-    assert spied(slurm_lab, service, "vision", directories) == []

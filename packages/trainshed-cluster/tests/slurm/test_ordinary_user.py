@@ -11,7 +11,6 @@ from tests.e2e.running import CUSTOM_JOBS, Service, common_place, container_job,
 from tests.e2e.stories import timeline
 from tests.e2e.test_up import GANG
 from tests.slurm.lab import SlurmLab
-from tests.slurm.spies import spied
 from tests.slurm.whole import configure, give_environments, service_on_login_node
 
 _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
@@ -55,12 +54,3 @@ def test_a_cancelled_job_gives_its_nodes_back(slurm_lab: SlurmLab, service: Serv
     assert set(owners) == {str(NOBODY)}
     service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
     assert service.finish(job_id)["state"] == "CANCELLED"
-
-
-@pytest.mark.soak  # The levels themselves: e2e/test_hostile.py.
-def test_a_job_gets_nothing_of_another_one_of_the_same_user(
-    slurm_lab: SlurmLab, service: Service
-) -> None:
-    """docs/slurm.md, "Who gets what of whom"."""
-    directories = [f"/tmp/trainshed-{NOBODY}", f"/tmp/trainshed-{NOBODY}.errors"]
-    assert spied(slurm_lab, service, directories=directories) == []

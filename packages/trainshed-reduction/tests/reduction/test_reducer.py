@@ -3,7 +3,6 @@ spec/reduction#losses."""
 
 import json
 import os
-import ssl
 import subprocess
 import sys
 import time
@@ -12,15 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.reduction.certificates import authority
 from tests.reduction.reducers import environment
 from tests.reduction.workers import SECONDS, TOKEN, Worker, reducer
-from trainshed.access.job_tokens import JobTokens
-from trainshed.serve.engine_adapters import JobCertificate, job_certificate
+from trainshed.serve.engine_adapters import job_certificate
 from trainshed_reduction import proof, variables
 from trainshed_reduction.reducer.__main__ import main
-from trainshed_reduction.tunnel import Tunnel
-from trainshed_reduction.wire import DType
 
 
 def _gather(port: int, world: int, count: int = 1) -> list[list[Worker]]:
@@ -55,55 +50,6 @@ def test_sums_come_back_from_every_thread(tmp_path: Path) -> None:
         report = json.loads(running.report_file.read_text())
     assert [note["id"] for note in report["notes"]] == ["serving"]
     assert all(worker.end() == "" for lane in lanes for worker in lane)
-
-
-def test_tls(tmp_path: Path) -> None:
-    """spec/reduction#security: optional TLS with the job's certificate; many chunks at once, more than a
-    socket holds."""
-    ours, others = authority(tmp_path / "ours"), authority(tmp_path / "others")
-    environ = {variables.CERT_FILE: str(ours.certificate), variables.KEY_FILE: str(ours.key)}
-    with reducer(tmp_path, environ=environ) as running:
-        context = proof.worker_tls(str(ours.root))
-        workers = [Worker(running.port, rank, 2, tls=context) for rank in range(2)]
-        for worker in workers:
-            worker.start()
-        chunk = os.urandom(1 << 20)
-        for worker in workers:
-            for position in range(6):
-                worker.send(chunk, DType.INT32, chunk=position, total=6 << 18, step=1 << 18)
-        want = (2 * np.frombuffer(chunk, np.uint32)).tobytes()
-        for worker in workers:
-            assert [worker.result() == want for _ in range(6)] == [True] * 6
-        with pytest.raises(OSError, match="certificate verify failed"):
-            Worker(running.port, 0, 2, tls=proof.worker_tls(str(others.root)))
-        with pytest.raises(OSError, match="timed out"):
-            Worker(
-                running.port, 0, 2, seconds=0.3
-            )  # Each waits for the other to speak its language.
-        for worker in workers:
-            worker.send(chunk, DType.INT32, operation=1)
-        assert workers[1].result() == want
-
-
-def test_tls_with_what_the_service_made(tmp_path: Path) -> None:
-    """spec/reduction#security: no files; a reducer that comes again is believed, another job's is not."""
-
-    def made(uid: int) -> JobCertificate:
-        return job_certificate(uid, JobTokens(b"k" * 32, time.time_ns).authority_seed(uid))
-
-    def believing(uid: int) -> ssl.SSLContext:
-        return proof.worker_tls(ca=made(uid).authority)
-
-    shown, before = made(7), believing(7)
-    environ = {variables.CERT: shown.certificate, variables.KEY: shown.key}
-    with reducer(tmp_path, environ=environ) as running:
-        ours = Worker(running.port, 0, 1, tls=before)
-        ours.start()
-        ours.send_array(np.ones(3, np.float32))
-        assert ours.result() == np.ones(3, np.float32).tobytes()
-        assert isinstance(ours.connection, Tunnel)
-        with pytest.raises(OSError, match="certificate verify failed"):
-            Worker(running.port, 0, 1, tls=believing(8))
 
 
 @pytest.mark.parametrize("has_memory_files", [True, False])

@@ -148,13 +148,6 @@ def test_a_rank_that_issues_nothing_is_named(addresses: tuple[Address, ...]) -> 
     assert "127.0.0.1:" in text
 
 
-def test_a_wrong_token_is_refused(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#security: who does not know the job's token is no worker of it."""
-    group = Ranks(settings(addresses, token=b"another"), 2, group="token")
-    with pytest.raises(ReductionFailed, match="token"):
-        group.run(lambda rank, communicator: None)
-
-
 def test_reducers_that_are_not_there_are_named() -> None:
     """spec/reduction#exactness: starting fails within its limit; the workers can go on natively."""
     group = Ranks(settings([("127.0.0.1", 1)], start_seconds=0.3), 2)

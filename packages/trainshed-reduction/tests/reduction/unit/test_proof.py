@@ -17,14 +17,6 @@ HELLO = Hello(proof.group_digest("group"), 3, 2, 4, 0, 17)
 ACCEPT = Accept(2)
 
 
-def test_who_knows_the_token_is_believed() -> None:
-    """spec/reduction#security: both sides."""
-    hello = proof.signed(TOKEN, HELLO, CHALLENGE)
-    assert proof.read_signed(TOKEN, Hello, hello, CHALLENGE) == HELLO
-    accept = proof.signed(TOKEN, ACCEPT, CHALLENGE + hello)
-    assert proof.read_signed(TOKEN, Accept, accept, CHALLENGE + hello) == ACCEPT
-
-
 def test_a_proof_is_good_for_what_it_was_made_for_only() -> None:
     """spec/reduction#losses: not for another rank or generation; every byte counts, the version too."""
     hello = proof.signed(TOKEN, HELLO, CHALLENGE)
