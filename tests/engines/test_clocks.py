@@ -37,7 +37,7 @@ async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, 
     created = round(now() * 1e9)
     started: ReplicaStarted | None = None
     exited: ReplicaExited | None = None
-    told: NodeChanged | None = None
+    change: NodeChanged | None = None
     await engine.start()
     try:
         [slot] = await engine.allocate(JobUid(1), 1, [SlotRequest(PRIMARY, "r0", NODES[0])])
@@ -62,21 +62,21 @@ async def test_a_nodes_clock_that_is_off_ends_no_job(tmp_path: Path, port: int, 
                     case ReplicaReport(event=ReplicaExited() as end):
                         exited = end
                     case NodeChanged(state=NodeState.UP) if event.cause:
-                        told = event
+                        change = event
                     case _:
                         continue
-                if started and exited and told:
+                if started and exited and change:
                     break
         await engine.release(JobUid(1), 1)
     finally:
         await engine.close()
-    assert started and exited and told
+    assert started and exited and change
     seen = round(now() * 1e9)
     assert created <= started.at <= seen
     assert created <= exited.exit.started <= exited.exit.ended <= seen
     way = "behind" if ahead > 0 else "ahead of"
-    assert told.node == NODES[0]
-    assert f"s {way} the service's: times in logs" in told.cause
+    assert change.node == NODES[0]
+    assert f"s {way} the service's: times in logs" in change.cause
     life = replace(job(1, scheduling=Scheduling(timeout=HOUR)), created=created)
     for what in (JobAdmitted(((PRIMARY, NODES[0]),)), RuntimePrepared(1), started):
         life = step(life, what, seen).job

@@ -49,9 +49,9 @@ class Site:
     async def changed(self, node: str, state: NodeState) -> NodeChanged:
         """The last that was said of a node, once it is that."""
         while True:
-            said = [event for event in self.events if isinstance(event, NodeChanged)]
-            if said and (said[-1].node, said[-1].state) == (node, state):
-                return said[-1]
+            changes = [event for event in self.events if isinstance(event, NodeChanged)]
+            if changes and (changes[-1].node, changes[-1].state) == (node, state):
+                return changes[-1]
             self.heard.clear()
             await self.heard.wait()
 

@@ -43,7 +43,7 @@ def install(lab: KubernetesLab) -> None:
         config = re.sub(f'(?m)^{name} = ".*"$', f'{name} = "{text}"', config)
     documents = [_adapted(lab, document) for document in chart.rendered(config=config + _SETTINGS)]
     lab.kubectl(
-        "apply", "-n", NAMESPACE, "-f", "-", given=_listed([_NAMESPACE, _volume(), *documents])
+        "apply", "-n", NAMESPACE, "-f", "-", stdin=_listed([_NAMESPACE, _volume(), *documents])
     )
 
 
@@ -90,11 +90,11 @@ def authority(lab: KubernetesLab) -> Path:
     return lab.on_disk(_HOME, _VOLUME) / "data" / "tls" / "ca.pem"
 
 
-def _adapted(lab: KubernetesLab, one: dict[str, Any]) -> dict[str, Any]:
-    if one["kind"] == "StatefulSet":
-        _adapt_pod(lab, one["spec"]["template"]["spec"])
-        one["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = ""
-    return one
+def _adapted(lab: KubernetesLab, manifest: dict[str, Any]) -> dict[str, Any]:
+    if manifest["kind"] == "StatefulSet":
+        _adapt_pod(lab, manifest["spec"]["template"]["spec"])
+        manifest["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"] = ""
+    return manifest
 
 
 def _adapt_pod(lab: KubernetesLab, spec: dict[str, Any]) -> None:

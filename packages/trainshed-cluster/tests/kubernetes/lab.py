@@ -33,8 +33,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 def binaries() -> Path:
     """Where they are, or are to be built."""
-    if given := os.environ.get("TRAINSHED_TEST_KUBERNETES"):
-        return Path(given)
+    if path := os.environ.get("TRAINSHED_TEST_KUBERNETES"):
+        return Path(path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     return cache / "trainshed-tests" / f"kubernetes-{VERSION}-2"
 
@@ -96,14 +96,14 @@ class KubernetesLab(Machines):
 
     # --- what is asked of it ---
 
-    def kubectl(self, *arguments: str, check: bool = True, given: str | None = None) -> str:
+    def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
         """What kubectl prints."""
         done = subprocess.run(
             ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
             capture_output=True,
             text=True,
             check=False,
-            input=given,
+            input=stdin,
             timeout=60,
         )
         if check and done.returncode:
@@ -133,12 +133,12 @@ class KubernetesLab(Machines):
         except TimeoutError as e:
             raise TimeoutError(f"{e}: {self.logs()}") from None
 
-    def load(self, image: str, tar: Path, said: Mapping[str, Any]) -> None:
+    def load(self, image: str, tar: Path, config: Mapping[str, Any]) -> None:
         """Have all nodes hold an image of these files, which says that of itself (`Entrypoint`, `Env`, …)."""
         words = {"Entrypoint": "ENTRYPOINT", "Cmd": "CMD"}
-        changes = [f"{words[key]} {json.dumps(said[key])}" for key in words if key in said]
-        changes += [f"ENV {variable}" for variable in said.get("Env", ())]
-        changes += [f"WORKDIR {said['WorkingDir']}"] if "WorkingDir" in said else []
+        changes = [f"{words[key]} {json.dumps(config[key])}" for key in words if key in config]
+        changes += [f"ENV {variable}" for variable in config.get("Env", ())]
+        changes += [f"WORKDIR {config['WorkingDir']}"] if "WorkingDir" in config else []
         options = [word for change in changes for word in ("--change", change)]
         for name in self.nodes:
             with tar.open("rb") as content:

@@ -47,7 +47,7 @@ def make(directory: Path) -> None:
         ignore=shutil.ignore_patterns(*_LEFT_OUT, "config-*"),
         dirs_exist_ok=True,
     )
-    programs = [Path(found) for name in _COMMANDS if (found := shutil.which(name))]
+    programs = [Path(program) for name in _COMMANDS if (program := shutil.which(name))]
     for path in programs:
         _copy(path, directory / "usr/bin" / path.name)
     _copy(INTERPRETER, directory / PYTHON.removeprefix("/"))
@@ -55,8 +55,8 @@ def make(directory: Path) -> None:
     libraries = Path("/usr/lib", f"{platform.machine()}-linux-gnu")
     needed = {str(libraries / name) for name in _LIBRARIES}
     for path in (INTERPRETER, *programs, *(library / "lib-dynload").glob("*.so")):
-        told = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
-        needed.update(re.findall(r"(/\S+) \(0x", told))
+        output = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        needed.update(re.findall(r"(/\S+) \(0x", output))
     for name in needed:
         # Pods have the service's Pythons where this machine has them, over what their image has there. So
         # the image's own one finds its library where the system's are.

@@ -59,7 +59,7 @@ def test_who_is_evicted_gets_the_grace_and_is_told_so(
             "metadata": {"name": pod["metadata"]["name"], "namespace": "default"},
         }
         path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}/eviction"
-        cluster.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction))
+        cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
         end = await stage.end(uid)
         assert isinstance(end, ReplicaExited)
         assert end.exit.exit_code == 0 and end.exit.stopped, "it is not finished"
@@ -121,10 +121,10 @@ def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
 
     async def body(_: object, stage: Stage) -> None:
         def plan(
-            replica: ReplicaId, script: str, *given: object, incarnation: int = 1
+            replica: ReplicaId, script: str, *arguments: object, incarnation: int = 1
         ) -> LaunchPlan:
             own = stage.plan(uid, FOREVER, replica, incarnation=incarnation)
-            return msgspec.structs.replace(own, argv=(PYTHON, "-c", script, *map(str, given)))
+            return msgspec.structs.replace(own, argv=(PYTHON, "-c", script, *map(str, arguments)))
 
         uid = stage.job()
         _, peer = await stage.allocate(uid, PRIMARY, SECOND_REPLICA)
@@ -136,7 +136,7 @@ def test_who_stays_finds_by_its_name_who_has_moved_to_another_pod(
             ]
         )
         await stage.until(lambda: _last(stage, uid) == f"{peer.host} first", "the first answer")
-        [pod] = [one for one in our_pods(cluster) if one["spec"]["hostname"] == peer.hostname]
+        [pod] = [item for item in our_pods(cluster) if item["spec"]["hostname"] == peer.hostname]
         cluster.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
         await stage.end(uid, SECOND_REPLICA)
         nodes = ["node1", "node2"]
@@ -176,7 +176,7 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     """Those of the chart, given to a user who may do nothing else."""
     rights = chart.rendered(user="trainshed")
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
-    cluster.kubectl("apply", "-f", "-", given=manifest)
+    cluster.kubectl("apply", "-f", "-", stdin=manifest)
 
     async def body(_: object, stage: Stage) -> None:
         uid = await stage.run(Program(prints=1))
@@ -186,7 +186,7 @@ def test_the_rights_that_are_asked_for_are_all_that_is_needed(
     try:
         staged(body)(None, engine_lab(cluster, tmp_path, **own))
     finally:
-        cluster.kubectl("delete", "--wait=false", "-f", "-", given=manifest)
+        cluster.kubectl("delete", "--wait=false", "-f", "-", stdin=manifest)
     assert not our_pods(cluster)
 
 

@@ -32,15 +32,15 @@ _ITS_OWN = ("delayed:", "replica_placed:")
 """Of the timeline: Pods are waited for, and sent what programs need."""
 
 
-def shown(found: Seen) -> dict[str, Any]:
+def shown(job: Seen) -> dict[str, Any]:
     """What both have in common: peers are told by name here, by address there."""
-    specs = [re.sub(r'"[^" ]+:(PORT|\d+)"', '"PLACE"', json.dumps(spec)) for spec in found.specs]
+    specs = [re.sub(r'"[^" ]+:(PORT|\d+)"', '"PLACE"', json.dumps(spec)) for spec in job.specs]
     return {
-        "resource": found.resource,
-        "result": found.result,
+        "resource": job.resource,
+        "result": job.result,
         "specs": sorted(specs),
-        "lines": found.lines,
-        "story": [line for line in found.story if not line.startswith(_ITS_OWN)],
+        "lines": job.lines,
+        "story": [line for line in job.story if not line.startswith(_ITS_OWN)],
     }
 
 

@@ -185,7 +185,7 @@ def test_a_namespace_that_is_full_is_waited_for(site: Site) -> None:
         "metadata": {"name": "none-at-all"},
         "spec": {"hard": {"pods": "0"}},
     }
-    site.lab.kubectl("apply", "-f", "-", given=json.dumps(quota))
+    site.lab.kubectl("apply", "-f", "-", stdin=json.dumps(quota))
     try:
         job_id = site.submit()
         for entry in _told(site, job_id):

@@ -72,7 +72,7 @@ class Site:
 
     def apply(self, *objects: dict[str, Any]) -> None:
         manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        self.lab.kubectl("apply", "-f", "-", given=manifest)
+        self.lab.kubectl("apply", "-f", "-", stdin=manifest)
 
 
 @pytest.fixture(scope="module")

@@ -104,19 +104,19 @@ async def test_a_receive_that_is_given_up_loses_nothing(place: Place) -> None:
     assert received == [*range(50)]
 
 
-async def raw(place: Place, said: bytes) -> None:
+async def raw(place: Place, data: bytes) -> None:
     """What an agent says that does not keep to the rules, which then hangs up."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", place.hub.port, ssl=client(place.credential()), server_hostname=SERVER_NAME
     )
     writer.write(b"1 control\n")
     assert await reader.readline() == b"+\n"
-    writer.write(said)
+    writer.write(data)
     writer.close()
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("data", "why"),
     [
         (b"\x00\x00\x01\x00half of it", "in the middle of a message"),
         ((LONGEST + 1).to_bytes(4) + b"x", f"more than {LONGEST}"),
@@ -128,7 +128,7 @@ async def raw(place: Place, said: bytes) -> None:
     ],
 )
 async def test_what_is_no_message_ends_the_conversation(
-    place: Place, said: bytes, why: str
+    place: Place, data: bytes, why: str
 ) -> None:
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -139,7 +139,7 @@ async def test_what_is_no_message_ends_the_conversation(
             ended.set_result(str(error))
 
     place.serve = serve
-    await raw(place, said)
+    await raw(place, data)
     assert why in await ended
 
 

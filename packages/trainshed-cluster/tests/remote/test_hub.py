@@ -23,14 +23,14 @@ from trainshed_cluster.remote.greeting import NotAdmitted, Refused
 pytestmark = pytest.mark.anyio
 
 
-async def heard(place: Place, said: bytes, context: ssl.SSLContext | None = None) -> bytes:
+async def heard(place: Place, data: bytes, context: ssl.SSLContext | None = None) -> bytes:
     """All that the hub answers to a stranger, up to the end that it makes."""
     name = SERVER_NAME if context else None
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", place.hub.port, ssl=context, server_hostname=name
     )
     try:
-        writer.write(said)
+        writer.write(data)
         return await reader.read()
     except (ConnectionError, ssl.SSLError):
         return b""

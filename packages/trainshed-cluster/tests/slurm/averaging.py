@@ -40,8 +40,8 @@ for _step in range(50):
     own = gradient(weight, bias)
     if is_chief:
         # In one order, whoever was there first: sums of floating point numbers hang on it.
-        found = sorted([own, *(json.loads(peer.readline()) for peer in peers)])
-        mean = [sum(each) / count for each in zip(*found, strict=True)]
+        lines = sorted([own, *(json.loads(peer.readline()) for peer in peers)])
+        mean = [sum(column) / count for column in zip(*lines, strict=True)]
         weight, bias = weight - 0.02 * mean[0], bias - 0.02 * mean[1]
         for peer in peers:
             print(json.dumps([weight, bias]), file=peer, flush=True)

@@ -79,7 +79,7 @@ class Mischief:
     def one(self) -> None:
         """Do one of them, and undo it."""
         kinds = list(self._kinds)
-        kind = self._chance.choices(kinds, [self._kinds[each][0] for each in kinds])[0]
+        kind = self._chance.choices(kinds, [self._kinds[name][0] for name in kinds])[0]
         node = self._chance.choice(self._lab.nodes)
         _, cuts, deed = self._kinds[kind]
         began = time.time_ns()
@@ -217,7 +217,7 @@ def judge(
         plan.name,
         plan.kind,
         view["state"],
-        sum(len(each.lives) for each in seen.values()),
+        sum(len(job.lives) for job in seen.values()),
         sum(len(logs.spoken(lines)) for lines in files.lines.values()),
         cut,
         tuple(wrong),

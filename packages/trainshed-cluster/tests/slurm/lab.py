@@ -136,14 +136,14 @@ class SlurmLab(Machines):
 
     def await_states(self, wanted: Mapping[str, Iterable[str]], seconds: float = 30) -> None:
         """Until each node's state is one of those."""
-        found: dict[str, str] = {}
+        now: dict[str, str] = {}
         try:
             for _ in until(f"states {wanted}", seconds):
-                found = self.states()
-                if all(found.get(name, "") in states for name, states in wanted.items()):
+                now = self.states()
+                if all(now.get(name, "") in states for name, states in wanted.items()):
                     return
         except TimeoutError as e:
-            raise TimeoutError(f"{e}: {found}\n{self._logs()}") from None
+            raise TimeoutError(f"{e}: {now}\n{self._logs()}") from None
 
     def slurm(self, *command: str) -> str:
         """What one of Slurm's commands prints on the hub."""

@@ -214,10 +214,10 @@ def besieged(
     try:
         with service_on_login_node(lab, directory, identity.uid) as service:
             node, *others = [
-                one["name"] for one in service.call("GET", "/trainshed/v1/nodes")["nodes"]
+                node["name"] for node in service.call("GET", "/trainshed/v1/nodes")["nodes"]
             ]
-            for one in others:
-                service.call("POST", f"/trainshed/v1/nodes/{one}:drain", {})
+            for node in others:
+                service.call("POST", f"/trainshed/v1/nodes/{node}:drain", {})
             yard = furnished(
                 kind(
                     identity.level,

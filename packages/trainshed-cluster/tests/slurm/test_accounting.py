@@ -75,21 +75,21 @@ def test_what_is_more_than_the_account_gives_one_job_fails_it(
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "text"),
     [
         ("GrpTRES=cpu=1", "a limit of the account (AssocGrpCpuLimit)"),
         ("MaxSubmitJobs=0", "Job violates accounting/QOS policy"),
     ],
 )
 def test_a_limit_of_the_account_is_waited_for_with_its_reason(
-    lab: AccountedLab, service: Service, limit: str, told: str
+    lab: AccountedLab, service: Service, limit: str, text: str
 ) -> None:
     name = limit.rpartition("=")[0]
     lab.await_idle()
     lab.account("modify", "account", "research", "set", limit)
     try:
         job_id = submitted(service, "known")
-        assert told in awaited_reason(service, job_id)
+        assert text in awaited_reason(service, job_id)
     finally:
         lab.account("modify", "account", "research", "set", f"{name}=-1")
     assert service.finish(job_id, 90)["state"] == "SUCCEEDED", timeline(service, job_id)

@@ -79,13 +79,13 @@ def python(code: str) -> list[str]:
 
 
 async def looked(
-    cluster: SlurmCluster, found: Callable[[ClusterReport], bool], seconds: float = 20
+    cluster: SlurmCluster, is_so: Callable[[ClusterReport], bool], seconds: float = 20
 ) -> ClusterReport:
     async with asyncio.timeout(seconds):
-        if found(cluster.report()):
+        if is_so(cluster.report()):
             return cluster.report()
         async for report in cluster.watch():
-            if found(report):
+            if is_so(report):
                 return report
     raise AssertionError("the cluster was closed")
 
@@ -167,7 +167,7 @@ async def test_what_is_held_is_found_again_and_given_back(
 
 
 @pytest.mark.parametrize(
-    ("asked", "table", "told"),
+    ("more", "table", "text"),
     [
         ({"memory_bytes": 1 << 50}, {}, "1048576.0 GiB"),
         ({"vcpus": 64.0}, {}, "64 CPUs|Slurm would never start this"),
@@ -182,15 +182,15 @@ async def test_what_is_held_is_found_again_and_given_back(
     ],
 )
 async def test_what_can_never_be_is_refused_in_slurms_words(
-    slurm_lab: SlurmLab, asked: dict[str, object], table: dict[str, object], told: str
+    slurm_lab: SlurmLab, more: dict[str, object], table: dict[str, object], text: str
 ) -> None:
-    node = str(table.pop("node", asked.pop("node", "node1")))
+    node = str(table.pop("node", more.pop("node", "node1")))
     opened = cluster_of(settings_of(slurm_lab, **(table | {"partition": "main"})), "test")
     await opened.start()
     opened._routes = Routes(settings_of(slurm_lab, **table))  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(ClusterRefused, match=told):
+    with pytest.raises(ClusterRefused, match=text):
         async with asyncio.timeout(15):
-            await opened.acquire(a_name(), [need(node, **asked)])
+            await opened.acquire(a_name(), [need(node, **more)])
     assert not jobs(slurm_lab)
     await opened.close()
 
@@ -544,10 +544,10 @@ async def test_machines_go_where_their_table_says(slurm_lab: SlurmLab) -> None:
         with_gpu = {"machine": "n1-standard-4", "accelerators": 1, "accelerator": T4}
         await cluster.acquire(large, [need("node2", **with_gpu), need("node3", **with_gpu)])
         lines = slurm_lab.slurm("squeue", "-h", "-o", "%j %P %f %b").splitlines()
-        told = {line.split()[0]: line.split()[1:] for line in lines}
-        assert told[str(small)] == ["tiny", "(null)", "N/A"]
+        by_machine = {line.split()[0]: line.split()[1:] for line in lines}
+        assert by_machine[str(small)] == ["tiny", "(null)", "N/A"]
         # "gres/gpu" since 23.11.
-        assert told[str(large)] in [["hi", "new", f"gres{sign}gpu:t4:1"] for sign in ":/"]
+        assert by_machine[str(large)] in [["hi", "new", f"gres{sign}gpu:t4:1"] for sign in ":/"]
         with pytest.raises(ClusterRefused, match="Invalid feature specification"):
             await cluster.acquire(a_name(), [need("node2", machine="n1-highcpu-4")])
     finally:

@@ -16,10 +16,10 @@ def findings(lab: SlurmLab, **more: Any) -> dict[str, Finding]:
 
 
 def test_a_cluster_that_works_is_told_with_its_nodes(slurm_lab: SlurmLab) -> None:
-    found = findings(slurm_lab, partition="hi")
-    assert {finding.verdict for finding in found.values()} == {"good"}
-    assert {"memory on nodes", "GPUs on nodes", "time limit"} <= found.keys()
-    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in found["Slurm nodes"].text
+    by_subject = findings(slurm_lab, partition="hi")
+    assert {finding.verdict for finding in by_subject.values()} == {"good"}
+    assert {"memory on nodes", "GPUs on nodes", "time limit"} <= by_subject.keys()
+    assert f"3 of 3 take work; the largest has {CPUS} CPUs" in by_subject["Slurm nodes"].text
     slurm_lab.drain("node2", "its disk is full")
     try:
         nodes = findings(slurm_lab)["Slurm nodes"]
@@ -55,16 +55,16 @@ def about(name: str, **table: Any) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("address", "verdict", "told"),
+    ("address", "verdict", "text"),
     [
         ("127.0.0.1", "bad", "nodes would call themselves"),
         ("no-such-host.invalid", "less", "is not known here"),
         ("192.0.2.7", "good", "192.0.2.7"),
     ],
 )
-def test_where_nodes_call_is_no_loopback(address: str, verdict: str, told: str) -> None:
+def test_where_nodes_call_is_no_loopback(address: str, verdict: str, text: str) -> None:
     finding = about("address for nodes", address=address)
-    assert finding.verdict == verdict and told in finding.text
+    assert finding.verdict == verdict and text in finding.text
 
 
 def test_a_port_that_somebody_has_is_told() -> None:

@@ -98,7 +98,7 @@ def test_the_doctor_tells_of_users_who_are_not_there_or_not_let(
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     finally:
         slurm_lab.slurm("scontrol", "update", "partition=hi", "allowgroups=ALL")
-    findings = {one["about"]: one for one in json.loads(done.stdout)}
+    findings = {shown["about"]: shown for shown in json.loads(done.stdout)}
     finding = findings["users of projects"]
     assert finding["verdict"] == "bad"
     assert "run as lab-eve" in finding["text"]
@@ -146,13 +146,13 @@ print(json.dumps([seen, got]))
 """
 
 
-def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], given: Any = None) -> tuple[int, str]:
+def as_bob(lab: SlurmLab, machine: str, argv: Sequence[str], stdin: Any = None) -> tuple[int, str]:
     """What a process of lab-bob's does on a machine, outside of any job."""
     number = USERS["lab-bob"]
     own = ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups", "--", *argv]
     done = subprocess.run(
         lab.argv(machine, own),
-        input=json.dumps(given),
+        input=json.dumps(stdin),
         capture_output=True,
         text=True,
         check=False,

@@ -140,14 +140,14 @@ def seen(service: Service, path: str, file: Path, result: str) -> Seen:
         written(service, result),
         [
             json.loads(bare(line.removeprefix("spec ")))
-            for each in lines
-            for line in each
+            for of_replica in lines
+            for line in of_replica
             if line.startswith("spec ")
         ],
         sorted(
             bare(line)
-            for each in lines
-            for line in each
+            for of_replica in lines
+            for line in of_replica
             # PyTorch warns of what it finds of the network: "[W socket.cpp:697] ...".
             if not line.startswith(("spec ", "["))
         ),

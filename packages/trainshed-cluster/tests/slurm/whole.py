@@ -145,13 +145,13 @@ def service_on_login_node(lab: SlurmLab, directory: Path, uid: int = 0) -> Gener
     ]
     words += ["--config", str(directory / "config.toml")]
     argv, environment = on_login_node(lab, words, uid)
-    said = directory / "service.log"
-    with said.open("ab") as log:
+    log_file = directory / "service.log"
+    with log_file.open("ab") as log:
         process = subprocess.Popen(
             argv, env=environment, pass_fds=(writer,), stdout=log, stderr=log
         )
     os.close(writer)
-    service = ready(directory / "data", process, reader, said)
+    service = ready(directory / "data", process, reader, log_file)
     try:
         yield service
     finally:

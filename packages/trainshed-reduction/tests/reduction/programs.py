@@ -90,7 +90,7 @@ def run_ranks(
         )
         for rank in range(ranks)
     ]
-    return [each.ended() for each in running]
+    return [program.ended() for program in running]
 
 
 def run_one(

@@ -160,7 +160,7 @@ class Ranks:
 
     def __init__(
         self,
-        told: Settings | Sequence[Settings],
+        config: Settings | Sequence[Settings],
         world: int,
         board: Board | None = None,
         native: Callable[[int], Native] | None = None,
@@ -170,7 +170,7 @@ class Ranks:
         self.lines: list[str] = []
         self.all = [
             Communicator(
-                told if isinstance(told, Settings) else told[rank],
+                config if isinstance(config, Settings) else config[rank],
                 group=group,
                 rank=rank,
                 world=world,

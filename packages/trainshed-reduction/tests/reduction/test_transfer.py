@@ -90,14 +90,14 @@ def test_credit_is_over_all_lanes(make: Make, reducers: Reducers) -> None:
         for index in range(5):
             transfer.push(lane, chunk(lane, index, bytearray(1000), row=index))
     settle(transfer, both)
-    assert sum(len(each.arrived) for each in both) == 3
+    assert sum(len(peer.arrived) for peer in both) == 3
     answered = [0, 0]
     for total in range(4, 11):
-        lane = max((0, 1), key=lambda each: len(both[each].arrived) - answered[each])
+        lane = max((0, 1), key=lambda peer: len(both[peer].arrived) - answered[peer])
         both[lane].own.send(result(lane, answered[lane], bytes(1000)))
         answered[lane] += 1
         settle(transfer, both)
-        assert sum(len(each.arrived) for each in both) == total
+        assert sum(len(peer.arrived) for peer in both) == total
 
 
 def test_lower_rows_go_first(make: Make, reducers: Reducers) -> None:

@@ -37,11 +37,11 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def ends(ours: Authority) -> Iterator[Ends]:
-    one, other = socket.socketpair()
+    near, far = socket.socketpair()
     shown = _shown(ours)
-    secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
+    secured = shown.wrap_socket(far, server_side=True, do_handshake_on_connect=False)
     reducer = Tunnel(secured, secured.do_handshake)
-    worker = Tunnel(proof.worker_tls(str(ours.root)).wrap_socket(one))
+    worker = Tunnel(proof.worker_tls(str(ours.root)).wrap_socket(near))
     for end in (worker, reducer):
         end.settimeout(SECONDS)
     yield worker, reducer
@@ -51,12 +51,12 @@ def ends(ours: Authority) -> Iterator[Ends]:
 
 @pytest.fixture
 def raw(ours: Authority) -> Iterator[Raw]:
-    one, other = socket.socketpair()
+    near, far = socket.socketpair()
     shown = _shown(ours)
-    reducer = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
+    reducer = shown.wrap_socket(far, server_side=True, do_handshake_on_connect=False)
     shaking = threading.Thread(target=reducer.do_handshake)
     shaking.start()
-    worker = proof.worker_tls(str(ours.root)).wrap_socket(one)
+    worker = proof.worker_tls(str(ours.root)).wrap_socket(near)
     shaking.join()
     for end in (worker, reducer):
         end.settimeout(SECONDS)
@@ -140,12 +140,12 @@ def test_a_farewell_is_read_by_who_still_sends(ends: Ends) -> None:
 
 def test_who_speaks_no_tls_is_gone(ours: Authority) -> None:
     """spec/reduction#security: nothing of what it says comes through."""
-    one, other = socket.socketpair()
+    near, far = socket.socketpair()
     shown = _shown(ours)
-    secured = shown.wrap_socket(other, server_side=True, do_handshake_on_connect=False)
-    with one, Tunnel(secured, secured.do_handshake) as reducer:
+    secured = shown.wrap_socket(far, server_side=True, do_handshake_on_connect=False)
+    with near, Tunnel(secured, secured.do_handshake) as reducer:
         reducer.settimeout(SECONDS)
-        one.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        near.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert _received(reducer) == b""
 
 

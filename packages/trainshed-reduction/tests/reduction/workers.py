@@ -163,7 +163,7 @@ def reducer(
 ) -> Generator[RunningReducer]:
     """A real one on free ports of the loopback."""
     report_file = directory / "report.json"
-    told = {
+    fields = {
         **os.environ,
         "PYTHONPATH": str(PACKAGE),
         variables.TOKEN: TOKEN.decode(),
@@ -174,7 +174,7 @@ def reducer(
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "trainshed_reduction.reducer"],
-        env=told,
+        env=fields,
         stdout=subprocess.PIPE,
         text=True,
     )

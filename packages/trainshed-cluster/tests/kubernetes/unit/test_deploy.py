@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = tomllib.loads(MAP["data"]["config.toml"])
 [SET] = of_kind("StatefulSet")
 POD: dict[str, Any] = SET["spec"]["template"]["spec"]
 [SERVICE] = POD["containers"]
-VARIABLES = {one["name"]: one.get("value", "") for one in SERVICE["env"]}
+VARIABLES = {variable["name"]: variable.get("value", "") for variable in SERVICE["env"]}
 
 
 def test_a_change_of_the_settings_begins_the_service_anew() -> None:

@@ -24,10 +24,10 @@ TABLE: dict[str, Any] = {
 
 
 def node(name: str, *taints: str, **allocatable: str) -> dict[str, Any]:
-    found = [{"key": key, "effect": "NoSchedule"} for key in taints]
+    with_taints = [{"key": key, "effect": "NoSchedule"} for key in taints]
     return {
         "metadata": {"name": name, "uid": name},
-        "spec": {"taints": found},
+        "spec": {"taints": with_taints},
         "status": {"allocatable": {"cpu": "8", "memory": "32Gi", **allocatable}},
     }
 
@@ -94,7 +94,7 @@ async def test_another_version_is_said_not_to_be_tested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "verdict", "told"),
+    ("right", "verdict", "text"),
     [
         ("watch nodes *", Verdict.BAD, "may not watch nodes of the cluster: no job can run"),
         ("create pods jobs", Verdict.BAD, "may not create pods of namespace jobs: no job can run"),
@@ -103,11 +103,11 @@ async def test_another_version_is_said_not_to_be_tested(tmp_path: Path) -> None:
     ],
 )
 async def test_a_right_that_is_missing_is_named(
-    right: str, verdict: Verdict, told: str, tmp_path: Path
+    right: str, verdict: Verdict, text: str, tmp_path: Path
 ) -> None:
     findings = await examined(Cluster(forbidden={right}), tmp_path, namespaces={"*": "jobs"})
     assert findings["Kubernetes rights"].verdict is verdict
-    assert told in findings["Kubernetes rights"].text
+    assert text in findings["Kubernetes rights"].text
     assert "deploy/chart" in findings["Kubernetes rights"].remedy
 
 

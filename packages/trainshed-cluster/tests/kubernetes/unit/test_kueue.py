@@ -73,8 +73,8 @@ class Api:
         path = request.url.path
         *_, kind = path.split("/")
         if path == kueue.API:
-            found = {"preferredVersion": {"groupVersion": "x", "version": "v1beta2"}}
-            return httpx2.Response(200 if self.has_kueue else 404, json=found)
+            api_group = {"preferredVersion": {"groupVersion": "x", "version": "v1beta2"}}
+            return httpx2.Response(200 if self.has_kueue else 404, json=api_group)
         if request.method == "DELETE":
             *_, kind, name = path.split("/")
             if name not in self.kinds[kind]:
@@ -332,13 +332,13 @@ async def test_a_pod_that_kueue_ends_is_preempted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "text"),
     [
         ({"queue": "kueue"}, "local_queue: it is missing"),
         ({"local_queue": "users"}, "local_queue: it is Kueue's"),
         ({"queue": "volcano"}, "queue"),
     ],
 )
-async def test_a_queue_has_a_name(table: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+async def test_a_queue_has_a_name(table: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         parse({"image": "i:1", **table})

@@ -103,7 +103,9 @@ def test_a_pod_asks_for_its_containers_together_or_for_what_runs_before_them() -
 def test_only_nodes_that_jobs_may_use_are_listed_or_that_have_some() -> None:
     selector = {"node_selector": {"pool": "training"}}
     inside, outside = node("node-b", labels={"pool": "training"}), node("node-a")
-    assert [one.node.name for one in report([inside, outside], [], selector).nodes] == ["node-b"]
+    assert [known.node.name for known in report([inside, outside], [], selector).nodes] == [
+        "node-b"
+    ]
     assert len(report([inside, outside], [pod(**RUNNING)], selector).nodes) == 2
 
 
@@ -144,9 +146,9 @@ def test_a_taint_keeps_machines_away_that_do_not_tolerate_it() -> None:
 )  # fmt: skip
 def test_how_a_node_stands(fields: dict[str, Any], state: NodeState, is_awaited: bool) -> None:
     """A node that is not heard of may live, and leases decide, unless an operator has said that it is off."""
-    found = node_state(node(**fields))
-    assert (found[0], found[2]) == (state, is_awaited)
-    assert bool(found[1]) is (state is not NodeState.UP)
+    seen = node_state(node(**fields))
+    assert (seen[0], seen[2]) == (state, is_awaited)
+    assert bool(seen[1]) is (state is not NodeState.UP)
 
 
 def test_a_node_that_the_api_lists_no_more_is_waited_for_while_something_may_live_there() -> None:

@@ -215,10 +215,10 @@ def test_pythons_beside_the_cache_are_kept_with_it_where_they_can_be(
         beside=["/opt/pythons"],
     )
     [container] = pod["spec"]["containers"]
-    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] == "/opt/pythons"]
-    volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+    [mount] = [part for part in container["volumeMounts"] if part["mountPath"] == "/opt/pythons"]
+    volumes = {part["name"]: part for part in pod["spec"]["volumes"]}
     assert ("emptyDir" not in volumes[mount["name"]]) is kept
-    [own] = [one for one in container["volumeMounts"] if one["mountPath"] == "/var/lib/cache"]
+    [own] = [part for part in container["volumeMounts"] if part["mountPath"] == "/var/lib/cache"]
     assert (mount["name"], mount.get("subPath")) != (own["name"], own.get("subPath"))
 
 
@@ -241,7 +241,7 @@ def test_a_jobs_own_image_is_the_pods_and_gets_our_python_brought() -> None:
     ]
     assert replica["command"][4:] == [manifests.escaped(argument) for argument in entry()[1:]]
     assert "workingDir" not in replica, "it begins where the image says"
-    [mount] = [one for one in replica["volumeMounts"] if one["mountPath"] == "/opt/trainshed"]
+    [mount] = [part for part in replica["volumeMounts"] if part["mountPath"] == "/opt/trainshed"]
     assert mount["readOnly"] and mount["name"] == carrier["volumeMounts"][0]["name"]
     assert carrier["securityContext"] == replica["securityContext"]
     # What Kubernetes makes of $$ is what it was.

@@ -51,7 +51,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "text"),
     [
         ({"accelerators": {"nvidia-l4": {}}}, "did you mean NVIDIA_L4?"),
         (
@@ -66,10 +66,10 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ),
     ],
 )
-def test_what_cannot_mean_anything_is_refused(table: dict[str, Any], told: str) -> None:
+def test_what_cannot_mean_anything_is_refused(table: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse({**IMAGE, **table})
-    assert told in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_where_the_kubeconfig_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Api:
     lists: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     watches: list[list[dict[str, Any]]] = field(default_factory=list[list[dict[str, Any]]])
     token: str = "one"
-    asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    queries: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     #: Set when a watch is asked for that the script does not have.
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -42,7 +42,7 @@ class Api:
         if request.headers.get("Authorization") != f"Bearer {self.token}":
             return self.refusal(401, "Unauthorized")
         params = dict(request.url.params)
-        self.asked.append(params)
+        self.queries.append(params)
         if "watch" not in params:
             return httpx2.Response(200, json=self.lists.pop(0))
         return httpx2.Response(200, content=self.events())
@@ -82,8 +82,8 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
     """What is known, by name, when the script is over, and what was told on the way."""
     heard: list[tuple[str, bool]] = []
 
-    def tell(one: Pod, /, *, gone: bool) -> None:
-        heard.append((one.metadata.name, gone))
+    def tell(changed: Pod, /, *, gone: bool) -> None:
+        heard.append((changed.metadata.name, gone))
 
     pods = Followed(client, PODS, Pod, tell)
     await pods.list()
@@ -93,7 +93,7 @@ async def followed(api: Api, client: ApiClient) -> tuple[dict[str, str], list[tu
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await client.close()
-    return {one.metadata.name: one.status.phase for one in pods.objects.values()}, heard
+    return {changed.metadata.name: changed.status.phase for changed in pods.objects.values()}, heard
 
 
 async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of: Any) -> None:
@@ -112,8 +112,8 @@ async def test_a_list_comes_in_pages_and_a_watch_goes_on_where_it_was(client_of:
     known, heard = await followed(api, client_of(api.answer))
     assert known == {"a": "Running"}
     assert heard == [("a", False), ("b", False), ("a", False), ("b", True)]
-    assert api.asked[1]["continue"] == "next"
-    watches = [query["resourceVersion"] for query in api.asked if "watch" in query]
+    assert api.queries[1]["continue"] == "next"
+    watches = [query["resourceVersion"] for query in api.queries if "watch" in query]
     assert watches == ["5", "7", "20"]
 
 
@@ -126,7 +126,7 @@ async def test_what_a_watch_has_missed_for_too_long_is_listed_again(client_of: A
     known, heard = await followed(api, client_of(api.answer))
     assert known == {"b": "Running", "c": "Pending"}
     assert heard[2:] == [("a", True), ("b", False), ("c", False)], "what is not listed is gone"
-    assert api.asked[-1]["resourceVersion"] == "90"
+    assert api.queries[-1]["resourceVersion"] == "90"
 
 
 async def test_a_token_that_was_exchanged_is_read_again(client_of: Any, tmp_path: Path) -> None:

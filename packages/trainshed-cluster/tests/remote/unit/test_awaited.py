@@ -34,13 +34,13 @@ HOLD = HoldName("abc", JobUid(7), 1, 0)
 class Recorder:
     """A cluster that notes what it is asked."""
 
-    found: ClusterReport
+    latest: ClusterReport
     down: bool = False
     #: Why it can never be asked.
     refusal: str = ""
     #: It had the hold, which was cancelled.
     held: bool = False
-    asked: list[str] = field(default_factory=list[str])
+    calls: list[str] = field(default_factory=list[str])
     changes: asyncio.Queue[ClusterReport | None] = field(
         default_factory=asyncio.Queue[ClusterReport | None]
     )
@@ -50,20 +50,20 @@ class Recorder:
             raise ClusterRefused(self.refusal)
         if self.down:
             raise ClusterUnavailable("no answer")
-        self.asked.append("start")
+        self.calls.append("start")
 
     async def close(self) -> None:
-        self.asked.append("close")
+        self.calls.append("close")
         self.changes.put_nowait(None)
 
     async def require_answer(self, name: HoldName) -> None:
-        self.asked.append(f"require_answer {name}")
+        self.calls.append(f"require_answer {name}")
 
     async def settle(self, names: Collection[HoldName]) -> tuple[Leftover, ...]:
         return ()
 
     def report(self) -> ClusterReport:
-        return self.found
+        return self.latest
 
     async def watch(self) -> AsyncIterator[ClusterReport]:
         while (report := await self.changes.get()) is not None:
@@ -78,17 +78,17 @@ class Recorder:
         pass
 
     def detach(self) -> None:
-        self.asked.append("detach")
+        self.calls.append("detach")
 
     async def acquire(
         self, name: HoldName, needs: Sequence[NodeNeed], *, avoid: Collection[str] | None = None
     ) -> Hold:
         nodes = tuple(need.node for need in needs)
-        self.asked.append(f"acquire {name} {nodes}")
+        self.calls.append(f"acquire {name} {nodes}")
         return Hold(name, "12", nodes)
 
     async def start_agent(self, hold: Hold, node: str, argv: Sequence[str], stdin: bytes) -> None:
-        self.asked.append(f"agent {hold.name} {hold.nodes} {node}: {stdin.decode()}")
+        self.calls.append(f"agent {hold.name} {hold.nodes} {node}: {stdin.decode()}")
 
     async def ended(self, name: HoldName) -> HoldEnd | None:
         return HoldEnd(Loss.ALLOCATION_REVOKED, f"{name} was cancelled") if self.held else None
@@ -97,7 +97,7 @@ class Recorder:
         return HoldEnd(Loss.CLUSTER_PREEMPTED, f"{name} is preempted") if self.held else None
 
     async def give_back(self, name: HoldName) -> None:
-        self.asked.append(f"give back {name}")
+        self.calls.append(f"give back {name}")
 
 
 def a_report(node: str, looked: float, hold: HoldName | None = None) -> ClusterReport:
@@ -126,14 +126,14 @@ async def test_a_cluster_that_does_not_answer_at_the_start_is_taken_up_when_it_d
     for asking in (awaited.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]), awaited.give_back(HOLD)):
         with pytest.raises(ClusterUnavailable, match="cluster slurm does not answer: no answer"):
             await asking
-    assert not slurm.asked
+    assert not slurm.calls
     slurm.down = False
     async for report in awaited.watch():
-        assert report == slurm.found
+        assert report == slurm.latest
         break
     assert await awaited.acquire(HOLD, [NodeNeed("n1", 1, 1, 1)]) == Hold(HOLD, "12", ("n1",))
-    slurm.found = a_report("n2", 9.0)
-    slurm.changes.put_nowait(slurm.found)
+    slurm.latest = a_report("n2", 9.0)
+    slurm.changes.put_nowait(slurm.latest)
     async for report in awaited.watch():
         assert report.nodes[0].node.name == "n2"
         break
@@ -144,4 +144,4 @@ async def test_a_cluster_that_can_never_be_asked_is_a_mistake_of_the_settings() 
     slurm = Recorder(a_report("n1", 5.0), refusal="there is no command salloc")
     with pytest.raises(ClusterRefused, match="there is no command salloc"):
         await AwaitedCluster(slurm, "slurm").start()
-    assert slurm.asked[-1] == "close"
+    assert slurm.calls[-1] == "close"

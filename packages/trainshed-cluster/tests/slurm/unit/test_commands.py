@@ -69,16 +69,16 @@ def test_a_recorded_cluster_is_read() -> None:
     assert seen.jobs[WAITING].reason == "Resources" and seen.jobs[WAITING].pending
     assert [*seen.report.delays] == [WAITING]
     assert seen.report.delays[WAITING].expected == 1_826_840_650 * 10**9
-    one, two, three = seen.report.nodes
+    first, second, third = seen.report.nodes
     mib = 1 << 20
     # What the hold has is this service's; what somebody else's job has is not.
-    assert (one.node.vcpus, one.node.memory_bytes) == (16, 6000 * mib)
-    assert one.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
-    assert one.node.others == OthersUse()
-    assert (two.node.vcpus, two.node.memory_bytes) == (16, 6000 * mib)
-    assert two.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
-    assert two.node.others == OthersUse(4, 1000 * mib, (("NVIDIA_TESLA_T4", 1),))
-    assert (three.state, three.cause) == (NodeState.DRAINING, "a fan | is loud")
+    assert (first.node.vcpus, first.node.memory_bytes) == (16, 6000 * mib)
+    assert first.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert first.node.others == OthersUse()
+    assert (second.node.vcpus, second.node.memory_bytes) == (16, 6000 * mib)
+    assert second.node.accelerators == (("NVIDIA_TESLA_T4", 2),)
+    assert second.node.others == OthersUse(4, 1000 * mib, (("NVIDIA_TESLA_T4", 1),))
+    assert (third.state, third.cause) == (NodeState.DRAINING, "a fan | is loud")
 
 
 def test_another_services_holds_are_not_ours() -> None:
@@ -312,15 +312,15 @@ def test_the_first_way_that_is_for_a_machine_counts(
 
 
 def test_nodes_say_which_machines_may_go_there() -> None:
-    one, two, _ = look(settings=MACHINES).report.nodes
+    first, second, _ = look(settings=MACHINES).report.nodes
     highmem, gpu = MachineWanted("n1-highmem-8"), MachineWanted("n1-standard-4", "NVIDIA_TESLA_T4")
-    assert one.node.accepts.takes(highmem) and not two.node.accepts.takes(highmem)
+    assert first.node.accepts.takes(highmem) and not second.node.accepts.takes(highmem)
     # node1 is in the partitions, and has not the feature.
-    assert two.node.accepts.takes(gpu) and not one.node.accepts.takes(gpu)
-    assert one.node.accepts.takes(MachineWanted("n1-standard-4"))
-    assert one.node.accepts.destination(gpu) == "partitions hi, short with features new"
+    assert second.node.accepts.takes(gpu) and not first.node.accepts.takes(gpu)
+    assert first.node.accepts.takes(MachineWanted("n1-standard-4"))
+    assert first.node.accepts.destination(gpu) == "partitions hi, short with features new"
     # No node has what stands for that type on its way.
-    assert not two.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
+    assert not second.node.accepts.takes(MachineWanted("g2-standard-4", "NVIDIA_L4"))
     assert Routes(MACHINES).partitions == ""
 
 

@@ -44,12 +44,12 @@ def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
         "Slurm has not given its node yet: other jobs are before it (Priority)",
         word="Priority",
     )
-    found = delay(job("Resources", 160, nodes=3), 4, 100)
-    assert found is not None
+    seen = delay(job("Resources", 160, nodes=3), 4, 100)
+    assert seen is not None
     assert (
-        found.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
+        seen.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
     )
-    assert (found.position, found.expected) == (5, 160 * 10**9)
+    assert (seen.position, seen.expected) == (5, 160 * 10**9)
     passed = delay(job("Resources", 60), 4, 100)
     assert passed is not None and passed.expected == 0
     assert delay(job("None"), 0, 100) is None, "it has not been looked at yet"

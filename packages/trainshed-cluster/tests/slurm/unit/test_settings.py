@@ -27,14 +27,14 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "told"),
+    ("extra", "text"),
     [
         ("--nodelist=a", "--nodelist is the engine's own to give"),
         ("--partition=a", "--partition has a setting of its own, partition"),
     ],
 )
-def test_arguments_that_the_engine_gives_itself(extra: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_arguments_that_the_engine_gives_itself(extra: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         parse({"extra": [extra]})
     assert parse({"extra": ["--reservation=tests", "--time=60"]}).extra
 
@@ -70,7 +70,7 @@ def test_everything_that_is_wrong_with_where_machines_go_is_named_at_once() -> N
 
 
 @pytest.mark.parametrize(
-    ("machines", "told"),
+    ("machines", "text"),
     [
         ([{"types": ["n1-*"]}, {"types": ["n1-standard-*"]}], "machines[1]: those before it are for"),
         ([{"types": ["n1-*"], "gres": "gpu:t4"}], "machines[0].gres: 'gpu:t4' stands for one"),
@@ -83,10 +83,10 @@ def test_everything_that_is_wrong_with_where_machines_go_is_named_at_once() -> N
         ),
     ],
 )  # fmt: skip
-def test_a_way_that_no_machine_can_go_is_refused(machines: list[object], told: str) -> None:
+def test_a_way_that_no_machine_can_go_is_refused(machines: list[object], text: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse({"machines": machines})
-    assert told in str(caught.value)
+    assert text in str(caught.value)
 
 
 def test_a_command_that_is_not_there(tmp_path: str) -> None:
@@ -109,7 +109,7 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "text"),
     [
         ({"partition": "a b"}, "partition: 'a b' does not go there; write a name as Slurm has it"),
         ({"directory": "tmp"}, "directory: 'tmp' does not go there; write an absolute path"),
@@ -129,8 +129,8 @@ def test_the_docs_list_the_settings_as_they_are() -> None:
         ({"accelerators": {"T4": "t4"}}, "'T4'; did you mean NVIDIA_TESLA_T4?"),
     ],
 )
-def test_a_value_that_does_not_go_is_told_with_what_does(table: dict[str, Any], told: str) -> None:
+def test_a_value_that_does_not_go_is_told_with_what_does(table: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match="slurm") as caught:
         parse(table)
-    assert told in str(caught.value)
+    assert text in str(caught.value)
     assert "regex" not in str(caught.value)

@@ -131,33 +131,33 @@ def test_sizes_that_repeat_from_step_to_step_are_tried_whole() -> None:
 def test_operations_of_two_ways_at_once_say_nothing_of_either() -> None:
     """spec/reduction#choice: only what was alone under way is measured, from pause to pause."""
     watch = Stopwatch()
-    one, other = Way(0), NATIVE
-    watch.began(1, one, 1000, 0.0)
-    watch.began(1, one, 3000, 1.0)
+    way, other = Way(0), NATIVE
+    watch.began(1, way, 1000, 0.0)
+    watch.began(1, way, 3000, 1.0)
     watch.ended(2.0)
     watch.ended(4.0)
-    watch.began(1, one, 1000, 5.0)
+    watch.began(1, way, 1000, 5.0)
     watch.began(1, other, 1000, 5.5)
     watch.ended(6.0)
     watch.ended(7.0)
-    assert watch.measured((one, other)) == [Measured(10**9, 1), Measured(0, 0)]
+    assert watch.measured((way, other)) == [Measured(10**9, 1), Measured(0, 0)]
     # What was begun in an earlier period does not count in the next.
-    watch.began(1, one, 1000, 8.0)
-    watch.began(2, one, 1000, 8.5)
+    watch.began(1, way, 1000, 8.0)
+    watch.began(2, way, 1000, 8.5)
     watch.ended(9.0)
     watch.ended(9.5)
-    assert watch.measured((one, other)) == [Measured(0, 0)] * 2
+    assert watch.measured((way, other)) == [Measured(0, 0)] * 2
 
 
 def test_what_cannot_be_measured_is_tried_with_more_operations_and_then_left() -> None:
     """spec/reduction#choice: never a wait without end for a sample; the reducers go on meanwhile."""
-    each = Choice()
+    chooser = Choice()
     reports: Sequence[Sequence[Measured]] = ()
     compared = 0
     for _ in range(1000):
-        if each.next(SIZE):
+        if chooser.next(SIZE):
             compared += 1
-            reports = [[Measured(0, 0)] * len(each.ways)] * 2
-            assert each.compare(reports) is None
-        assert not each.current.is_native
+            reports = [[Measured(0, 0)] * len(chooser.ways)] * 2
+            assert chooser.compare(reports) is None
+        assert not chooser.current.is_native
     assert compared == choice.LONGEST + 1
