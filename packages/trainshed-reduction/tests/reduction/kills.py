@@ -33,12 +33,11 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`wrong`: results; `killed`: reducers; `lost`: connections, over all ranks; `slowest`: of the batches,
+    """`wrong`: results; `killed`: reducers; `slowest`: of the batches,
     seconds."""
 
     wrong: int
     killed: int
-    lost: int
     seconds: float
     slowest: float
 
@@ -67,9 +66,8 @@ def rank(plan: Plan, number: int, addresses: list[Address], board: Path) -> None
             array.fill(float("nan"))
         slowest = max(slowest, time.monotonic() - began)
         print(json.dumps({"done": seeds[-1] + 1}), flush=True)
-    lost = communicator.metrics()["lost_connections"]
     communicator.close()
-    print(json.dumps({"wrong": wrong, "lost": lost, "slowest": slowest}), flush=True)
+    print(json.dumps({"wrong": wrong, "slowest": slowest}), flush=True)
 
 
 _known: dict[int, bytes] = {}
@@ -141,7 +139,6 @@ def run(plan: Plan) -> Outcome:
     return Outcome(
         wrong=int(sum(rank_counts["wrong"] for rank_counts in last)),
         killed=killed,
-        lost=int(sum(rank_counts["lost"] for rank_counts in last)),
         seconds=time.monotonic() - began,
         slowest=max(rank_counts["slowest"] for rank_counts in last),
     )

@@ -83,20 +83,6 @@ def test_callers_are_called_back_and_may_issue_more(addresses: tuple[Address, ..
     assert results == [(once + once).tobytes()] * 2
 
 
-def test_a_worker_sends_little_more_than_its_tensor(addresses: tuple[Address, ...]) -> None:
-    """spec/reduction#reducers: about 1x the data, in bytes that were handed to the connections."""
-
-    def act(rank: int, communicator: Communicator) -> tuple[object, object]:
-        array = inputs(1, rank, 1 << 20, DType.FLOAT32)
-        operation = issue(communicator, array, DType.FLOAT32)
-        assert operation is not None
-        assert operation.wait(ranks.PATIENCE)
-        metrics = communicator.metrics()
-        return metrics["sent_bytes"], metrics["sent_again_bytes"]
-
-    assert Ranks(settings(addresses), 2, group="bytes").run(act) == [(4 << 20, 0)] * 2
-
-
 @pytest.mark.parametrize("bad", ["read-only", "odd", "average of integers"])
 def test_what_cannot_be_summed_is_refused_at_once(addresses: tuple[Address, ...], bad: str) -> None:
     """spec/reduction#exactness: the caller's mistake is the caller's, and no other rank hears of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 from trainshed_reduction import proof
 from trainshed_reduction.client.agreement import Agreement, Membership
@@ -96,11 +96,6 @@ class Communicator:
         """Return one line: how many reducers, which mode, and what that can gain. After `start`."""
         assert self._formation is not None
         return self._formation.describe()
-
-    def metrics(self) -> Dict[str, float]:
-        """Return numbers since `start`: operations, bytes sent and received, lost connections, seconds of
-        waiting; {} before the group has formed."""
-        return {} if self._running is None else self._running.metrics()
 
     # ---- the thread
 

@@ -145,11 +145,6 @@ class Ledger:
         """Whether some rank may lack a result of this lane."""
         return bool(self._lanes[lane].entries)
 
-    @property
-    def retained(self) -> int:
-        """Bytes of results that are kept in copies for others."""
-        return sum(len(entry.kept or b"") for lane in self._lanes for entry in lane.entries)
-
     def issue(
         self,
         view: memoryview,

@@ -27,8 +27,6 @@ class Patience:
         #: By lane: the chunk whose result is awaited, and since when.
         self._waits: Dict[int, Tuple[Entry, float]] = {}
         self._complain_after = _FIRST_COMPLAINT
-        #: Seconds that the longest wait has lasted so far.
-        self.waited = 0.0
 
     def look(self, ledger: Ledger, lanes: Sequence[Lane], now: float) -> List[Lane]:
         """Return the lanes whose reducers owe results and have fallen silent. Raises ReductionFailed when a
@@ -51,8 +49,8 @@ class Patience:
         return self._waits[lane.index][1]
 
     def _judge(self, longest: Optional[Lane], now: float) -> None:
-        self.waited = 0.0 if longest is None else now - self._since(longest)
-        if longest is None or self.waited < _FIRST_COMPLAINT:
+        waited = 0.0 if longest is None else now - self._since(longest)
+        if waited < _FIRST_COMPLAINT:
             self._complain_after = _FIRST_COMPLAINT
         if longest is None:
             return
@@ -61,12 +59,12 @@ class Patience:
         if longest.running and not longest.status:
             reason = "nothing is heard from it"
         text = (
-            f"operation {entry.work.operation.number}, chunk {entry.chunk} waits {self.waited:.0f} s at "
+            f"operation {entry.work.operation.number}, chunk {entry.chunk} waits {waited:.0f} s at "
             f"{longest}: {reason}"
         )
-        if self.waited > self._limit:
+        if waited > self._limit:
             raise ReductionFailed(text)
-        if self.waited > self._complain_after:
+        if waited > self._complain_after:
             self._complain_after *= 3
             self._log(text)
 

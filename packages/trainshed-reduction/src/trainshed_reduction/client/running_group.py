@@ -7,7 +7,7 @@ import contextlib
 import socket
 import struct
 import time
-from typing import Dict, List, NamedTuple, Sequence
+from typing import List, NamedTuple, Sequence
 
 from trainshed_reduction import layout, proof
 from trainshed_reduction.client.agreement import Membership
@@ -108,17 +108,6 @@ class RunningGroup:
         self._transfer = NativeTransfer(formation.library, len(lanes), flow.credit)
         self._look_at = 0.0
         self._tell_at = 0.0
-        self._counts: Dict[str, int] = dict.fromkeys(
-            (
-                "operations",
-                "sent_bytes",
-                "sent_again_bytes",
-                "received_bytes",
-                "lost_connections",
-                "epoch",
-            ),
-            0,
-        )
 
     @property
     def under_way(self) -> List[Operation]:
@@ -182,19 +171,10 @@ class RunningGroup:
         self._detach()
         self._transfer.close()
 
-    def metrics(self) -> Dict[str, float]:
-        """Return what was counted so far."""
-        return dict(
-            self._counts,
-            retained_bytes=self._ledger.retained,
-            wait_seconds=round(self._patience.waited, 1),
-        )
-
     # ---- operations
 
     def _issue_handed(self) -> None:
         for view, dtype, reduction, operation, rate in self._operations.take():
-            self._counts["sent_bytes"] += len(view)
             largest = 0
             if rate is not None and rate != self._rate:
                 self._rate = rate
@@ -231,8 +211,6 @@ class RunningGroup:
             if lane.running:
                 self._ledger.acknowledge(lane.index, self._transfer.acknowledged[lane.index])
         self._ledger.release(work)
-        self._counts["operations"] += 1
-        self._counts["received_bytes"] += work.header.total * work.dtype.itemsize
         work.operation.finish()
 
     def _hear(self, lane: Lane, message: Message, now: float) -> None:
@@ -270,7 +248,6 @@ class RunningGroup:
     def _lose(self, lane: Lane, cause: str) -> None:
         self._transfer.detach(lane.index)
         lane.lose(cause)
-        self._counts["lost_connections"] += 1
         now = time.monotonic()
         # A reducer that ends breaks many lanes at once, and reducers may end often: log it seldom.
         if self._ledger.waits(lane.index) is not None and now >= self._tell_at:
@@ -289,7 +266,6 @@ class RunningGroup:
         self._transfer.attach(lane.index, connection, start.position, received)
         for frame in frames:
             self._transfer.push(lane.index, frame)
-            self._counts["sent_again_bytes"] += frame.header.nbytes
 
     def _detach(self) -> None:
         for lane in self._lanes:
@@ -323,7 +299,6 @@ class RunningGroup:
         self._operations.hold()
         self._detach()
         self._issue_handed()
-        self._counts["epoch"] += 1
         # Reducers tell epochs apart by nothing else.
         self._hello = hello = self._hello._replace(generation=self._hello.generation + 1)
         gone = [lane.index for lane in self._lanes if lane.dropped or lane in lost]

@@ -129,9 +129,9 @@ def test_kept_copies_are_given_back() -> None:
     rank.receive(0)
     rank.ledger.acknowledge(0, 1)
     rank.receive(0)
-    assert rank.ledger.retained == _CHUNK
+    assert rank.ledger.keeps(0)
     rank.ledger.acknowledge(0, 2)
-    assert rank.ledger.retained == 0
+    assert not rank.ledger.keeps(0)
 
 
 class Group:
