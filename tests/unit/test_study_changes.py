@@ -6,16 +6,10 @@ import pytest
 
 from trainshed.core.errors import FailedPrecondition, InvalidRequest
 from trainshed.core.lifecycle.tables import Next
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, Section
 from trainshed.core.study import changes
 from trainshed.core.study.changes import TRIAL, TrialTrigger
-from trainshed.core.study.reading import (
-    GivenMeasurement,
-    GivenMetric,
-    GivenParameter,
-    read_measurement,
-    read_parameters,
-)
+from trainshed.core.study.reading import read_measurement, read_parameters
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric, Parameter, ParameterType, StudySpec
 
@@ -76,35 +70,31 @@ def test_every_trigger_is_told_in_words_and_every_unfinished_trial_can_end() -> 
 # --- parameters
 
 
-def params(**values: float | str | None) -> list[GivenParameter]:
-    return [
-        GivenParameter(f"trial.parameters[{index}]", name, value)
-        for index, (name, value) in enumerate(values.items())
-    ]
+def params(**values: float | str | None) -> Section:
+    entries = [{"parameterId": name, "value": value} for name, value in values.items()]
+    return Section({"parameters": entries}, "trial", Faults())
 
 
-def refused(given: list[GivenParameter]) -> dict[str, str]:
-    faults = Faults()
-    read_parameters(SPEC, given, faults, at="trial.parameters")
+def refused(sent: Section) -> dict[str, str]:
+    read_parameters(SPEC, sent)
     with pytest.raises(InvalidRequest) as caught:
-        faults.refuse()
+        sent.faults.refuse()
     return {fault.field: fault.description for fault in caught.value.violations}
 
 
 def test_parameters_are_read_in_the_order_of_the_tree_with_their_types() -> None:
     """spec/tuning#parameters: every parameter type and conditional parameters."""
-    faults = Faults()
-    parameters = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
-    read = read_parameters(SPEC, parameters, faults, at="trial.parameters")
-    faults.refuse()
+    sent = params(width=32.0 + 1e-12, layers=3.0, model="deep", rate=1.0)
+    read = read_parameters(SPEC, sent)
+    sent.faults.refuse()
     assert read == (("rate", 1.0), ("model", "deep"), ("layers", 3), ("width", 32.0))
     assert [type(value) for _, value in read] == [float, str, int, float]
 
 
 def test_only_active_parameters_are_asked_for() -> None:
-    faults = Faults()
-    read = read_parameters(SPEC, params(rate=0.5, model="linear"), faults, at="trial.parameters")
-    faults.refuse()
+    sent = params(rate=0.5, model="linear")
+    read = read_parameters(SPEC, sent)
+    sent.faults.refuse()
     assert read == (("rate", 0.5), ("model", "linear"))
 
 
@@ -141,8 +131,8 @@ def test_what_is_no_integer_of_the_range_is_refused(value: float | str | None) -
 
 
 def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
-    twice = [*params(rate=0.5), GivenParameter("trial.parameters[1]", "rate", 0.6)]
-    faults = refused(twice)
+    entries = [{"parameterId": "rate", "value": value} for value in (0.5, 0.6)]
+    faults = refused(Section({"parameters": entries}, "trial", Faults()))
     assert faults["trial.parameters[1].parameter_id"].startswith("'rate' is given twice")
     assert faults["trial.parameters"].startswith("The parameter 'model' is missing")
 
@@ -150,35 +140,28 @@ def test_a_parameter_that_is_missing_or_given_twice_is_refused() -> None:
 # --- measurements
 
 
-def measurement(step: int = 0, elapsed: int = 0, **metrics: float) -> GivenMeasurement:
-    return GivenMeasurement(
-        "measurement",
-        tuple(
-            GivenMetric(f"measurement.metrics[{index}]", name, value)
-            for index, (name, value) in enumerate(metrics.items())
-        ),
-        step,
-        elapsed,
-    )
+def measurement(step: int = 0, elapsed: int = 0, **metrics: float) -> Section:
+    entries = [{"metricId": name, "value": value} for name, value in metrics.items()]
+    public = {"stepCount": str(step), "elapsedDuration": f"{elapsed}s", "metrics": entries}
+    return Section(public, "measurement", Faults())
 
 
 def test_a_measurement_may_have_some_of_the_metrics_and_a_final_one_has_all() -> None:
-    faults = Faults()
-    read = read_measurement(SPEC, measurement(3, 5, loss=0.1), faults, final=False)
-    faults.refuse()
-    assert read == Measurement((("loss", 0.1),), 3, 5)
-    read_measurement(SPEC, measurement(loss=0.1), faults, final=True)
+    sent = measurement(3, 5, loss=0.1)
+    read = read_measurement(SPEC, sent, final=False)
+    sent.faults.refuse()
+    assert read == Measurement((("loss", 0.1),), 3, 5 * 10**9)
+    read_measurement(SPEC, sent, final=True)
     with pytest.raises(InvalidRequest, match="missing: memory"):
-        faults.refuse()
+        sent.faults.refuse()
 
 
 def test_every_fault_of_a_measurement_is_named_at_once() -> None:
     """spec/submit#refusals."""
-    faults = Faults()
-    given = measurement(-1, -1, loss=math.nan, gain=1.0)
-    read_measurement(SPEC, given, faults, final=False)
+    sent = measurement(-1, -1, loss=math.nan, gain=1.0)
+    read_measurement(SPEC, sent, final=False)
     with pytest.raises(InvalidRequest) as caught:
-        faults.refuse()
+        sent.faults.refuse()
     assert [fault.field for fault in caught.value.violations] == [
         "measurement.metrics[0].value",
         "measurement.metrics[1].metric_id",
@@ -188,7 +171,7 @@ def test_every_fault_of_a_measurement_is_named_at_once() -> None:
 
 
 def test_a_measurement_of_nothing_is_refused() -> None:
-    faults = Faults()
-    read_measurement(SPEC, measurement(), faults, final=True)
+    sent = measurement()
+    read_measurement(SPEC, sent, final=True)
     with pytest.raises(InvalidRequest, match="No metric is given; the study has loss, memory"):
-        faults.refuse()
+        sent.faults.refuse()

@@ -6,7 +6,7 @@ changed it meanwhile; otherwise it starts again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -27,19 +27,11 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.names import JobUid, StudyName
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.study import ParsedStudy, parse_study
 from trainshed.core.study import changes
 from trainshed.core.study.progress import final_measurement
-from trainshed.core.study.reading import (
-    Claim,
-    GivenMeasurement,
-    GivenMetric,
-    GivenParameter,
-    GivenTrial,
-    parse_trial,
-    read_measurement,
-)
+from trainshed.core.study.reading import parse_trial, read_measurement
 from trainshed.core.study.records import Measurement, Study, StudyState, StudyUid, Trial
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import StoredTrial
@@ -115,8 +107,8 @@ async def create_trial(call: Call, request: Any) -> Message:
     so."""
     services = call.services
     study = await study_of(call, request.parent, "parent")
-    sent = _given_trial(request.trial)
-    record, measurements = parse_trial(study.spec, study.uid, sent, services.now())
+    public = wire_json.to_public(request.trial)
+    record, measurements = parse_trial(study.spec, study.uid, public, services.now())
     check_active(study)
     if await is_full(services, study):
         raise full(services, study)
@@ -150,10 +142,9 @@ async def delete_trial(call: Call, request: Any) -> Message:
 async def add_measurement(call: Call, request: Any) -> Message:
     """Add a measurement to a trial; one of the same step and elapsed time is replaced."""
     study, number = await trial_of(call, request.trial_name, "trial_name")
-    faults = Faults()
-    sent = _given_measurement(request.measurement, "measurement")
-    measurement = read_measurement(study.spec, sent, faults, final=False)
-    faults.refuse()
+    sent = Section(wire_json.to_public(request.measurement), "measurement", Faults())
+    measurement = read_measurement(study.spec, sent, final=False)
+    sent.faults.refuse()
 
     async def change(trial: Trial) -> Trial:
         return changes.measured(trial, call.services.now())
@@ -173,8 +164,10 @@ async def complete_trial(call: Call, request: Any) -> Message:
         faults.add("infeasible_reason", text)
     final: Measurement | None = None
     if request.HasField("final_measurement") and not is_infeasible:
-        sent = _given_measurement(request.final_measurement, "final_measurement")
-        final = read_measurement(study.spec, sent, faults, final=True)
+        public = wire_json.to_public(request.final_measurement)
+        final = read_measurement(
+            study.spec, Section(public, "final_measurement", faults), final=True
+        )
     faults.refuse()
 
     async def change(trial: Trial) -> Trial:
@@ -320,43 +313,3 @@ async def _views(call: Call, study: Study, records: Sequence[Trial]) -> list[Mes
 
     # Takes half a second for a page of trials with a hundred measurements each.
     return await asyncio.to_thread(shown) if len(records) > _FEW else shown()
-
-
-def _given_trial(sent: Any) -> GivenTrial:
-    states = sent.DESCRIPTOR.fields_by_name["state"].enum_type.values_by_number
-    state = states[sent.state].name if sent.state in states else ""
-    final = None
-    if sent.HasField("final_measurement"):
-        final = _given_measurement(sent.final_measurement, "trial.final_measurement")
-    return GivenTrial(
-        "trial",
-        tuple(_given_parameters(sent)),
-        tuple(
-            _given_measurement(measurement, f"trial.measurements[{index}]")
-            for index, measurement in enumerate(sent.measurements)
-        ),
-        final,
-        Claim(state) if state in (Claim.SUCCEEDED, Claim.INFEASIBLE) else Claim.WANTED,
-        sent.client_id,
-        sent.infeasible_reason,
-    )
-
-
-def _given_parameters(trial: Any) -> Iterator[GivenParameter]:
-    for index, entry in enumerate(trial.parameters):
-        kind = entry.value.WhichOneof("kind")
-        value = getattr(entry.value, kind) if kind in ("number_value", "string_value") else None
-        yield GivenParameter(f"trial.parameters[{index}]", entry.parameter_id, value)
-
-
-def _given_measurement(sent: Any, path: str) -> GivenMeasurement:
-    span = sent.elapsed_duration
-    return GivenMeasurement(
-        path,
-        tuple(
-            GivenMetric(f"{path}.metrics[{index}]", entry.metric_id, entry.value)
-            for index, entry in enumerate(sent.metrics)
-        ),
-        sent.step_count,
-        span.seconds * 10**9 + span.nanos,
-    )

@@ -1,66 +1,28 @@
 """Checks what a client says of a trial against the study's specification: parameters and measurements
 (spec/tuning#measurements, facts/tuning#vertex).
 
-Both study APIs bring their messages into the neutral shapes here. Everything wrong is reported at once, on
-the field path that the caller used.
+Everything wrong is reported to the faults of the request's sections, and then what is read is not to be used.
 """
 
-import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
-from msgspec import Struct
-
-from trainshed.core.requests import Faults
+from trainshed.core.requests import Faults, Section
 from trainshed.core.study.progress import final_measurement
 from trainshed.core.study.records import Measurement, Parameters, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Parameter, ParameterType, StudySpec, Value, is_same
 from trainshed.core.units import Nanos
 
 
-class GivenParameter(Struct, frozen=True):
-    """One parameter as sent."""
-
-    #: The path of the entry.
-    path: str
-    id: str
-    #: None = neither a number nor a text.
-    value: float | int | str | None
-
-
-class GivenMetric(Struct, frozen=True):
-    """One metric as sent. `path`: of the entry."""
-
-    path: str
-    id: str
-    value: float
-
-
-class GivenMeasurement(Struct, frozen=True):
-    """One measurement as sent. `elapsed`: nanoseconds."""
-
-    path: str
-    metrics: tuple[GivenMetric, ...]
-    step: int
-    elapsed: int
-
-
-def read_parameters(
-    spec: StudySpec, entries: Sequence[GivenParameter], faults: Faults, *, at: str
-) -> Parameters:
-    """Return the parameters of a trial in the order of the tree: each active one once, and no others.
-
-    Every fault is reported to `faults` (a missing parameter on `at`), and then the result is not to be used.
-    """
-    by_id: dict[str, GivenParameter] = {}
-    for entry in entries:
-        if entry.id in by_id:
-            faults.add(
-                f"{entry.path}.parameter_id",
-                f"{entry.id!r} is given twice; give each parameter once.",
-            )
-        by_id.setdefault(entry.id, entry)
+def read_parameters(spec: StudySpec, trial: Section) -> Parameters:
+    """Return the parameters of a trial in the order of the tree: each active one once, and no others."""
+    by_id: dict[str, Section] = {}
+    for entry in trial.sections("parameters"):
+        name = entry.text("parameterId")
+        if name in by_id:
+            entry.fault("parameterId", f"{name!r} is given twice; give each parameter once.")
+        by_id.setdefault(name, entry)
     values: list[Value | None] = []
     unclear: set[int] = set()
     settled: set[str] = set()
@@ -72,54 +34,51 @@ def read_parameters(
             settled.add(node.id)
         elif _is_active(node, values):
             settled.add(node.id)
-            value = _read_value(node, by_id.get(node.id), faults, at)
+            value = _read_value(node, by_id.get(node.id), trial)
             if value is None:
                 unclear.add(index)
         values.append(value)
-    _report_others(spec, by_id, settled, faults)
+    _report_others(spec, by_id, settled)
     nodes = zip(spec.parameters, values, strict=True)
     return tuple((node.id, value) for node, value in nodes if value is not None)
 
 
-def read_measurement(
-    spec: StudySpec, sent: GivenMeasurement, faults: Faults, *, final: bool
-) -> Measurement:
+def read_measurement(spec: StudySpec, measurement: Section, *, final: bool) -> Measurement:
     """Return a measurement of known metrics with finite values; a final one has all metrics of the study.
 
     One with neither step nor elapsed time counts as made at step 0: the public guide's own example adds such
-    measurements. Every fault is reported to `faults`, and then the result is not to be used.
+    measurements.
     """
     known = {metric.id: None for metric in spec.metrics}
     by_metric: dict[str, float] = {}
-    for metric in sent.metrics:
-        field = f"{metric.path}.metric_id"
-        if metric.id not in known:
-            faults.add(
-                field, f"{metric.id!r} is no metric of the study, which has {_listed(known)}."
+    for entry in measurement.sections("metrics"):
+        name, value = entry.text("metricId"), entry.number("value")
+        if name not in known:
+            entry.fault(
+                "metricId", f"{name!r} is no metric of the study, which has {_listed(known)}."
             )
-        elif metric.id in by_metric:
-            faults.add(field, f"{metric.id!r} is given twice; give each metric once.")
-        if not math.isfinite(metric.value):
-            faults.add(
-                f"{metric.path}.value",
-                f"{metric.value} is not a finite number; complete a trial that diverged as infeasible.",
+        elif name in by_metric:
+            entry.fault("metricId", f"{name!r} is given twice; give each metric once.")
+        if not math.isfinite(value):
+            entry.fault(
+                "value",
+                f"{value} is not a finite number; complete a trial that diverged as infeasible.",
             )
-        by_metric.setdefault(metric.id, metric.value)
+        by_metric.setdefault(name, value)
     missing = {name: None for name in known if name not in by_metric}
-    if not sent.metrics:
-        faults.add(f"{sent.path}.metrics", f"No metric is given; the study has {_listed(known)}.")
+    if not by_metric:
+        measurement.fault("metrics", f"No metric is given; the study has {_listed(known)}.")
     elif final and missing:
-        faults.add(
-            f"{sent.path}.metrics",
+        measurement.fault(
+            "metrics",
             f"A final measurement has every metric of the study; missing: {_listed(missing)}.",
         )
-    if sent.step < 0:
-        faults.add(f"{sent.path}.step_count", f"{sent.step} is negative; steps count from 0.")
-    if sent.elapsed < 0:
-        faults.add(
-            f"{sent.path}.elapsed_duration", "The time is negative; it counts from the start."
-        )
-    return Measurement(tuple(by_metric.items()), sent.step, sent.elapsed)
+    step, elapsed = measurement.integer("stepCount"), measurement.duration("elapsedDuration") or 0
+    if step < 0:
+        measurement.fault("stepCount", f"{step} is negative; steps count from 0.")
+    if elapsed < 0:
+        measurement.fault("elapsedDuration", "The time is negative; it counts from the start.")
+    return Measurement(tuple(by_metric.items()), step, elapsed)
 
 
 def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
@@ -129,28 +88,24 @@ def _is_active(node: Parameter, values: Sequence[Value | None]) -> bool:
     return parent is not None and any(is_same(parent, value) for value in node.when)
 
 
-def _read_value(
-    node: Parameter, entry: GivenParameter | None, faults: Faults, at: str
-) -> Value | None:
+def _read_value(node: Parameter, entry: Section | None, trial: Section) -> Value | None:
     if entry is None:
-        faults.add(at, f"The parameter {node.id!r} is missing; it has {_legal(node)}.")
+        trial.fault("parameters", f"The parameter {node.id!r} is missing; it has {_legal(node)}.")
         return None
-    value = _value(node, entry.value)
+    raw = entry.values.get("value")
+    value = _value(node, raw)
     if value is None:
-        content = "Neither a number nor a text" if entry.value is None else repr(entry.value)
-        faults.add(
-            f"{entry.path}.value",
-            f"{content} is no value of {node.id!r}, which has {_legal(node)}.",
-        )
+        content = repr(raw) if isinstance(raw, str | float | int) else "Neither a number nor a text"
+        entry.fault("value", f"{content} is no value of {node.id!r}, which has {_legal(node)}.")
     return value
 
 
-def _value(node: Parameter, raw: float | int | str | None) -> Value | None:
+def _value(node: Parameter, raw: object) -> Value | None:
     """Return the legal value that is meant, in the type that the specification gives; None if there is
     none."""
     if node.type is ParameterType.CATEGORICAL:
         return raw if isinstance(raw, str) and raw in node.categories else None
-    if raw is None or isinstance(raw, str) or not math.isfinite(raw):
+    if isinstance(raw, bool) or not isinstance(raw, float | int) or not math.isfinite(raw):
         return None
     match node.type:
         case ParameterType.DOUBLE:
@@ -164,9 +119,7 @@ def _value(node: Parameter, raw: float | int | str | None) -> Value | None:
             assert_never(node.type)
 
 
-def _report_others(
-    spec: StudySpec, by_name: Mapping[str, GivenParameter], settled: set[str], faults: Faults
-) -> None:
+def _report_others(spec: StudySpec, by_name: Mapping[str, Section], settled: set[str]) -> None:
     """Report the parameters that are not of the study, or not active with the others that were given."""
     ids = {node.id: None for node in spec.parameters}
     for name, entry in by_name.items():
@@ -181,7 +134,7 @@ def _report_others(
                 if node.id == name
             )
             why = f"{name!r} is not active here: it asks for {' or '.join(conditions)}."
-        faults.add(f"{entry.path}.parameter_id", why)
+        entry.fault("parameterId", why)
 
 
 def _legal(node: Parameter) -> str:
@@ -207,62 +160,35 @@ def _listed(names: Mapping[str, None], most: int = 20) -> str:
     return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-class Claim(enum.StrEnum):
-    """What the client says of its trial. WANTED: somebody should evaluate it. SUCCEEDED, INFEASIBLE: it was
-    evaluated."""
-
-    WANTED = "WANTED"
-    SUCCEEDED = "SUCCEEDED"
-    INFEASIBLE = "INFEASIBLE"
-
-
-class GivenTrial(Struct, frozen=True):
-    """A trial as sent."""
-
-    #: The path of the trial in the request.
-    path: str
-    parameters: Sequence[GivenParameter]
-    measurements: Sequence[GivenMeasurement] = ()
-    #: A final measurement makes the trial SUCCEEDED, whatever the claim, unless that is INFEASIBLE.
-    final: GivenMeasurement | None = None
-    claim: Claim = Claim.WANTED
-    #: Who evaluates it; "" = nobody in particular.
-    client: str = ""
-    #: Why it is infeasible.
-    reason: str = ""
-
-
 def parse_trial(
-    spec: StudySpec, study: StudyUid, sent: GivenTrial, now: Nanos
+    spec: StudySpec, study: StudyUid, public: Mapping[str, Any], now: Nanos
 ) -> tuple[Trial, tuple[Measurement, ...]]:
-    """Return the trial, without a number, and its measurements, ascending by (step, elapsed) and each pair
-    once.
+    """Return the trial of a request, given as public JSON, without a number, and its measurements, ascending
+    by (step, elapsed) and each pair once.
 
-    One that is only wanted is REQUESTED, belongs to nobody, and is given to the next client that asks for
-    suggestions. Raise InvalidRequest, which lists every violation, if there is one.
+    A final measurement makes it SUCCEEDED, unless its state says INFEASIBLE. One that is only wanted is
+    REQUESTED, belongs to nobody, and is given to the next client that asks for suggestions. Raise
+    InvalidRequest, which lists every violation, if there is one.
     """
-    faults = Faults()
-    parameters = read_parameters(spec, sent.parameters, faults, at=f"{sent.path}.parameters")
-    read = [
-        read_measurement(spec, measurement, faults, final=False)
-        for measurement in sent.measurements
-    ]
+    sent = Section(public, "trial", Faults())
+    parameters = read_parameters(spec, sent)
+    read = [read_measurement(spec, item, final=False) for item in sent.sections("measurements")]
     by_place = {(measurement.step, measurement.elapsed): measurement for measurement in read}
     measurements = tuple(by_place[place] for place in sorted(by_place))
     trial = Trial(study, 0, TrialState.REQUESTED, parameters, created=now)
-    is_infeasible = sent.claim is Claim.INFEASIBLE
+    is_infeasible = sent.enum("state") == TrialState.INFEASIBLE
     final = None
-    if not is_infeasible and sent.final is not None:
-        final = read_measurement(spec, sent.final, faults, final=True)
-    elif sent.claim is Claim.SUCCEEDED:
+    if not is_infeasible and sent.has("finalMeasurement"):
+        final = read_measurement(spec, sent.section("finalMeasurement"), final=True)
+    elif sent.enum("state") == TrialState.SUCCEEDED:
         final = final_measurement(spec, measurements)
         if final is None:
-            faults.add(
-                f"{sent.path}.final_measurement",
+            sent.fault(
+                "finalMeasurement",
                 "A trial that SUCCEEDED has a final measurement: give it, or a measurement with every metric "
                 "of the study.",
             )
-    faults.refuse()
+    sent.faults.refuse()
     if final is None and not is_infeasible:
         return trial, measurements
     over = Trial(
@@ -273,8 +199,8 @@ def parse_trial(
         created=now,
         started=now,
         ended=now,
-        client=sent.client,
+        client=sent.text("clientId"),
         final=final,
-        infeasible_reason=sent.reason if is_infeasible else "",
+        infeasible_reason=sent.text("infeasibleReason") if is_infeasible else "",
     )
     return over, measurements
