@@ -2,11 +2,17 @@
 `/`."""
 
 import re
+from functools import lru_cache
 from typing import Final
+
+from trainshed.core.patterns import Regex, compile_regex
 
 MOST: Final = 4
 """The most wildcards in one URI: matching a name takes time in proportion to them."""
 _WILD: Final = re.compile(r"\*\*+|\*|\?")
+_MEANING: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+_MOST_STEPS: Final = 1 << 16
+"""More than the longest name of an object makes of a pattern."""
 
 
 def fixed_part(pattern: str) -> str:
@@ -22,40 +28,14 @@ def count(pattern: str) -> int:
 
 def matches(pattern: str, name: str) -> bool:
     """Whether the pattern matches the name of an object."""
-    tokens = _tokens(pattern)
-    # The places in the pattern that the name so far may have reached: at most one more than there are
-    # wildcards.
-    places = _reached({0}, tokens)
-    for letter in name:
-        after: set[int] = set()
-        for place in places:
-            token = tokens[place] if place < len(tokens) else ""
-            if token == "**" or (token == "*" and letter != "/"):
-                after.add(place)
-            elif token == letter or (token == "?" and letter != "/"):
-                after.add(place + 1)
-        places = _reached(after, tokens)
-        if not places:
-            return False
-    return len(tokens) in places
+    return _compiled(pattern).is_all_of(name)
 
 
-def _tokens(pattern: str) -> list[str]:
-    tokens: list[str] = []
-    at = 0
+@lru_cache(64)
+def _compiled(pattern: str) -> Regex:
+    text, at = "", 0
     for wildcard in _WILD.finditer(pattern):
-        tokens += pattern[at : wildcard.start()]
-        tokens.append(wildcard[0][:2])
+        text += re.escape(pattern[at : wildcard.start()]) + _MEANING[wildcard[0][:2]]
         at = wildcard.end()
-    return [*tokens, *pattern[at:]]
-
-
-def _reached(places: set[int], tokens: list[str]) -> set[int]:
-    """Return the places, and those after stars, which may stand for nothing."""
-    reached = set(places)
-    for place in places:
-        at = place
-        while at < len(tokens) and tokens[at] in ("*", "**"):
-            at += 1
-            reached.add(at)
-    return reached
+    text += re.escape(pattern[at:])
+    return compile_regex(text, dot_matches_newline=True, longest=len(text), most_steps=_MOST_STEPS)
