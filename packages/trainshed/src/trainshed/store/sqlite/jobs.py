@@ -5,6 +5,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
+from msgspec.structs import asdict
+
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.errors import Aborted, FailedPrecondition, RequestError
 from trainshed.core.lifecycle.drills import Drill
@@ -33,7 +35,6 @@ from trainshed.store.sqlite.rows import (
     etag,
     intent,
     name_parameters,
-    quota_parameters,
     use_parameters,
 )
 from trainshed.store.sqlite.setting_aside import job_set_aside
@@ -176,9 +177,7 @@ class Intake:
     async def drain_node(self, drain: NodeDrain) -> None:
         """Put a node under maintenance. If it is already, its `since` stays, and a reason replaces the former
         one."""
-        await self._execute(
-            "drain_node", {"node": drain.node, "since": drain.since, "reason": drain.reason}
-        )
+        await self._execute("drain_node", asdict(drain))
 
     async def undrain_node(self, node: str) -> None:
         """Let a node take work again. Does nothing if it is not drained."""
@@ -186,11 +185,11 @@ class Intake:
 
     async def set_quota(self, key: QuotaKey, limit: float) -> None:
         """Set a quota."""
-        await self._execute("set_quota", quota_parameters(key) | {"ceiling": limit})
+        await self._execute("set_quota", asdict(key) | {"ceiling": limit})
 
     async def clear_quota(self, key: QuotaKey) -> None:
         """Go back to a quota's default. Does nothing if it is not set."""
-        await self._execute("clear_quota", quota_parameters(key))
+        await self._execute("clear_quota", asdict(key))
 
     async def _execute(self, statement: str, parameters: Parameters) -> int:
         """Execute one statement, which has the method's name. Return how many rows it changed."""

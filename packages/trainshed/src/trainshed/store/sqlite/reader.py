@@ -28,7 +28,6 @@ from trainshed.store.sqlite.narrowing import narrowed, walk
 from trainshed.store.sqlite.rows import (
     machine_time,
     name_parameters,
-    node_drain,
     quota,
     timeline_entry,
     viewed_job,
@@ -156,7 +155,7 @@ class Reader:
 
     async def drained_nodes(self) -> tuple[NodeDrain, ...]:
         """Return all nodes under maintenance, by name."""
-        return self._all("drained_nodes", {}, node_drain)
+        return self._all("drained_nodes", {}, lambda row: NodeDrain(*row))
 
     async def quotas(self) -> tuple[tuple[QuotaKey, float], ...]:
         """Return all quotas that an operator has set, ordered by project, region, metric and person."""

@@ -26,7 +26,7 @@ from trainshed.store.codec import (
     encode_job,
     work_kind,
 )
-from trainshed.store.port import Intent, NodeDrain
+from trainshed.store.port import Intent
 from trainshed.store.sqlite.connections import Parameters
 
 
@@ -109,10 +109,6 @@ def work_parameters(job: Work) -> Parameters:
     }
 
 
-def quota_parameters(key: QuotaKey) -> Parameters:
-    return msgspec.structs.asdict(key)
-
-
 def use_parameters(use: Use) -> Parameters:
     labels = msgspec.json.encode(dict(use.labels), order="sorted").decode()
     return msgspec.structs.asdict(use) | {"labels": labels}
@@ -148,11 +144,6 @@ def intent(row: Sequence[Any]) -> Intent:
     if kind == IntentKind.DRILL:
         return Intent(seq, DRILL.decode(encoded))
     raise UnreadableRecord("intents", "intent", encoded, f"{kind!r} is no kind of intent")
-
-
-def node_drain(row: tuple[Any, ...]) -> NodeDrain:
-    node, since, reason = row
-    return NodeDrain(node, since, reason)
 
 
 def quota(row: tuple[Any, ...]) -> tuple[QuotaKey, float]:
