@@ -234,10 +234,14 @@ def test_a_hard_budget_stops_what_runs_at_the_moment_it_is_used_up(service: Serv
     limit = f"{row['cpuHours'] + 0.003:.6f}"
     trainshed("quotas", "set", metric, limit, "--project", project, data=service.data)
     assert next(log) == "stops"
+    waits = next(view for view in service.watch(job) if view.get("waiting"))
+    spent = f"project {project} has used"
+    assert waits["waiting"]["message"].startswith(spent), "and so says trainshed explain"
+    assert waits["retries"] == {"budget_used_up": 1}
     trainshed("quotas", "set", metric, "unlimited", "--project", project, data=service.data)
     assert next(log) == "talks"
     timeline = json.dumps(service.call("GET", f"/trainshed/v1/jobs/{job}/timeline"))
-    assert f"of {float(limit):g} CPU-hours of this month's budget" in timeline
+    assert spent in timeline and f"of {float(limit):g} CPU-hours of this month's budget" in timeline
     service.call("POST", f"/v1/{name}:cancel")
 
 
