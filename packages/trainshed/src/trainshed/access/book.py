@@ -166,12 +166,13 @@ def _tables(book: AccessBook, other: AccessBook) -> dict[str, Mapping[str, Struc
 def book_of(stored: Documents) -> AccessBook:
     """Return the book of these entries. Raises ValueError for one that cannot be read."""
 
+    by_kind: dict[str, dict[str, bytes]] = {}
+    for (kind, key), content in stored.items():
+        by_kind.setdefault(kind, {})[key] = content
+
     def entries(kind: str, of: type[_E]) -> dict[str, _E]:
-        return {
-            key: msgspec.json.decode(content, type=of)
-            for (stored_kind, key), content in stored.items()
-            if stored_kind == kind
-        }
+        decode = msgspec.json.Decoder(of).decode
+        return {key: decode(content) for key, content in by_kind.get(kind, {}).items()}
 
     # msgspec's errors are ValueErrors.
     return AccessBook(
