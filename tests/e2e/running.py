@@ -350,3 +350,33 @@ def seen_by(
     assert done.returncode == 0, done.stderr.decode()
     (line,) = (row for row in done.stdout.decode().splitlines() if row.startswith("SEEN "))
     return json.loads(line.removeprefix("SEEN "))
+
+
+_SDK = """
+import json, os, pathlib, sys, time
+from google.cloud import aiplatform
+from google.oauth2.credentials import Credentials
+
+transport, endpoint, token, *arguments = sys.argv[1:]
+aiplatform.init(
+    project="trainshed",
+    location="us-central1",
+    api_endpoint=endpoint,
+    api_transport=transport,
+    credentials=Credentials(token),
+    staging_bucket="gs://trainshed",
+)
+"""
+
+
+def seen_by_sdk(
+    service: Service, program: str, *arguments: str, transport: str = "grpc", seconds: float = 240
+) -> dict[str, Any]:
+    """Return what a program says of the Vertex SDK, over gRPC with TLS or REST: it goes on from `_SDK`, and
+    finds its own arguments in `arguments`."""
+    endpoint = str(service.extra["grpc_tls"]) if transport == "grpc" else service.rest
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "program.py")
+        path.write_text(_SDK + program)
+        words = (transport, endpoint, service.token, *arguments)
+        return seen_by(path, *words, variables=given_by_env(service), seconds=seconds)

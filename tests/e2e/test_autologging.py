@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import Service, given_by_env, seen_by
+from tests.e2e.running import Service, seen_by_sdk
 
 _TRAINER = """
 from sklearn.datasets import load_iris
@@ -15,20 +15,8 @@ data, labels = load_iris(return_X_y=True)
 LogisticRegression(max_iter=321).fit(data, labels)
 """
 _CLIENT = """
-import json, sys
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-
-endpoint, token, script = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    api_transport="rest",
-    credentials=Credentials(token),
-    experiment="autologged",
-    staging_bucket="gs://trainshed",
-)
+[script] = arguments
+aiplatform.init(experiment="autologged")
 job = aiplatform.CustomJob.from_local_script(
     display_name="autologged",
     script_path=script,
@@ -47,11 +35,8 @@ print("SEEN", json.dumps({"params": run.get_params(), "metrics": run.get_metrics
 def test_a_scripts_training_is_logged_to_the_run_of_its_job(
     service: Service, tmp_path: Path
 ) -> None:
-    client, trainer = tmp_path / "client.py", tmp_path / "trainer.py"
-    client.write_text(_CLIENT)
+    trainer = tmp_path / "trainer.py"
     trainer.write_text(_TRAINER)
-    variables = given_by_env(service)
-    arguments = (service.rest, service.token, str(trainer))
-    seen = seen_by(client, *arguments, variables=variables, seconds=900)
+    seen = seen_by_sdk(service, _CLIENT, str(trainer), transport="rest", seconds=900)
     assert seen["params"]["max_iter"] == "321"
     assert seen["metrics"]["training_accuracy_score"] > 0.9

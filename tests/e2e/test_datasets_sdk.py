@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 
 # Counts the rows of each split as a program of the public does, and says which files there are.
 _SCRIPT = """
@@ -23,18 +23,7 @@ for split in ("TRAINING", "VALIDATION", "TEST"):
 print("FOUND " + json.dumps(found))
 """
 _PROGRAM = """
-import json, pathlib, sys
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-
-endpoint, token, scratch, image, script = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    credentials=Credentials(token),
-    staging_bucket="gs://trainshed",
-)
+scratch, image, script = arguments
 table = aiplatform.TabularDataset.create(
     "table", gcs_source=["gs://trainshed/data/a.csv", "gs://trainshed/data/b.csv"]
 )
@@ -91,11 +80,7 @@ def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     line = {"textContent": "hi", "classificationAnnotation": {"displayName": "greeting"}}
     service.put("trainshed", "data/texts.jsonl", json.dumps(line).encode())
     scratch = tmp_path_factory.mktemp("datasets")
-    path = scratch / "program.py"
-    path.write_text(_PROGRAM)
-    endpoint = str(service.extra["grpc_tls"])
-    arguments = (endpoint, service.token, str(scratch), SKLEARN, _SCRIPT)
-    return seen_by(path, *arguments, variables=given_by_env(service))
+    return seen_by_sdk(service, _PROGRAM, str(scratch), SKLEARN, _SCRIPT)
 
 
 def found(service: Service, job_id: str) -> dict[str, Any]:

@@ -2,28 +2,15 @@
 (facts/experiments)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, given_by_env, seen_by, trainshed
+from tests.e2e.running import Service, seen_by_sdk, trainshed
 
 _HEAD = """
-import json, sys, time
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-
-transport, endpoint, token = sys.argv[1:]
 experiment = f"trial-{transport}"
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    api_transport=transport,
-    credentials=Credentials(token),
-    experiment=experiment,
-)
+aiplatform.init(experiment=experiment)
 """
 _LOGGED = (
     _HEAD
@@ -111,18 +98,9 @@ print("SEEN", json.dumps({
 )
 
 
-def ran(service: Service, tmp_path: Path, program: str, transport: str = "grpc") -> Any:
-    """What the program said."""
-    path = tmp_path / "program.py"
-    path.write_text(program)
-    endpoint = str(service.extra["grpc_tls"]) if transport == "grpc" else service.rest
-    arguments = (transport, endpoint, service.token)
-    return seen_by(path, *arguments, variables=given_by_env(service))
-
-
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return ran(service, tmp_path_factory.mktemp("experiments"), _LOGGED)
+def seen(service: Service) -> dict[str, Any]:
+    return seen_by_sdk(service, _LOGGED)
 
 
 def test_what_a_notebook_logs_is_read_back(seen: dict[str, Any]) -> None:
@@ -148,10 +126,10 @@ def test_a_deleted_experiment_is_gone(seen: dict[str, Any]) -> None:
     assert "trial-grpc" not in seen["left"]
 
 
-def test_a_run_has_several_writers_and_a_job(service: Service, tmp_path: Path) -> None:
+def test_a_run_has_several_writers_and_a_job(service: Service) -> None:
     """facts/experiments#etags: over REST the SDK gives up at the first conflict, so there is none;
     facts/experiments#jobs."""
-    seen = ran(service, tmp_path, _SHARED, "rest")
+    seen = seen_by_sdk(service, _SHARED, transport="rest")
     params, metrics = ({f"{letter}{n}": n for n in range(5)} for letter in "pm")
     assert (seen["params"], seen["metrics"]) == (params, metrics)
     assert seen["logged"] == [True]

@@ -3,19 +3,16 @@ by the SDK, and over a kill of the service (facts/experiments#curves). The files
 SummaryWriter writes, without PyTorch (`programs/event_writer.py`)."""
 
 import json
-from pathlib import Path
 
 from tests.e2e.packages import PROGRAMS
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 
 WRITER = (PROGRAMS / "event_writer.py").read_text()
 
 
 _SDK = f"""
-import json, logging, sys
+import logging
 from google.api_core.exceptions import GoogleAPICallError
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
 
 told = []
 class Ear(logging.Handler):
@@ -24,14 +21,7 @@ class Ear(logging.Handler):
 for name in ("", "google.cloud.aiplatform.jobs"):
     logging.getLogger(name).addHandler(Ear())
 
-endpoint, token = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    credentials=Credentials(token),
-    staging_bucket="gs://trainshed/curves",
-)
+aiplatform.init(staging_bucket="gs://trainshed/curves")
 board = aiplatform.Tensorboard.create(display_name="board")
 script = '''{WRITER}
 directory = os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")
@@ -72,12 +62,9 @@ print("SEEN", json.dumps({{
 """
 
 
-def test_the_sdk_names_a_tensorboard(service: Service, tmp_path: Path) -> None:
+def test_the_sdk_names_a_tensorboard(service: Service) -> None:
     """What it does after the job works without a word of warning."""
-    path = tmp_path / "curves.py"
-    path.write_text(_SDK)
-    arguments = (str(service.extra["grpc_tls"]), service.token)
-    seen = seen_by(path, *arguments, variables=given_by_env(service))
+    seen = seen_by_sdk(service, _SDK)
     assert seen["points"].keys() == {"default", "eval-1"}, json.dumps(seen)
     for values in seen["points"].values():
         assert [round(value, 3) for value in values] == [1.0, 0.5, 0.333]

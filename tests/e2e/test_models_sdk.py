@@ -4,20 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import Service, given_by_env, seen_by
+from tests.e2e.running import Service, seen_by_sdk
 
 _PROGRAM = """
-import json, sys
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-
-endpoint, token = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    credentials=Credentials(token),
-)
 model = aiplatform.Model.upload(
     display_name="kept",
     artifact_uri="gs://trainshed/weights",
@@ -53,13 +42,10 @@ print("SEEN", json.dumps(seen))
 
 
 @pytest.fixture(scope="module")
-def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(service: Service) -> dict[str, Any]:
     service.put("trainshed", "weights/model.pt", b"weights")
     service.put("trainshed", "weights/variables/0", b"more")
-    path = tmp_path_factory.mktemp("models") / "program.py"
-    path.write_text(_PROGRAM)
-    variables = given_by_env(service)
-    return seen_by(path, str(service.extra["grpc_tls"]), service.token, variables=variables)
+    return seen_by_sdk(service, _PROGRAM)
 
 
 def test_a_model_is_exported_whole(seen: dict[str, Any], service: Service) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 from tests.e2e.tuning_programs import BUCKET, bucket
 
 SERVING = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
@@ -24,19 +24,7 @@ directory.mkdir(parents=True)
 """Leaves its arguments as its model."""
 
 _PROGRAM = """
-import json, os, pathlib, sys
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
-
-endpoint, token, scratch, image, serving, package, program = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    api_transport="rest",
-    credentials=Credentials(token),
-    staging_bucket="gs://trainshed",
-)
+scratch, image, serving, package, program = arguments
 script = pathlib.Path(scratch, "script.py")
 script.write_text(program)
 
@@ -132,13 +120,9 @@ print("SEEN " + json.dumps(seen))
 def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program saw."""
     scratch = tmp_path_factory.mktemp("pipelines")
-    program = scratch / "program.py"
-    program.write_text(_PROGRAM)
     package = upload(service, "pipelines/pkg-1.0.tar.gz", source_package(PACKAGE_TASK))
-    variables = given_by_env(service)
-
-    arguments = (service.rest, service.token, str(scratch), SKLEARN, SERVING, package, LEAVE)
-    return seen_by(program, *arguments, variables=variables)
+    arguments = (str(scratch), SKLEARN, SERVING, package, LEAVE)
+    return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 
 PACKAGE_TASK = LEAVE.replace(

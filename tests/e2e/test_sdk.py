@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, given_by_env, seen_by
+from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, common_place, seen_by_sdk
 
 BUCKET = "trainshed"
 
@@ -45,22 +45,11 @@ else:
 """
 
 _PROGRAM = """
-import json, sys, time
 import agentplatform
 from agentplatform import resources
 from google.api_core.exceptions import GoogleAPICallError, NotFound
-from google.cloud import aiplatform
-from google.oauth2.credentials import Credentials
 
-endpoint, token, image, script, wheel = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    api_transport="rest",
-    credentials=Credentials(token),
-    staging_bucket="gs://trainshed",
-)
+image, script, wheel = arguments
 
 def pools(text):
     container = {"image_uri": image, "command": ["python3", "-c", text]}
@@ -156,12 +145,10 @@ def _wheel(directory: Path) -> Path:
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the program saw."""
-    scratch = tmp_path_factory.mktemp("sdk")
-    program, script = scratch / "program.py", scratch / "train.py"
-    program.write_text(_PROGRAM)
+    script = tmp_path_factory.mktemp("sdk") / "train.py"
     script.write_text(_SCRIPT)
-    arguments = (service.rest, service.token, SKLEARN, str(script), _wheel(common_place()).as_uri())
-    return seen_by(program, *arguments, variables=given_by_env(service))
+    arguments = (SKLEARN, str(script), _wheel(common_place()).as_uri())
+    return seen_by_sdk(service, _PROGRAM, *arguments, transport="rest")
 
 
 def test_run_returns_when_the_job_has_succeeded(seen: dict[str, Any], service: Service) -> None:

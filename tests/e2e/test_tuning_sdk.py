@@ -8,23 +8,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.packages import source_package, upload
-from tests.e2e.running import SKLEARN, Service, given_by_env, seen_by
+from tests.e2e.running import SKLEARN, Service, seen_by_sdk
 from tests.e2e.tuning_programs import SKLEARN_TASK, bucket
 
 _PROGRAM = """
-import json, os, sys, time
-from google.cloud import aiplatform, storage
+from google.cloud import storage
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
-from google.oauth2.credentials import Credentials
 
-endpoint, package, image, token, count = sys.argv[1:]
-aiplatform.init(
-    project="trainshed",
-    location="us-central1",
-    api_endpoint=endpoint,
-    credentials=Credentials(token),
-    staging_bucket="gs://trainshed",
-)
+package, image, count = arguments
 base, gate = "gs://trainshed/tuned/sdk", "gates/sdk"
 pool = {
     "machine_spec": {"machine_type": "n1-standard-4"},
@@ -113,14 +104,10 @@ _BOUNDS = {
 
 
 @pytest.fixture(scope="module")
-def ran(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def ran(service: Service) -> dict[str, Any]:
     """What the program saw."""
-    program = tmp_path_factory.mktemp("sdk") / "tune.py"
-    program.write_text(_PROGRAM)
     package = upload(service, "tuning/pkg-1.0.tar.gz", source_package(SKLEARN_TASK))
-    variables = given_by_env(service)
-    arguments = (service.extra["grpc_tls"], package, SKLEARN, service.token, str(TRIALS))
-    return seen_by(program, *arguments, variables=variables)
+    return seen_by_sdk(service, _PROGRAM, package, SKLEARN, str(TRIALS))
 
 
 def test_run_returns_with_all_trials_done(ran: dict[str, Any]) -> None:
