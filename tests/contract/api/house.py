@@ -212,6 +212,14 @@ class House:
             sent[0]["status"], answer_headers, b"".join(part.get("body", b"") for part in sent[1:])
         )
 
+    async def result(
+        self, method: str, path: str, body: object = None, *, token: str | None = ""
+    ) -> Any:
+        """The JSON that a request is answered with which is not refused."""
+        answer = await self.call(method, path, body, token=token)
+        assert answer.status == 200, answer.body
+        return answer.json
+
     @asynccontextmanager
     async def stream(self, path: str, token: str = "") -> AsyncGenerator["Lines"]:
         """An open stream; leaving the context hangs up, as a client that goes away does."""

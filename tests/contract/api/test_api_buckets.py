@@ -49,9 +49,7 @@ async def test_a_directory_that_will_not_be_there_is_warned_of(
     timeline = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
     assert "there is no such directory" in timeline and "gs://afar alone" in timeline
     other = custom_job(container(args=["--data=/gcs/bucket/train"]))
-    uid = (
-        (await house.call("POST", f"{LOCATION}/customJobs", other)).json["name"].rpartition("/")[2]
-    )
+    uid = (await house.result("POST", f"{LOCATION}/customJobs", other))["name"].rpartition("/")[2]
     quiet = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).body.decode()
     assert "no such directory" not in quiet
 

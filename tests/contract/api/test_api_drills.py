@@ -92,7 +92,7 @@ async def test_a_drill_is_ordered_and_answered_with_its_number(house: Drilled) -
         "incarnation": 0,
     }
     assert (second.json["replica"], second.json["after"]) == ("workerpool0-0", "30s")
-    listed = (await house.call("GET", f"{JOB}/drills")).json
+    listed = await house.result("GET", f"{JOB}/drills")
     assert listed == {"name": NAME, "drills": [first.json, second.json]}
 
 
@@ -115,7 +115,7 @@ async def test_all_that_is_wrong_with_a_drill_is_said_at_once(house: Drilled) ->
         assert f"has no replica '{name}'; it has: workerpool0-0, workerpool1-0." in fault
     assert "not both" in other["after"]
     assert "kind" in violations(await order(house))
-    assert (await house.call("GET", f"{JOB}/drills")).json["drills"] == []
+    assert (await house.result("GET", f"{JOB}/drills"))["drills"] == []
 
 
 async def test_a_job_that_is_over_takes_no_drill(house: Drilled) -> None:
@@ -147,7 +147,7 @@ async def drilled(house: Drilled, *after: str) -> Any:
     )
     lines = [(START + (9 + n) * SECOND, text) for n, text in enumerate(after)]
     house.write_log(1000, "workerpool0-0", *lines)
-    return (await house.call("GET", f"{JOB}/resumeReport")).json
+    return await house.result("GET", f"{JOB}/resumeReport")
 
 
 async def test_the_report_of_a_job_that_resumed(house: Drilled) -> None:
@@ -180,9 +180,9 @@ async def test_the_steps_may_be_told_by_the_primary_or_by_a_pattern(house: Drill
         ReplicaStarted(1, WORKER, 2, START + 12 * SECOND),
     )
     house.write_log(1000, "workerpool0-0", (START + 13 * SECOND, "step 5/9"))
-    second = (await house.call("GET", f"{JOB}/resumeReport")).json["drills"][1]
+    second = (await house.result("GET", f"{JOB}/resumeReport"))["drills"][1]
     assert (second["steps"]["replica"], second["lost"]) == ("workerpool0-0", 0)
-    own = (await house.call("GET", f"{JOB}/resumeReport?stepPattern=/(9)")).json["drills"][0]
+    own = (await house.result("GET", f"{JOB}/resumeReport?stepPattern=/(9)"))["drills"][0]
     assert own["outcome"] == "started_over", "by a pattern that says so"
     wrong = await house.call("GET", f"{JOB}/resumeReport?stepPattern=(")
     assert set(violations(wrong)) == {"stepPattern"}

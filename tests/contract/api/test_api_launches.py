@@ -11,7 +11,7 @@ async def test_a_launch_says_what_ran(house: House) -> None:
     made = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     uid = made.json["name"].rpartition("/")[2]
     path = f"/trainshed/v1/jobs/{uid}/launch"
-    before = (await house.call("GET", path)).json
+    before = await house.result("GET", path)
     assert (before["incarnation"], before["attempt"], before["command"]) == (0, 0, [])
     assert before["machine"]["type"] == "n1-standard-4"
     assert before["runtime"]["family"]
@@ -30,14 +30,14 @@ async def test_a_launch_says_what_ran(house: House) -> None:
         "memory": 5,
     }
     (directory / "launches.jsonl").write_text(json.dumps(entry) + "\n")
-    launch = (await house.call("GET", f"{path}?replica=worker+0")).json
+    launch = await house.result("GET", f"{path}?replica=worker+0")
     assert (launch["task"], launch["incarnation"]) == ("workerpool1-0", 1)
     assert launch["command"] == ["python3", "task.py"]
     assert launch["clusterSpec"] == {"cluster": cluster["cluster"], "task": cluster["task"]}
     assert launch["values"] == {"RANK": "1"}
     assert launch["variables"] == ["CLUSTER_SPEC", "RANK"]
     assert (launch["machine"]["memoryLimitBytes"], launch["user"]) == (5, None)
-    assert (await house.call("GET", path)).json["incarnation"] == 0, "the primary's"
+    assert (await house.result("GET", path))["incarnation"] == 0, "the primary's"
     assert (await house.call("GET", f"{path}?replica=ps-1")).status == 400
     assert (await house.call("GET", f"{path}?attempt=2")).status == 400
     assert (await house.call("GET", "/trainshed/v1/jobs/1/launch")).status == 404

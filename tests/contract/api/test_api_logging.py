@@ -31,8 +31,7 @@ async def entries(house: House, filter_: str = "", **more: Any) -> Answer:
 
 async def two_replicas(house: House, *, over: bool = True) -> None:
     """Job 1000 with lines of two replicas, some of one moment; the clock stands after its end."""
-    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
-    assert answer.status == 200
+    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     house.write_log(1000, "workerpool0-0", *((START + n * SECOND, f"a{n}") for n in range(1, 9, 2)))
     house.write_log(1000, "workerpool1-0", *((START + n * SECOND, f"b{n}") for n in range(1, 9)))
     house.clock = START + 10 * SECOND
@@ -153,8 +152,7 @@ async def test_pages_hold_every_entry_once_in_either_order(
 async def test_what_the_job_gets_instead_is_said_once_to_each_reader(house: House) -> None:
     """The first line of the job's log, as the service's own: in the lines it is stored once more, for other
     readers."""
-    answer = await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    assert answer.status == 200
+    await house.result("POST", "/v1/projects/p1/jobs", ml_job())
     notice = "asked for '2.6' on '3.7'"
     house.write_log(1000, SERVICE_TASK, (START + SECOND, notice), stream="b")
     house.write_log(1000, "workerpool0-0", (START + 2 * SECOND, "hello"))

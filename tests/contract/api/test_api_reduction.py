@@ -30,8 +30,7 @@ async def house(house: House) -> House:
     """One with a job of two workers and two reducers, which runs."""
     house.services = replace(house.services, runtimes=ReducingRuntimes())
     house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-    answer = await house.call("POST", f"{LOCATION}/customJobs", reduced())
-    assert answer.status == 200, answer.body
+    await house.result("POST", f"{LOCATION}/customJobs", reduced())
     await house.happen(
         NAME,
         JobAdmitted(()),
@@ -58,7 +57,7 @@ async def test_notes_are_on_the_timeline(house: House) -> None:
     await house.happen(NAME, note)
     bad = ReplicaNoted(1, FIRST, 1, 1, at, "late", "WARNING", "rank 1 is late")
     await house.happen(NAME, note, bad, GATHERED)
-    story = (await house.call("GET", f"{JOB}/timeline")).json["entries"]
+    story = (await house.result("GET", f"{JOB}/timeline"))["entries"]
     told = [(each["kind"], each["message"]) for each in story if "reduction" in each["kind"]]
     assert told == [
         ("reduction", "workerpool0-0: pure: 2 reducers"),
@@ -67,7 +66,7 @@ async def test_notes_are_on_the_timeline(house: House) -> None:
 
 
 async def is_secured(house: House, body: dict[str, Any]) -> bool:
-    name = (await house.call("POST", f"{LOCATION}/customJobs", body)).json["name"]
+    name = (await house.result("POST", f"{LOCATION}/customJobs", body))["name"]
     stored, _ = await house.store.reader.job(JobName(Api.VERTEX, "p1", "us-central1", name[-4:]))
     assert isinstance(stored, Job)
     return stored.spec.reduction_tls

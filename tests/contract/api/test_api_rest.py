@@ -52,10 +52,10 @@ async def test_unknown_paths_are_json_404(house: House, method: str, path: str) 
 
 async def test_discovery_needs_no_token_and_names_this_host(house: House) -> None:
     for path in ("/$discovery/rest?version=v1", "/discovery/v1/apis/ml/v1/rest"):
-        document = (await house.call("GET", path, token=None)).json
+        document = await house.result("GET", path, token=None)
         assert (document["name"], document["version"]) == ("ml", "v1")
         assert document["rootUrl"] == "http://trainshed.example/"
-    logs = (await house.call("GET", "/$discovery/rest?version=v2", token=None)).json
+    logs = await house.result("GET", "/$discovery/rest?version=v2", token=None)
     assert logs["name"] == "logging"
 
 
@@ -71,16 +71,16 @@ async def test_a_page_of_another_name_gets_nothing_but_the_id_of_its_request(hou
 
 async def test_the_version_is_told_to_callers_with_a_token_alone(house: House) -> None:
     for path in ("/", "/healthz"):
-        assert "version" in (await house.call("GET", path)).json
+        assert "version" in await house.result("GET", path)
         for token in (None, "wrong"):
-            assert (await house.call("GET", path, token=token)).json == {
+            assert await house.result("GET", path, token=token) == {
                 "service": "trainshed",
                 "status": "ok",
             }
 
 
 async def test_projects(house: House) -> None:
-    view = (await house.call("GET", "/v1/projects/p1")).json
+    view = await house.result("GET", "/v1/projects/p1")
     assert (view["projectId"], view["lifecycleState"]) == ("p1", "ACTIVE")
     assert view["projectNumber"].isdigit()
     assert (await house.call("GET", "/v1/projects/-")).status == 400

@@ -32,7 +32,7 @@ WAITING = Waiting(
 async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
     name = "projects/p1/locations/us-central1/customJobs/7"
     house.capacity.known = (node("node-1", f"{name} workerpool0-0"),)
-    (shown,) = (await house.call("GET", NODES)).json["nodes"]
+    (shown,) = (await house.result("GET", NODES))["nodes"]
     assert shown == {
         "name": "node-1",
         "condition": "READY",
@@ -50,13 +50,13 @@ async def test_nodes_show_what_is_used_and_by_whom(house: House) -> None:
 
 async def test_a_node_is_drained_and_comes_back(house: House) -> None:
     """spec/failures#maintenance: a node can be put under maintenance at any time."""
-    drained = (await house.call("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})).json
+    drained = await house.result("POST", f"{NODES}/node-2:drain", {"reason": "new disk"})
     assert (drained["condition"], drained["cause"]) == ("DRAINED", "new disk")
     assert await house.store.reader.drained_nodes() == (
         NodeDrain("node-2", house.clock, "new disk"),
     )
     assert (await house.call("POST", f"{NODES}/node-2:drain")).status == 200, "again is fine"
-    assert (await house.call("POST", f"{NODES}/node-2:undrain")).json["condition"] == "READY"
+    assert (await house.result("POST", f"{NODES}/node-2:undrain"))["condition"] == "READY"
     assert await house.store.reader.drained_nodes() == ()
     assert (await house.call("POST", f"{NODES}/node-2:undrain")).status == 200, "again is fine"
     assert house.capacity.readmitted == ["node-2", "node-2"]
@@ -77,21 +77,21 @@ async def test_quotas_are_set_seen_and_cleared(house: House) -> None:
     key = QuotaKey("p1", "us-central1", "cpus_n1_e2")
     house.capacity.used = {key: 12.0}
     quota = {**PLACE, "metric": "cpus_n1_e2"}
-    view = (await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": 20})).json
+    view = await house.result("POST", f"{QUOTAS}:set", {**quota, "limit": 20})
     assert view == {**PLACE, **quota, "user": "", "limit": 20, "used": 12, "waiting": 0}
     assert await house.store.reader.quotas() == ((key, 20.0),)
     path = f"{QUOTAS}?project=p1&region=us-central1"
-    (seen,) = (await house.call("GET", path)).json["quotas"]
+    (seen,) = (await house.result("GET", path))["quotas"]
     assert (seen["metric"], seen["limit"], seen["used"]) == ("cpus_n1_e2", 20, 12)
-    cleared = (await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})).json
+    cleared = await house.result("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
     assert cleared["limit"] == "unlimited"
     assert await house.store.reader.quotas() == ()
 
 
 async def test_all_quotas_name_every_metric(house: House) -> None:
     path = f"{QUOTAS}?project=p1&region=us-central1"
-    assert (await house.call("GET", path)).json["quotas"] == []
-    metrics = [quota["metric"] for quota in (await house.call("GET", f"{path}&all")).json["quotas"]]
+    assert (await house.result("GET", path))["quotas"] == []
+    metrics = [quota["metric"] for quota in (await house.result("GET", f"{path}&all"))["quotas"]]
     assert {"cpus_n1_e2", "NVIDIA_TESLA_T4", "pd_ssd_gb", "ml_cpus"} <= set(metrics)
     assert metrics == sorted(metrics)
 
@@ -125,7 +125,7 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
         (("workerpool0-0", "node-1"),), position=1, missing=("NVIDIA_L4",)
     )
     body = {"api": "vertex", "project": "p1", "location": "us-central1", "job": custom_job()}
-    view = (await house.call("POST", EXPLAIN, body)).json
+    view = await house.result("POST", EXPLAIN, body)
     assert (view["admitted"], view["waiting"], view["position"]) == (True, None, 1)
     assert view["places"] == [
         {"replica": "workerpool0-0", "task": "workerpool0-0", "node": "node-1"}
@@ -136,7 +136,7 @@ async def test_explain_says_where_a_job_would_run_and_stores_nothing(house: Hous
     assert (machine["pool"], machine["machineType"]) == ("workerpool0", "n1-standard-4")
     assert (machine["replicas"], machine["vcpus"], machine["diskGb"]) == (1, 4, 100)
     assert (machine["accelerators"], house.woken) == (None, [])
-    assert (await house.call("GET", "/trainshed/v1/jobs?project=-")).json["jobs"] == []
+    assert (await house.result("GET", "/trainshed/v1/jobs?project=-"))["jobs"] == []
 
 
 async def test_explain_refuses_labels_that_order_what_there_is_not(house: House) -> None:
@@ -150,7 +150,7 @@ async def test_explain_refuses_labels_that_order_what_there_is_not(house: House)
 async def test_explain_says_why_a_job_would_wait(house: House) -> None:
     house.capacity.answer = Preflight(waiting=WAITING, position=3)
     body = {"api": "ml", "project": "p1", "job": ml_job()}
-    view = (await house.call("POST", EXPLAIN, body)).json
+    view = await house.result("POST", EXPLAIN, body)
     assert not view["admitted"]
     assert view["waiting"] == {
         "reason": "quota",
@@ -196,13 +196,13 @@ async def test_a_waiting_job_says_why_and_how_many_are_before_it(house: House) -
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
     house.capacity.reasons[JobUid(1000)] = WAITING
     house.capacity.positions[JobUid(1000)] = 4
-    view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
+    view = await house.result("GET", "/trainshed/v1/jobs/1000")
     assert view["waits"] == [WAITING.message, WAITING.hint]
     assert (view["waiting"]["reason"], view["waiting"]["position"]) == ("quota", 4)
     assert view["resource"]["jobPosition"] == "4"
     # The public resource, alone and in lists (facts/resources#ml): a string, as every int64 is.
-    assert (await house.call("GET", "/v1/projects/p1/jobs/job_1")).json["jobPosition"] == "4"
-    (listed,) = (await house.call("GET", "/v1/projects/p1/jobs")).json["jobs"]
+    assert (await house.result("GET", "/v1/projects/p1/jobs/job_1"))["jobPosition"] == "4"
+    (listed,) = (await house.result("GET", "/v1/projects/p1/jobs"))["jobs"]
     assert listed["jobPosition"] == "4"
 
 
@@ -213,7 +213,7 @@ async def test_a_job_that_is_tried_again_says_why_it_has_to_be(house: House) -> 
     await house.happen("projects/p1/jobs/job_1", JobAdmitted(()), failed)
     pause = Waiting(WaitReason.BACK_OFF, "is tried again in 2 s")
     house.capacity.reasons[JobUid(1000)] = pause
-    view = (await house.call("GET", "/trainshed/v1/jobs/1000")).json
+    view = await house.result("GET", "/trainshed/v1/jobs/1000")
     assert view["waits"][0] == pause.message
     assert "the registry does not answer" in view["waits"][1] == view["waiting"]["hint"]
 
@@ -226,11 +226,11 @@ ANA, BO = "ana@corp.example", "bo@corp.example"
 
 async def test_a_quota_of_a_person_stands_beside_that_of_the_project(house: House) -> None:
     quota = {**PLACE, "metric": "jobs", "user": ANA, "limit": 2}
-    view = (await house.call("POST", f"{QUOTAS}:set", quota)).json
+    view = await house.result("POST", f"{QUOTAS}:set", quota)
     assert (view["user"], view["limit"], view["region"]) == (ANA, 2, "global")
     await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "each", "limit": 1})
     await house.call("POST", f"{QUOTAS}:set", {**quota, "user": "", "limit": 9})
-    listed = (await house.call("GET", f"{QUOTAS}?project=p1&region=us-east1")).json["quotas"]
+    listed = (await house.result("GET", f"{QUOTAS}?project=p1&region=us-east1"))["quotas"]
     assert [(row["user"], row["limit"]) for row in listed] == [("", 9), (ANA, 2), ("each", 1)]
     await house.call("POST", f"{QUOTAS}:set", {**quota, "limit": "unlimited"})
     assert {key.person for key, _ in await house.store.reader.quotas()} == {"", "each"}
@@ -259,13 +259,13 @@ async def used(house: House) -> None:
 
 async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
     await used(house)
-    report = (await house.call("GET", f"{USAGE}?project=p1")).json
+    report = await house.result("GET", f"{USAGE}?project=p1")
     ana, bo = report["rows"]
     assert (ana["name"], ana["gpuHours"], ana["cpuHours"], ana["gigabyteHours"]) == (ANA, 2, 4, 15)
     assert (ana["cpuShare"], ana["gpuShare"]) == (0.75, 0.25)
     assert bo["cpuShare"] is None, "of what runs nothing is counted yet"
     assert (bo["name"], bo["gpuHours"], bo["cpuHours"], bo["machineHours"]) == (BO, 0, 2, 0.5)
-    everywhere = (await house.call("GET", f"{USAGE}?project=-&by=project")).json["rows"]
+    everywhere = (await house.result("GET", f"{USAGE}?project=-&by=project"))["rows"]
     assert [(row["name"], row["cpuHours"]) for row in everywhere] == [("p1", 6), ("p2", 2)]
 
 
@@ -275,14 +275,14 @@ async def test_usage_counts_what_is_over_and_what_goes_on(house: House) -> None:
 )
 async def test_usage_is_summed_up_as_asked(house: House, by: str, names: list[str]) -> None:
     await used(house)
-    rows = (await house.call("GET", f"{USAGE}?project=p1&by={by}")).json["rows"]
+    rows = (await house.result("GET", f"{USAGE}?project=p1&by={by}"))["rows"]
     assert [row["name"] for row in rows] == names
 
 
 async def test_usage_is_cut_at_the_moments_that_are_asked_for(house: House) -> None:
     await used(house)
     since, until = (text_micros(house.clock - minutes * 60 * SECOND) for minutes in (90, 15))
-    rows = (await house.call("GET", f"{USAGE}?project=p1&since={since}&until={until}")).json["rows"]
+    rows = (await house.result("GET", f"{USAGE}?project=p1&since={since}&until={until}"))["rows"]
     assert [(row["name"], row["machineHours"]) for row in rows] == [(ANA, 0.5), (BO, 0.25)]
     faults = violations(
         await house.call("GET", f"{USAGE}?project=p1&by=colour&since=now&until={until}")
@@ -297,6 +297,6 @@ async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
     for made in jobs:
         await house.store.intake.create_job(made, ())
     await house.store.intake.replace_labels(jobs[0].name, (("a", "b"),), "", house.clock)
-    listed = (await house.call("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}")).json["jobs"]
+    listed = (await house.result("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}"))["jobs"]
     assert [(row["jobId"], row["user"]) for row in listed] == [("job1", ANA)]
-    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1&user=me")).json["jobs"] == []
+    assert (await house.result("GET", "/trainshed/v1/jobs?project=p1&user=me"))["jobs"] == []

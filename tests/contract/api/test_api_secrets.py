@@ -72,9 +72,9 @@ async def test_a_secret_is_set_listed_and_deleted_and_never_shown(
     assert (secret["name"], secret["created"]) == ("db", newest["created"])
     assert [version["version"] for version in secret["versions"]] == [2, 1]
     assert (secret["versions"][0]["lastUsed"], secret["lastUsed"]) == ("", newest["created"])
-    assert (await house.call("DELETE", f"{SECRETS}/db?project=p1&version=2")).json == {}
-    assert (await house.call("DELETE", f"{SECRETS}/db?project=p1")).json == {}
-    assert (await house.call("GET", f"{SECRETS}?project=p1")).json["secrets"] == []
+    assert await house.result("DELETE", f"{SECRETS}/db?project=p1&version=2") == {}
+    assert await house.result("DELETE", f"{SECRETS}/db?project=p1") == {}
+    assert (await house.result("GET", f"{SECRETS}?project=p1"))["secrets"] == []
     for body in (first.body, second.body, listed.body):
         assert VALUE.encode() not in body and b"first value" not in body
     house.close()
@@ -130,7 +130,7 @@ async def test_no_new_key_is_made_while_there_are_secrets_of_a_lost_one(
         assert refused.error["status"] == "FAILED_PRECONDITION"
         assert "from a backup" in refused.error["message"]
         await again.call("DELETE", f"{SECRETS}/db?project=p1")
-        assert (await again.call("POST", SECRETS, asked())).json["version"] == 2
+        assert (await again.result("POST", SECRETS, asked()))["version"] == 2
     finally:
         again.close()
 
@@ -139,9 +139,8 @@ async def test_a_job_that_names_a_secret_is_taken_and_shown_as_it_was_given(hous
     await house.call("POST", SECRETS, asked())
     env = naming("x $(secret:db)", "$(secret:db@1)", "$$(secret:nobody)")
     for program in (container(env=env), package(env=env)):
-        answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(program))
-        assert answer.status == 200, answer.body
-        shown = (await house.call("GET", f"/v1/{answer.json['name']}")).body
+        answer = await house.result("POST", f"{LOCATION}/customJobs", custom_job(program))
+        shown = (await house.call("GET", f"/v1/{answer['name']}")).body
         assert b"$(secret:db)" in shown and VALUE.encode() not in shown
 
 
@@ -163,7 +162,7 @@ async def test_an_unknown_secret_refuses_the_job_with_the_variable_that_names_it
     fault = faults[f"{path}[1].python_package_spec.env[0].value"]
     assert "`trainshed secrets set nobody`" in fault
     assert f"{path}[0].container_spec.env[0].value" not in faults
-    assert (await house.call("GET", f"{LOCATION}/customJobs")).json == {}, "nothing is stored"
+    assert await house.result("GET", f"{LOCATION}/customJobs") == {}, "nothing is stored"
 
 
 @pytest.mark.parametrize("kind", ["custom", "tuning", "pipeline", "explain", "explain tuning"])
@@ -196,16 +195,15 @@ async def test_the_key_is_changed_and_jobs_notice_nothing(house: House, tmp_path
     await house.store.secrets.add("p1", "lost", 1, lambda version: b"sealed with a lost key")
     before = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
     (former,) = (tmp_path / "secrets.key").read_text().split()
-    done = await house.call("POST", f"{SECRETS}:rotateKey", {})
-    assert done.status == 200, done.body
-    assert (done.json["sealed"], done.json["left"]) == (
+    done = await house.result("POST", f"{SECRETS}:rotateKey", {})
+    assert (done["sealed"], done["left"]) == (
         2,
         [{"project": "p1", "name": "lost", "version": 1}],
     )
     after = (await house.store.secrets.find("p1", [SecretRef("db")]))[SecretRef("db")].content
     assert after != before
     fresh = Sealer(tmp_path / "secrets.key", {})
-    assert fresh.fingerprint == done.json["key"]
+    assert fresh.fingerprint == done["key"]
     assert fresh.open(after, SecretId("p1", "db", 1)) == VALUE
     assert former not in (tmp_path / "secrets.key").read_text()
 

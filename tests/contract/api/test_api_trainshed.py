@@ -55,11 +55,11 @@ async def ended(house: House) -> None:
 
 async def test_describe_tells_replicas_exits_and_the_rule(house: House) -> None:
     await created(house)
-    queued = (await house.call("GET", JOB)).json
+    queued = await house.result("GET", JOB)
     assert [replica["state"] for replica in queued["replicas"]] == ["WAITING", "WAITING"]
     await started(house)
     await ended(house)
-    view = (await house.call("GET", JOB)).json
+    view = await house.result("GET", JOB)
     assert (view["state"], view["rule"], view["attempt"]) == ("SUCCEEDED", "primary_succeeded", 1)
     assert view["resource"]["state"] == "JOB_STATE_SUCCEEDED"
     assert [replica["id"] for replica in view["replicas"]] == ["workerpool0-0", "workerpool1-0"]
@@ -83,7 +83,7 @@ async def test_a_job_is_found_by_uid_id_or_encoded_name(house: House) -> None:
         ("mine", "projects/p2/jobs/mine"),
         ("1001", "projects/p2/jobs/mine"),
     ):
-        assert (await house.call("GET", f"/trainshed/v1/jobs/{key}")).json["name"] == name
+        assert (await house.result("GET", f"/trainshed/v1/jobs/{key}"))["name"] == name
     assert (await house.call("GET", "/trainshed/v1/jobs/none")).status == 404
     assert (await house.call("GET", "/trainshed/v1/jobs/a%2Fb")).status == 400
 
@@ -92,17 +92,17 @@ async def test_lists_both_apis_newest_first(house: House) -> None:
     await created(house)
     await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     path = "/trainshed/v1/jobs?project=p1"
-    view = (await house.call("GET", path)).json
+    view = await house.result("GET", path)
     assert [job["jobId"] for job in view["jobs"]] == ["mine", "1000"]
     assert [job["api"] for job in view["jobs"]] == ["ml", "vertex"]
-    page = (await house.call("GET", f"{path}&limit=1")).json
-    rest = (await house.call("GET", f"{path}&limit=1&pageToken={page['nextPageToken']}")).json
+    page = await house.result("GET", f"{path}&limit=1")
+    rest = await house.result("GET", f"{path}&limit=1&pageToken={page['nextPageToken']}")
     assert [job["jobId"] for job in page["jobs"] + rest["jobs"]] == ["mine", "1000"]
-    assert (await house.call("GET", f"{path}&state=running")).json["jobs"] == []
-    assert len((await house.call("GET", f"{path}&state=QUEUED")).json["jobs"]) == 2
-    (by_name,) = (await house.call("GET", f"{path}&displayName=job")).json["jobs"]
+    assert (await house.result("GET", f"{path}&state=running"))["jobs"] == []
+    assert len((await house.result("GET", f"{path}&state=QUEUED"))["jobs"]) == 2
+    (by_name,) = (await house.result("GET", f"{path}&displayName=job"))["jobs"]
     assert by_name["jobId"] == "1000"
-    assert (await house.call("GET", f"{path}&displayName=jo")).json["jobs"] == []
+    assert (await house.result("GET", f"{path}&displayName=jo"))["jobs"] == []
     for bad in ("", "?project=p1&state=odd", "?project=p1&limit=x", "?project=-x-"):
         assert (await house.call("GET", f"/trainshed/v1/jobs{bad}")).status == 400
 
@@ -127,15 +127,15 @@ async def test_a_job_is_once_in_a_list_of_several_states(house: House) -> None:
     for job_id in ("first", "second", "third"):
         await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id=job_id))
     path = "/trainshed/v1/jobs?project=p1&limit=1&state="
-    page = (await house.call("GET", f"{path}queued,running")).json
+    page = await house.result("GET", f"{path}queued,running")
     seen = page["jobs"]
-    everything = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
+    everything = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
     for job in everything:
         await house.become(job["name"], state=JobState.RUNNING)
     other = f"{path}preparing&state=running&pageToken={page['nextPageToken']}"
     assert (await house.call("GET", other)).status == 400
     while token := page["nextPageToken"]:
-        page = (await house.call("GET", f"{path}running&state=queued&pageToken={token}")).json
+        page = await house.result("GET", f"{path}running&state=queued&pageToken={token}")
         seen += page["jobs"]
     assert [job["jobId"] for job in seen] == ["third", "second", "first"]
 
@@ -147,7 +147,7 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
     await started(house)
     house.clock = START + 3 * SECOND
     await house.happen(NAME, ReplicaLost(1, WORKER, 1, "its shim is gone"))
-    view = (await house.call("GET", JOB)).json
+    view = await house.result("GET", JOB)
     assert view["replicas"][1]["restarts"] == {"replica_lost": 1}
     assert (view["replicas"][1]["incarnation"], view["failure"]) == (2, None)
     record = replace(exited(7, ended=START + 4 * SECOND), tail="Traceback")
@@ -157,7 +157,7 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
         ReplicaExited(1, WORKER, 2, record),
         ReplicaExited(1, PRIMARY, 1, exited(None, signal=15, ended=START + 5 * SECOND)),
     )
-    timeline = (await house.call("GET", f"{JOB}/timeline")).json
+    timeline = await house.result("GET", f"{JOB}/timeline")
     (attempt,) = timeline["attempts"]
     first, second = attempt["replicas"][1]["incarnations"]
     assert (first["node"], first["verdict"]["effect"]) == ("node-a", "replica_restarts")
@@ -169,7 +169,7 @@ async def test_the_timeline_by_attempts_and_the_failure_beside_the_error(house: 
         timeline["entries"][-1]["at"],
     )
     assert timeline["counters"] == {"retries": {}, "restarts": {"replica_lost": 1}}
-    failure = (await house.call("GET", JOB)).json["failure"]
+    failure = (await house.result("GET", JOB))["failure"]
     assert failure == {
         "rule": attempt["rule"],
         "cause": "exited",
@@ -189,13 +189,13 @@ async def test_a_job_of_either_api_is_deleted_when_it_is_over(house: House) -> N
     assert "cancel it and delete it when it is over" in refused.json["error"]["message"]
     await started(house)
     await ended(house)
-    assert (await house.call("DELETE", JOB)).json == {}
+    assert await house.result("DELETE", JOB) == {}
     assert (await house.call("GET", JOB)).status == 404
     await house.call("POST", "/v1/projects/p1/jobs", ml_job())
-    name = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"][0]["name"]
+    name = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"][0]["name"]
     await house.become(name, state=JobState.FAILED)
-    assert (await house.call("DELETE", f"/trainshed/v1/jobs/{quote(name, safe='')}")).json == {}
-    assert (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"] == []
+    assert await house.result("DELETE", f"/trainshed/v1/jobs/{quote(name, safe='')}") == {}
+    assert (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"] == []
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ async def test_a_running_job_tells_what_it_uses(house: House) -> None:
     await started(house)
     looks = (look(1, 0.5, 50), look(3, 4.5, 70, disk=7 * MIB), look(13, 5.5, 60, disk=9 * MIB))
     write(house, PRIMARY, begun(), *looks)
-    answer = (await house.call("GET", USAGE)).json
+    answer = await house.result("GET", USAGE)
     primary, worker = answer["replicas"]
     assert (primary["state"], primary["over"], primary["processes"]) == ("RUNNING", False, 3)
     assert (primary["cpus"], primary["mostCpus"]) == (0.1, 2.0)
@@ -71,7 +71,7 @@ async def test_as_many_points_as_are_asked_for_the_newest(house: House) -> None:
     write(house, PRIMARY, begun(), *(look(n, n / 2, n) for n in range(1, 100)))
 
     async def points(query: str) -> list[int]:
-        answer = (await house.call("GET", USAGE + query)).json
+        answer = await house.result("GET", USAGE + query)
         return [point["memoryBytes"] // MIB for point in answer["replicas"][0]["points"]]
 
     assert await points("") == list(range(40, 100))
@@ -92,7 +92,7 @@ async def test_gpus_are_told_one_by_one(house: House) -> None:
     await started(house)
     busy: list[float | None] = [60.0, 7, 16, 8]
     write(house, PRIMARY, begun("GPU-a", "GPU-b"), look(120, 1.0, 5, busy, [None, 3, 16, 3]))
-    (replica,) = (await house.call("GET", USAGE)).json["replicas"]
+    (replica,) = (await house.result("GET", USAGE))["replicas"]
     assert replica["gpus"] == [
         {
             "uuid": "GPU-a",
@@ -120,7 +120,7 @@ async def test_earlier_attempts_are_still_known(house: House) -> None:
     await started(house)
     await ended(house)
     write(house, PRIMARY, begun(), look(10, 1.0, 50, last=True))
-    first = (await house.call("GET", USAGE + "?attempt=1")).json
+    first = await house.result("GET", USAGE + "?attempt=1")
     assert first["replicas"][0]["peakMemoryBytes"] == 50 * MIB
     refused = await house.call("GET", USAGE + "?attempt=2")
     assert (refused.status, "has had 1 attempts" in json.dumps(refused.error)) == (400, True)
@@ -139,7 +139,7 @@ async def test_a_list_of_nodes_says_who_has_which_gpus(house: House) -> None:
             "node-1", *(f"{NAME} {replica}" for replica in (PRIMARY, WORKER)), f"{gone} {PRIMARY}"
         ),
     )
-    (shown,) = (await house.call("GET", "/trainshed/v1/nodes")).json["nodes"]
+    (shown,) = (await house.result("GET", "/trainshed/v1/nodes"))["nodes"]
     has = {"accelerator": "NVIDIA_TESLA_T4", "accelerators": 1, "gpus": ["GPU-a"]}
     assert shown["replicas"] == [
         {"job": NAME, "replica": "workerpool0-0"} | has,

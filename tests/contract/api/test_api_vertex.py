@@ -28,9 +28,9 @@ PRIMARY = ReplicaId(0, 0)
 
 
 async def created(house: House, display_name: str = "job", **more: Any) -> str:
-    answer = await house.call("POST", JOBS, custom_job() | {"displayName": display_name} | more)
-    assert answer.status == 200, answer.body
-    return answer.json["name"]
+    return (await house.result("POST", JOBS, custom_job() | {"displayName": display_name} | more))[
+        "name"
+    ]
 
 
 async def finish(house: House, name: str, code: int = 0) -> None:
@@ -56,7 +56,7 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
     assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
     assert {key: view[key] for key in body} == body
     assert "startTime" not in view
-    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    assert await house.result("GET", f"/v1/{view['name']}") == view
     assert house.woken == [1000]
 
 
@@ -73,7 +73,7 @@ async def test_a_bucket_in_another_place_is_a_warning(house: House) -> None:
 
 async def warnings(house: House, name: str) -> list[str]:
     job_id = name.rsplit("/", 1)[1]
-    timeline = (await house.call("GET", f"/trainshed/v1/jobs/{job_id}/timeline")).json["entries"]
+    timeline = (await house.result("GET", f"/trainshed/v1/jobs/{job_id}/timeline"))["entries"]
     return [entry["message"] for entry in timeline if entry["kind"] == "warning"]
 
 
@@ -102,7 +102,7 @@ async def test_what_cannot_be_read_and_what_is_wrong_are_named_together(house: H
         "job_spec.worker_pool_specs[1].machine_spec.machine_type",
         "labels.Team",
     ], "each fault once"
-    assert (await house.call("GET", JOBS)).json == {}
+    assert await house.result("GET", JOBS) == {}
 
 
 async def test_places_that_are_none(house: House) -> None:
@@ -121,7 +121,7 @@ async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -
     name = await created(house)
     house.clock = START + 6 * SECOND + 123_456_789
     await finish(house, name)
-    view = (await house.call("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")).json
+    view = await house.result("GET", f"/v1/{name}?%24alt=json%3Benum-encoding%3Dint")
     assert view["state"] == 4
     assert view["startTime"] == "2025-10-09T08:53:22Z"
     assert view["endTime"] == view["updateTime"] == "2025-10-09T08:53:26.123456Z"
@@ -131,7 +131,7 @@ async def test_enums_as_numbers_and_timestamps_of_a_finished_job(house: House) -
 async def test_a_failed_job_carries_its_error(house: House) -> None:
     name = await created(house)
     await finish(house, name, code=7)
-    view = (await house.call("GET", f"/v1/{name}")).json
+    view = await house.result("GET", f"/v1/{name}")
     assert view["state"] == "JOB_STATE_FAILED"
     assert view["error"]["code"] == 3
     assert view["error"]["message"].startswith(
@@ -155,12 +155,12 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
         house.services = replace(house.services, settings=ApiSettings(pages=pages))
         house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
         for path in shown:
-            text = json.dumps((await house.call("GET", path)).json)
+            text = json.dumps(await house.result("GET", path))
             assert f"please check the logs: {pages}/jobs/{uid}" in text, path
             assert text.count("please check the logs: ") == text.count(f"{pages}/jobs/{uid}"), path
         filter_ = f'resource.labels.job_id="{uid}"'
         query = {"projectIds": [name.split("/")[1]], "filter": filter_}
-        entries = (await house.call("POST", "/v2/entries:list", query)).json
+        entries = await house.result("POST", "/v2/entries:list", query)
         assert f"{pages}/jobs/{uid}" in json.dumps(entries)
 
 
@@ -188,7 +188,7 @@ async def test_cancel_of_a_finished_or_unknown_job_is_refused(house: House) -> N
 async def test_a_cancelled_job(house: House) -> None:
     name = await created(house)
     await house.happen(name, CancelRequested(CancelCause.USER, START))
-    view = (await house.call("GET", f"/v1/{name}")).json
+    view = await house.result("GET", f"/v1/{name}")
     assert (view["state"], view["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
     # Prefect's worker takes an end for a failure whose message has no such word.
     assert view["error"]["message"] == "CANCELED: The job was cancelled by the user."
@@ -201,16 +201,16 @@ async def test_delete_answers_a_finished_operation_that_can_be_read_again(house:
     assert (refused.status, refused.error["status"]) == (400, "FAILED_PRECONDITION")
     house.write_log(1000, "workerpool0-0", (START, "x"))
     await finish(house, name)
-    operation = (await house.call("DELETE", f"/v1/{name}")).json
+    operation = await house.result("DELETE", f"/v1/{name}")
     assert operation["done"] is True
     assert operation["response"] == {"@type": "type.googleapis.com/google.protobuf.Empty"}
     assert operation["metadata"]["@type"].endswith("aiplatform.v1.DeleteOperationMetadata")
     assert operation["name"].startswith("projects/p1/locations/us-central1/operations/")
     for path in ("/v1/", "/ui/"):
-        assert (await house.call("GET", path + operation["name"])).json == operation
-    assert (await house.call("POST", f"/v1/{operation['name']}:wait", {})).json == operation
-    assert (await house.call("POST", f"/v1/{operation['name']}:cancel")).json == {}
-    listed = (await house.call("GET", f"{LOCATION}/operations")).json
+        assert await house.result("GET", path + operation["name"]) == operation
+    assert await house.result("POST", f"/v1/{operation['name']}:wait", {}) == operation
+    assert await house.result("POST", f"/v1/{operation['name']}:cancel") == {}
+    listed = await house.result("GET", f"{LOCATION}/operations")
     assert listed == {"operations": [operation]}
     assert (await house.call("GET", f"/v1/{name}")).status == 404
     assert not (house.log_root / "1000").exists()
@@ -221,9 +221,7 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
     await finish(house, names[2])
 
     async def listed(query: str) -> Any:
-        answer = await house.call("GET", f"{JOBS}?{query}")
-        assert answer.status == 200, answer.body
-        return answer.json
+        return await house.result("GET", f"{JOBS}?{query}")
 
     everything = await listed("")
     assert [job["name"] for job in everything["customJobs"]] == names[::-1]
@@ -247,8 +245,8 @@ async def test_lists_filter_page_and_mask(house: House) -> None:
 async def test_answers_are_whole(house: House) -> None:
     """spec/clients#partial-answers"""
     await created(house, "run")
-    whole = (await house.call("GET", JOBS)).json
-    assert (await house.call("GET", f"{JOBS}?fields=nextPageToken&readMask=name")).json == whole
+    whole = await house.result("GET", JOBS)
+    assert await house.result("GET", f"{JOBS}?fields=nextPageToken&readMask=name") == whole
 
 
 async def test_a_post_is_what_it_says_it_is(house: House) -> None:
@@ -285,9 +283,9 @@ async def test_bad_list_requests(house: House, query: str, field: str | None) ->
 
 
 async def test_locations(house: House) -> None:
-    answer = (await house.call("GET", f"{LOCATION}")).json
+    answer = await house.result("GET", f"{LOCATION}")
     assert (answer["name"], answer["locationId"]) == (LOCATION[4:], "us-central1")
-    first = (await house.call("GET", "/v1/projects/p1/locations?pageSize=5")).json
+    first = await house.result("GET", "/v1/projects/p1/locations?pageSize=5")
     rest = await house.call("GET", f"/v1/projects/p1/locations?pageToken={first['nextPageToken']}")
     names = [place["locationId"] for place in first["locations"] + rest.json["locations"]]
     assert len(first["locations"]) == 5
@@ -310,12 +308,12 @@ async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     await house.call("POST", f"{numbered}/metadataStores?metadataStoreId=default", {})
     contexts = f"{numbered}/metadataStores/default/contexts"
     await house.call("POST", f"{contexts}?contextId=runs", {"displayName": "runs"})
-    context = (await house.call("GET", f"{LOCATION}/metadataStores/default/contexts/runs")).json
+    context = await house.result("GET", f"{LOCATION}/metadataStores/default/contexts/runs")
     assert context["name"].startswith("projects/p1/")
     below = (
         f'parent_contexts: "{numbered.removeprefix("/v1/")}/metadataStores/default/contexts/runs"'
     )
-    assert (await house.call("GET", f"{contexts}?filter={quote(below)}")).json == {}
+    assert await house.result("GET", f"{contexts}?filter={quote(below)}") == {}
     spec = custom_job()["jobSpec"] | {"tensorboard": board.replace("p1", str(project_number("p1")))}
     spec |= {"serviceAccount": "a@p1.iam.gserviceaccount.com"}
     job = await house.call("POST", JOBS, custom_job() | {"jobSpec": spec})

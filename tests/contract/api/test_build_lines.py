@@ -13,8 +13,7 @@ NAME = f"{LOCATION}/customJobs/1000"[4:]
 
 async def _preparing(house: House) -> None:
     """Job 1000 was admitted; two lines of its build were written, none of a replica."""
-    answer = await house.call("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
-    assert answer.status == 200
+    await house.result("POST", f"{LOCATION}/customJobs", custom_job(pool(), pool()))
     await house.happen(NAME, JobAdmitted(()), PreparationAdvanced(1, "Downloading numpy", SECOND))
     house.write_log(
         1000, "service", (START + 2 * SECOND, "Building"), (START + 3 * SECOND, "Downloading numpy")
@@ -24,9 +23,7 @@ async def _preparing(house: House) -> None:
 
 async def _entries(house: House, filter_: str) -> list[dict[str, Any]]:
     body = {"resourceNames": ["projects/p1"], "filter": filter_, "orderBy": "timestamp asc"}
-    answer = await house.call("POST", "/v2/entries:list", body)
-    assert answer.status == 200, answer.body
-    return answer.json.get("entries", [])
+    return (await house.result("POST", "/v2/entries:list", body)).get("entries", [])
 
 
 async def test_they_are_found_by_their_task_and_not_by_that_of_a_replica(house: House) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ok
 from tests.contract.api.test_tensorboards import board_made
 from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job
@@ -39,11 +38,11 @@ async def logged(house: House, run: str, tag: str, *values: float) -> None:
 
 async def created(house: House, **spec: Any) -> str:
     job = custom_job(baseOutputDirectory=OUTPUT, **spec)
-    return (await ok(house, "POST", f"{LOCATION}/customJobs", job))["name"]
+    return (await house.result("POST", f"{LOCATION}/customJobs", job))["name"]
 
 
 async def shown(house: House, **query: Any) -> dict[str, list[Any]]:
-    answer = await ok(house, "GET", f"{CURVES}?{urlencode(query, doseq=True)}")
+    answer = await house.result("GET", f"{CURVES}?{urlencode(query, doseq=True)}")
     return {
         f"{curve['run']}:{curve['tag']}": [point["value"] for point in curve["points"]]
         for curve in answer["curves"]
@@ -60,7 +59,7 @@ async def test_what_is_printed_is_drawn_as_long_as_nothing_is_logged(house: Hous
     house.write_log(
         1000, "workerpool0-0", *((START + n * SECOND, line) for n, line in enumerate(lines))
     )
-    train, validation = (await ok(house, "GET", f"{CURVES}?points=2"))["curves"]
+    train, validation = (await house.result("GET", f"{CURVES}?points=2"))["curves"]
     assert (train["run"], train["tag"], train["unit"], train["count"]) == ("", "loss", "epoch", 3)
     assert [(point["step"], point["value"]) for point in train["points"]] == [(1, 1), (3, 1 / 3)]
     assert validation["run"] == "validation" and validation["points"][0]["value"] == "NaN"
@@ -88,7 +87,7 @@ async def test_others_are_served_while_points_are_written(
 
 async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     name = await created(house)
-    assert await ok(house, "GET", CURVES) == {
+    assert await house.result("GET", CURVES) == {
         "job": name,
         "logDirectory": "gs://bucket/out/logs",
         "curves": [],
@@ -111,7 +110,7 @@ async def test_a_deleted_job_has_no_curves(house: House) -> None:
     name = await created(house)
     await logged(house, "", "loss", 1.0)
     await house.become(name, state=JobState.SUCCEEDED, started=START, ended=START + SECOND)
-    await ok(house, "DELETE", f"/v1/{name}")
+    await house.result("DELETE", f"/v1/{name}")
     assert (await house.call("GET", CURVES)).status == 404
     assert await house.store.curves.series(UID) == ()
     assert (await house.points.read(UID, [1])) == {1: []}

@@ -7,7 +7,6 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ok
 from trainshed.core.lifecycle.records import Job
 
 DATASETS = f"{LOCATION}/datasets"
@@ -32,7 +31,7 @@ def body(kind: str = "tabular", **given: Any) -> dict[str, Any]:
 async def made(house: House, kind: str = "tabular", **given: Any) -> str:
     """The path of a new dataset."""
     house.clock += 10**6
-    done = await ok(house, "POST", DATASETS, body(kind, **given))
+    done = await house.result("POST", DATASETS, body(kind, **given))
     assert done["done"]
     assert done["metadata"]["@type"].endswith("CreateDatasetOperationMetadata")
     return f"{DATASETS}/{done['response']['name'].rpartition('/')[2]}"
@@ -46,7 +45,7 @@ def importing(uris: list[str], form: str = "image_classification_single_label") 
 @pytest.mark.parametrize("kind", ["tabular", "time_series", "image", "text"])
 async def test_each_kind_shows_its_schema_and_metadata_as_given(house: House, kind: str) -> None:
     path = await made(house, kind, labels={"a": "b"}, description="what it is")
-    shown = await ok(house, "GET", path)
+    shown = await house.result("GET", path)
     assert shown["metadataSchemaUri"] == schema(kind)
     assert shown.get("metadata") == body(kind)["metadata"]
     assert (shown["displayName"], shown["labels"]) == ("d", {"a": "b"})
@@ -73,7 +72,7 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
         (field,) = fields(answer)
         assert field.rpartition(".")[2] == "uri[1]", field
         assert said in answer.error["message"] or said in str(answer.error["details"])
-    assert await ok(house, "GET", DATASETS) == {}
+    assert await house.result("GET", DATASETS) == {}
 
 
 async def test_a_table_s_files_are_read_in_the_spelling_of_airflow(house: House) -> None:
@@ -98,15 +97,15 @@ async def test_tables_of_bigquery_are_refused_with_what_to_do(house: House) -> N
 @pytest.mark.parametrize("mask", ["displayName,labels", "display_name,labels"])
 async def test_an_update_changes_what_its_mask_names(house: House, mask: str) -> None:
     path = await made(house, description="kept")
-    old = await ok(house, "GET", path)
+    old = await house.result("GET", path)
     new = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
-    shown = await ok(house, "PATCH", f"{path}?updateMask={mask}", new)
+    shown = await house.result("PATCH", f"{path}?updateMask={mask}", new)
     assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b"})
     assert shown["description"] == "kept"
-    assert shown == await ok(house, "GET", path)
+    assert shown == await house.result("GET", path)
     stale = await house.call("PATCH", f"{path}?updateMask={mask}", new | {"etag": old["etag"]})
     assert (stale.status, stale.error["status"]) == (409, "ABORTED")
-    await ok(house, "PATCH", f"{path}?updateMask={mask}", new | {"etag": shown["etag"]})
+    await house.result("PATCH", f"{path}?updateMask={mask}", new | {"etag": shown["etag"]})
     assert fields(await house.call("PATCH", f"{path}?updateMask=metadata", new)) == {"update_mask"}
 
 
@@ -115,7 +114,7 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
         await made(house, kind, displayName=name, labels={"of": name})
 
     async def names(**query: Any) -> list[str]:
-        page = await ok(house, "GET", f"{DATASETS}?{urlencode(query)}")
+        page = await house.result("GET", f"{DATASETS}?{urlencode(query)}")
         return [each["displayName"] for each in page.get("datasets", [])]
 
     assert await names() == ["c", "a", "b"]
@@ -123,9 +122,11 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
     assert await names(orderBy="create_time") == ["b", "a", "c"]
     assert await names(filter=f'metadata_schema_uri="{schema("tabular")}"') == ["c", "a"]
     assert await names(filter="display_name=a OR labels.of=b") == ["a", "b"]
-    first = await ok(house, "GET", f"{DATASETS}?pageSize=2&orderBy=display_name")
+    first = await house.result("GET", f"{DATASETS}?pageSize=2&orderBy=display_name")
     token = first["nextPageToken"]
-    rest = await ok(house, "GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}")
+    rest = await house.result(
+        "GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}"
+    )
     assert [each["displayName"] for each in rest["datasets"]] == ["c"]
     assert "nextPageToken" not in rest
     for query, field in (("orderBy=size", "order_by"), ("filter=size%3D1", "filter")):
@@ -134,7 +135,7 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
 
 async def test_a_deleted_dataset_is_gone(house: House) -> None:
     path = await made(house)
-    done = await ok(house, "DELETE", path)
+    done = await house.result("DELETE", path)
     assert done["done"] and done["response"]["@type"].endswith("google.protobuf.Empty")
     assert (await house.call("GET", path)).status == 404
     assert (await house.call("DELETE", path)).status == 404
@@ -144,10 +145,10 @@ async def test_files_are_imported_into_items_and_not_into_tables(house: House) -
     path = await made(house, "image")
     asked = importing(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
     asked["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
-    done = await ok(house, "POST", f"{path}:import", asked)
+    done = await house.result("POST", f"{path}:import", asked)
     assert done["response"]["@type"].endswith("ImportDataResponse")
     assert done["metadata"]["@type"].endswith("ImportDataOperationMetadata")
-    polled = await ok(house, "GET", f"/v1/{done['name']}")
+    polled = await house.result("GET", f"/v1/{done['name']}")
     assert polled == done
     name = path.removeprefix("/v1/")
     (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
@@ -199,7 +200,7 @@ def pipeline(dataset: str, **config: Any) -> dict[str, Any]:
 
 async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> None:
     dataset = (await made(house)).rpartition("/")[2]
-    await ok(house, "POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
+    await house.result("POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
     (live,) = [
         each.job for each in await house.store.ledger.load_live() if isinstance(each.job, Job)
     ]

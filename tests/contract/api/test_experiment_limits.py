@@ -7,7 +7,7 @@ import pytest
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, ok, store_made
+from tests.contract.api.test_metadata import ARTIFACTS, CONTEXTS, EXECUTIONS, STORE, store_made
 from tests.contract.api.test_tensorboards import run_made, series_made
 
 LABELS = {f"l{number}": "x" for number in range(64)}
@@ -23,7 +23,7 @@ async def test_nodes(house: House, path: str, parameter: str) -> None:
     singular = parameter.removesuffix("Id")
     # {"t":"xxx"} has eight bytes beside the text.
     most = {"displayName": "d" * 128, "labels": LABELS, "metadata": {"t": "x" * (200_000 - 8)}}
-    made = await ok(house, "POST", f"{path}?{parameter}={LONGEST}", most)
+    made = await house.result("POST", f"{path}?{parameter}={LONGEST}", most)
     assert made["name"].endswith(LONGEST)
     assert (made["labels"], made["metadata"]) == (most["labels"], most["metadata"])
     beyond = {
@@ -39,14 +39,14 @@ async def test_nodes(house: House, path: str, parameter: str) -> None:
         assert fields(answer) == {f"{singular}_id", f"{singular}.labels.A"}
     answer = await house.call("PATCH", f"{path}/{LONGEST}", {**beyond, "etag": made["etag"]})
     assert fields(answer) == body
-    assert await ok(house, "GET", f"{path}/{LONGEST}") == made
-    assert len((await ok(house, "GET", path))[f"{singular}s"]) == 1
+    assert await house.result("GET", f"{path}/{LONGEST}") == made
+    assert len((await house.result("GET", path))[f"{singular}s"]) == 1
 
 
 async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None:
     await store_made(house)
     for path, node in ((CONTEXTS, "contextId=c"), (EXECUTIONS, "executionId=x")):
-        await ok(house, "POST", f"{path}?{node}", {})
+        await house.result("POST", f"{path}?{node}", {})
     members = {
         "artifacts": ["a", f"{STORE}/contexts/c"],
         "executions": [f"{STORE}/executions/x", ""],
@@ -64,17 +64,17 @@ async def test_every_name_and_event_that_is_wrong_is_named(house: House) -> None
     assert fields(await house.call("POST", path, {"events": events})) == {
         *("events[0].artifact", "events[1].type", "events[2].labels")
     }
-    lineage = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
+    lineage = await house.result("GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
     assert "events" not in lineage
 
 
 async def test_pages_of_nodes(house: House) -> None:
     await store_made(house)
     for number in range(101):
-        await ok(house, "POST", f"{CONTEXTS}?contextId=c{number}", {})
-    page = await ok(house, "GET", CONTEXTS)
+        await house.result("POST", f"{CONTEXTS}?contextId=c{number}", {})
+    page = await house.result("GET", CONTEXTS)
     assert (len(page["contexts"]), "nextPageToken" in page) == (100, True)
-    assert len((await ok(house, "GET", f"{CONTEXTS}?pageSize=5000"))["contexts"]) == 101
+    assert len((await house.result("GET", f"{CONTEXTS}?pageSize=5000"))["contexts"]) == 101
     assert fields(await house.call("GET", f"{CONTEXTS}?pageSize=-1")) == {"page_size"}
 
 
@@ -87,7 +87,7 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
         (f"{experiment}/runs", "tensorboardRunId", "tensorboard_run"),
     ):
         most = {"displayName": "d" * 128, "labels": LABELS}
-        await ok(house, "POST", f"{path}?{parameter}={LONGEST}", most)
+        await house.result("POST", f"{path}?{parameter}={LONGEST}", most)
         beyond = {"displayName": "d" * 129, "labels": {**LABELS, "one-more": "x"}}
         for wrong in (f"{LONGEST}a", "Upper", "-dash"):
             answer = await house.call("POST", f"{path}?{parameter}={wrong}", beyond)
@@ -95,7 +95,7 @@ async def test_what_lies_below_a_tensorboard(house: House) -> None:
             assert fields(answer) == expected, wrong
     series = {"displayName": "d" * 128, "valueType": "SCALAR"}
     data = base64.b64encode(bytes(65_000)).decode()
-    await ok(house, "POST", f"{run}/timeSeries", {**series, "pluginData": data})
+    await house.result("POST", f"{run}/timeSeries", {**series, "pluginData": data})
     more = base64.b64encode(bytes(65_537)).decode()
     wrong = {"displayName": "d" * 129, "pluginData": more}
     answer = await house.call("POST", f"{run}/timeSeries", wrong)
@@ -111,7 +111,7 @@ async def test_a_batch_read_names_twenty_series(house: House) -> None:
     name = run.removeprefix("/v1/")
     series = f"{name}/timeSeries/{await series_made(house, run)}"
     twenty = "&".join([f"timeSeries={series}"] * 20)
-    found = await ok(house, "GET", f"{board}:batchRead?{twenty}")
+    found = await house.result("GET", f"{board}:batchRead?{twenty}")
     assert len(found["timeSeriesData"]) == 20
     answer = await house.call("GET", f"{board}:batchRead?{twenty}&timeSeries={series}")
     assert fields(answer) == {"time_series"}

@@ -57,9 +57,7 @@ def denied(answer: Answer, *parts: str) -> None:
 
 
 async def job(house: House, location: str) -> str:
-    answer = await house.call("POST", f"{location}/customJobs", custom_job())
-    assert answer.status == 200, answer.body
-    return answer.json["name"]
+    return (await house.result("POST", f"{location}/customJobs", custom_job()))["name"]
 
 
 async def test_a_program_reads_the_jobs_of_its_project_and_no_others(house: House) -> None:
@@ -148,8 +146,8 @@ async def test_who_made_and_who_cancelled_a_job_is_stored(house: House) -> None:
     assert isinstance(intent.event, CancelRequested)
     own = JobName(Api.ML, "p1", "", "own_1")
     assert intent.event.by == Actor(EMAIL, ActingJob(JobUid(1), own, JobUid(1)))
-    assert (await house.call("GET", f"{OF_OTHERS}{uid}")).json["creator"] == f"the job {child}"
-    entry = (await house.call("GET", f"{OF_OTHERS}{uid}/timeline")).json["entries"][0]
+    assert (await house.result("GET", f"{OF_OTHERS}{uid}"))["creator"] == f"the job {child}"
+    entry = (await house.result("GET", f"{OF_OTHERS}{uid}/timeline"))["entries"][0]
     assert f"was created by the job {child}" in entry["message"]
     assert entry["details"]["principal"] == EMAIL
 

@@ -103,7 +103,7 @@ async def test_a_job_from_its_dry_run_to_the_reason_of_its_failure(house: House)
 
 
 async def test_a_wait_ends_with_the_job(house: House) -> None:
-    name = (await house.call("POST", f"{LOCATION}/customJobs", custom_job())).json["name"]
+    name = (await house.result("POST", f"{LOCATION}/customJobs", custom_job()))["name"]
     waiting = asyncio.create_task(tool(house, "wait_for_job", job=name))
     await asyncio.sleep(0)
     await house.become(name, state=JobState.SUCCEEDED)
@@ -112,7 +112,7 @@ async def test_a_wait_ends_with_the_job(house: House) -> None:
 
 
 async def test_an_agent_has_the_rights_of_its_token_and_is_in_the_audit(house: House) -> None:
-    theirs = (await house.call("POST", f"{OTHERS}/customJobs", custom_job())).json["name"]
+    theirs = (await house.result("POST", f"{OTHERS}/customJobs", custom_job()))["name"]
     ana = (await token_of(house))["token"]
     viewer = (await token_of(house, "bo@corp.example", role="roles/aiplatform.viewer"))["token"]
     for name in ("describe_job", "cancel_job", "job_logs", "why_failed", "wait_for_job"):

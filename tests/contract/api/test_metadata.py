@@ -17,14 +17,8 @@ EXECUTIONS = f"{STORES}/default/executions"
 RUN = {"schemaTitle": "system.ExperimentRun", "schemaVersion": "0.0.1"}
 
 
-async def ok(house: House, method: str, path: str, body: Any = None) -> Any:
-    answer = await house.call(method, path, body)
-    assert answer.status == 200, answer.body
-    return answer.json
-
-
 async def store_made(house: House) -> None:
-    await ok(house, "POST", f"{STORES}?metadataStoreId=default", {})
+    await house.result("POST", f"{STORES}?metadataStoreId=default", {})
 
 
 async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[str, Any]:
@@ -32,7 +26,7 @@ async def run_made(house: House, run_id: str = "e-r", **metadata: Any) -> dict[s
         "displayName": "r",
         "metadata": {"_params": {}, "_metrics": {}, **metadata},
     }
-    return await ok(house, "POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
+    return await house.result("POST", f"{CONTEXTS}?contextId={run_id}", RUN | body)
 
 
 def custom_job(**spec: Any) -> dict[str, Any]:
@@ -47,16 +41,16 @@ def custom_job(**spec: Any) -> dict[str, Any]:
 async def test_a_store_is_made_when_a_client_finds_none(house: House) -> None:
     assert (await house.call("GET", f"{STORES}/default")).status == 404
     assert (await house.call("POST", f"{CONTEXTS}?contextId=e", {})).status == 404
-    done = await ok(house, "POST", f"{STORES}?metadataStoreId=default", {"description": "d"})
+    done = await house.result("POST", f"{STORES}?metadataStoreId=default", {"description": "d"})
     assert done["done"] and done["response"]["name"] == STORE
     assert done["metadata"]["@type"].endswith("CreateMetadataStoreOperationMetadata")
-    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
-    assert (await ok(house, "GET", f"{STORES}/default"))["description"] == "d"
+    assert await house.result("GET", f"/ui/{done['name']}") == done
+    assert (await house.result("GET", f"{STORES}/default"))["description"] == "d"
     assert (await house.call("POST", f"{STORES}?metadataStoreId=default", {})).status == 409
-    assert [store["name"] for store in (await ok(house, "GET", STORES))["metadataStores"]] == [
+    assert [store["name"] for store in (await house.result("GET", STORES))["metadataStores"]] == [
         STORE
     ]
-    assert (await ok(house, "DELETE", f"{STORES}/default"))["done"]
+    assert (await house.result("DELETE", f"{STORES}/default"))["done"]
     assert (await house.call("GET", f"{STORES}/default")).status == 404
 
 
@@ -65,7 +59,7 @@ async def test_empty_maps_and_nulls_in_the_metadata_survive(house: House) -> Non
     made = await run_made(house, note=None, deep={"a": [1, {}]})
     expected: dict[str, Any] = {"_params": {}, "_metrics": {}, "note": None, "deep": {"a": [1, {}]}}
     assert made["metadata"] == expected
-    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert shown == made
     assert shown["metadata"] == expected
     assert shown["etag"].isdigit()
@@ -75,17 +69,18 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
     await store_made(house)
     await run_made(house, "e")
     made = await run_made(house)
-    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [made["name"]]})
+    await house.result(
+        "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [made["name"]]}
+    )
     patch = {"metadata": {"_params": {"lr": 0.1}}, "etag": made["etag"], "labels": {"a": "b"}}
-    changed = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch)
+    changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert changed["metadata"] == {"_params": {"lr": 0.1}}
     assert changed["displayName"] == "r"
     assert changed["parentContexts"] == [f"{STORE}/contexts/e"]
     assert int(changed["etag"]) > int(made["etag"])
-    same = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch | {"etag": changed["etag"]})
+    same = await house.result("PATCH", f"{CONTEXTS}/e-r", patch | {"etag": changed["etag"]})
     assert same == changed  # What changes nothing keeps the etag.
-    masked = await ok(
-        house,
+    masked = await house.result(
         "PATCH",
         f"{CONTEXTS}/e-r?updateMask=description",
         {"description": "d", "displayName": "no"},
@@ -95,8 +90,8 @@ async def test_a_patch_takes_over_what_it_sets_and_keeps_the_parents(house: Hous
 
 async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house: House) -> None:
     await store_made(house)
-    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
-    newer = await ok(house, "PATCH", f"{CONTEXTS}/e", {"description": "1"})
+    made = await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Pipeline"})
+    newer = await house.result("PATCH", f"{CONTEXTS}/e", {"description": "1"})
     answer = await house.call("PATCH", f"{CONTEXTS}/e", {"description": "2", "etag": made["etag"]})
     assert (answer.status, answer.error["status"]) == (409, "ABORTED")
     assert answer.error["message"] == (
@@ -108,10 +103,10 @@ async def test_a_stale_etag_is_refused_in_the_words_that_clients_look_for(house:
 async def test_a_stale_etag_of_an_experiment_is_merged(house: House) -> None:
     await store_made(house)
     experiment = {"schemaTitle": "system.Experiment", "metadata": {"mine": 1}}
-    made = await ok(house, "POST", f"{CONTEXTS}?contextId=e", experiment)
-    await ok(house, "PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
+    made = await house.result("POST", f"{CONTEXTS}?contextId=e", experiment)
+    await house.result("PATCH", f"{CONTEXTS}/e", {"metadata": {"mine": 1, "others": 2}})
     stale = {"metadata": {"mine": 3}, "etag": made["etag"]}
-    merged = await ok(house, "PATCH", f"{CONTEXTS}/e", stale)
+    merged = await house.result("PATCH", f"{CONTEXTS}/e", stale)
     assert merged["metadata"] == {"mine": 3, "others": 2}
 
 
@@ -124,11 +119,11 @@ async def test_two_writers_of_one_run_lose_nothing(house: House) -> None:
     )
     await asyncio.gather(
         *(
-            ok(house, "PATCH", f"{CONTEXTS}/e-r", {"etag": made["etag"], "metadata": metadata})
+            house.result("PATCH", f"{CONTEXTS}/e-r", {"etag": made["etag"], "metadata": metadata})
             for metadata in patches
         )
     )
-    metadata = (await ok(house, "GET", f"{CONTEXTS}/e-r"))["metadata"]
+    metadata = (await house.result("GET", f"{CONTEXTS}/e-r"))["metadata"]
     assert metadata["_params"] == {f"p{number}": number for number in range(9)}
     assert metadata["_metrics"] == {f"m{number}": number for number in range(9)}
 
@@ -137,37 +132,35 @@ async def test_links_leave_the_etag_as_it_is(house: House) -> None:
     await store_made(house)
     await run_made(house, "e")
     run = await run_made(house)
-    artifact = await ok(house, "POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
-    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
-    await ok(
-        house,
+    artifact = await house.result("POST", ARTIFACTS, {"displayName": "a", "uri": "gs://b/a"})
+    await house.result("POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
+    await house.result(
         "POST",
         f"{CONTEXTS}/e-r:addContextArtifactsAndExecutions",
         {"artifacts": [artifact["name"]]},
     )
-    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert shown["etag"] == run["etag"]
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
 
 
 async def test_the_filters_of_the_sdk(house: House) -> None:
     await store_made(house)
-    await ok(house, "POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
+    await house.result("POST", f"{CONTEXTS}?contextId=e", {"schemaTitle": "system.Experiment"})
     run = await run_made(house)
     await run_made(house, "f-r")
-    execution = await ok(
-        house, "POST", f"{EXECUTIONS}?executionId=x", {"schemaTitle": "system.Run"}
+    execution = await house.result(
+        "POST", f"{EXECUTIONS}?executionId=x", {"schemaTitle": "system.Run"}
     )
-    await ok(house, "POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
-    await ok(
-        house,
+    await house.result("POST", f"{CONTEXTS}/e:addContextChildren", {"childContexts": [run["name"]]})
+    await house.result(
         "POST",
         f"{CONTEXTS}/e:addContextArtifactsAndExecutions",
         {"executions": [execution["name"]]},
     )
 
     async def listed(path: str, text: str) -> list[str]:
-        found = await ok(house, "GET", f"{path}?{urlencode({'filter': text})}")
+        found = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
         return [
             resource["name"].rpartition("/")[2]
             for resource in found.get(path.rpartition("/")[2], [])
@@ -194,10 +187,10 @@ async def test_lists_have_pages(house: House) -> None:
     await store_made(house)
     for number in range(5):
         await run_made(house, f"r{number}")
-    page = await ok(house, "GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
+    page = await house.result("GET", f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc")
     assert [context["name"][-2:] for context in page["contexts"]] == ["r4", "r3", "r2"]
     rest = f"{CONTEXTS}?pageSize=3&orderBy=create_time%20desc&pageToken={page['nextPageToken']}"
-    assert [context["name"][-2:] for context in (await ok(house, "GET", rest))["contexts"]] == [
+    assert [context["name"][-2:] for context in (await house.result("GET", rest))["contexts"]] == [
         "r1",
         "r0",
     ]
@@ -207,15 +200,17 @@ async def test_an_execution_shows_what_it_read_and_wrote(house: House) -> None:
     await store_made(house)
     names = dict[str, str]()
     for name in ("data", "model"):
-        made = await ok(house, "POST", f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"})
+        made = await house.result(
+            "POST", f"{ARTIFACTS}?artifactId={name}", {"uri": f"gs://b/{name}"}
+        )
         names[name] = made["name"]
     body = {"state": "RUNNING", "schemaTitle": "system.ContainerExecution"}
-    execution = await ok(house, "POST", f"{EXECUTIONS}?executionId=x", body)
+    execution = await house.result("POST", f"{EXECUTIONS}?executionId=x", body)
     assert execution["state"] == "RUNNING"
     events = [{"artifact": names["data"], "type": "INPUT"}, {"artifact": names["model"], "type": 2}]
-    await ok(house, "POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
-    await ok(house, "PATCH", f"{EXECUTIONS}/x", {"state": "COMPLETE"})
-    graph = await ok(house, "GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
+    await house.result("POST", f"{EXECUTIONS}/x:addExecutionEvents", {"events": events})
+    await house.result("PATCH", f"{EXECUTIONS}/x", {"state": "COMPLETE"})
+    graph = await house.result("GET", f"{EXECUTIONS}/x:queryExecutionInputsAndOutputs")
     assert {resource["name"] for resource in graph["artifacts"]} == set(names.values())
     assert [resource["state"] for resource in graph["executions"]] == ["COMPLETE"]
     assert {resource["type"] for resource in graph["events"]} == {"INPUT", "OUTPUT"}
@@ -235,11 +230,11 @@ async def test_a_run_shows_its_jobs_and_nobody_takes_them_away(house: House) -> 
         (await job_made(house, experiment=experiment, experimentRun=run)).json["name"]
         for _ in range(2)
     ]
-    shown = await ok(house, "GET", f"{CONTEXTS}/e-r")
+    shown = await house.result("GET", f"{CONTEXTS}/e-r")
     assert [job["custom_job_resource_name"] for job in shown["metadata"]["_custom_jobs"]] == names
     assert shown["etag"] == made["etag"]
     patch = {"etag": made["etag"], "metadata": {"_params": {}, "_metrics": {"a": 1}}}
-    changed = await ok(house, "PATCH", f"{CONTEXTS}/e-r", patch)
+    changed = await house.result("PATCH", f"{CONTEXTS}/e-r", patch)
     assert len(changed["metadata"]["_custom_jobs"]) == 2
 
 
@@ -249,10 +244,10 @@ async def test_a_job_of_an_experiment_without_a_run_gets_one(house: House) -> No
     await run_made(house, "e")
     job = (await job_made(house, experiment=f"{STORE}/contexts/e")).json
     run = job["jobSpec"]["experimentRun"]
-    assert (await ok(house, "GET", f"{LOCATION}/customJobs/{job['name'].rpartition('/')[2]}"))[
+    assert (await house.result("GET", f"{LOCATION}/customJobs/{job['name'].rpartition('/')[2]}"))[
         "jobSpec"
     ]["experimentRun"] == run
-    shown = await ok(house, "GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
+    shown = await house.result("GET", f"{CONTEXTS}/{run.rpartition('/')[2]}")
     assert shown["parentContexts"] == [f"{STORE}/contexts/e"]
     assert shown["metadata"]["_custom_jobs"][0]["custom_job_resource_name"] == job["name"]
 

@@ -121,7 +121,7 @@ async def test_a_job_with_hyperparameters_is_a_tuning_job(house: House) -> None:
         "hyperparameterMetricTag": "loss",
     }
     assert view["trainingInput"]["hyperparameters"]["maxTrials"] == 10
-    assert (await house.call("GET", f"{JOBS}/census")).json == view
+    assert await house.result("GET", f"{JOBS}/census") == view
     assert (await record(house)).spec.parallel_trials == 2
     again = await asked(house)
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
@@ -131,7 +131,7 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
     """facts/resources#ml: scripts read the first trial as the best; values of parameters are texts."""
     await created(house)
     await tried(house)
-    output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
+    output = (await house.result("GET", f"{JOBS}/census"))["trainingOutput"]
     assert output["completedTrialCount"] == "3"
     assert [trial["trialId"] for trial in output["trials"]] == ["2", "3", "1", "4", "5", "6"]
     assert output["trials"][0] == {
@@ -159,9 +159,9 @@ async def test_trials_with_a_result_come_first_and_the_best_at_the_top(house: Ho
 async def test_units_are_those_of_all_trials_that_are_over(house: House) -> None:
     await created(house)
     job = await tried(house)
-    alone = (await house.call("GET", f"{JOBS}/{job.name.of_trial(1).job_id}")).json
+    alone = await house.result("GET", f"{JOBS}/{job.name.of_trial(1).job_id}")
     units = alone["trainingOutput"]["consumedMLUnits"]
-    output = (await house.call("GET", f"{JOBS}/census")).json["trainingOutput"]
+    output = (await house.result("GET", f"{JOBS}/census"))["trainingOutput"]
     assert units > 0
     assert output["consumedMLUnits"] == pytest.approx(5 * units, abs=0.01)
 
@@ -169,11 +169,11 @@ async def test_units_are_those_of_all_trials_that_are_over(house: House) -> None
 async def test_jobs_of_trials_are_read_and_cancelled_but_not_listed(house: House) -> None:
     await created(house)
     await tried(house)
-    listed = (await house.call("GET", JOBS)).json["jobs"]
+    listed = (await house.result("GET", JOBS))["jobs"]
     assert [job["jobId"] for job in listed] == ["census"]
     assert len(listed[0]["trainingOutput"]["trials"]) == 6
-    assert (await house.call("GET", f"{JOBS}/census.6")).json["state"] == "PREPARING"
-    assert (await house.call("POST", f"{JOBS}/census.6:cancel")).json == {}
+    assert (await house.result("GET", f"{JOBS}/census.6"))["state"] == "PREPARING"
+    assert await house.result("POST", f"{JOBS}/census.6:cancel") == {}
     assert house.woken[-1] == (await record(house)).uid + 6
 
 
@@ -183,7 +183,7 @@ async def test_labels_and_filters_of_a_tuning_job(house: House) -> None:
     assert changed.json["labels"] == {"a": "b"}
     assert changed.json["trainingOutput"]["isHyperparameterTuningJob"] is True
     for query, count in (("labels.a=b", 1), ("state:QUEUED", 1), ("jobId:x*", 0)):
-        answer = (await house.call("GET", f"{JOBS}?filter={query}")).json
+        answer = await house.result("GET", f"{JOBS}?filter={query}")
         assert len(answer.get("jobs", [])) == count
 
 

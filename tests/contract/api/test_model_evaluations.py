@@ -19,15 +19,12 @@ EVALUATION: dict[str, Any] = {
 
 async def imported(house: House, model: str = "m1", **change: Any) -> dict[str, Any]:
     body = {"modelEvaluation": EVALUATION | change}
-    answer = await house.call("POST", f"{MODELS}/{model}/evaluations:import", body)
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("POST", f"{MODELS}/{model}/evaluations:import", body)
 
 
 async def listed(house: House, model: str, query: str = "") -> list[str]:
-    answer = await house.call("GET", f"{MODELS}/{model}/evaluations{query}")
-    assert answer.status == 200, answer.body
-    return [evaluation["displayName"] for evaluation in answer.json.get("modelEvaluations", [])]
+    answer = await house.result("GET", f"{MODELS}/{model}/evaluations{query}")
+    return [evaluation["displayName"] for evaluation in answer.get("modelEvaluations", [])]
 
 
 async def test_an_evaluation_is_echoed(house: House) -> None:
@@ -36,7 +33,7 @@ async def test_an_evaluation_is_echoed(house: House) -> None:
     assert {key: view[key] for key in EVALUATION} == EVALUATION
     assert view["name"].startswith(f"{PLACE}/models/m1/evaluations/")
     assert view["createTime"] == "2025-10-09T08:53:20Z"
-    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    assert await house.result("GET", f"/v1/{view['name']}") == view
 
 
 async def test_evaluations_are_of_one_version(house: House) -> None:
@@ -47,7 +44,7 @@ async def test_evaluations_are_of_one_version(house: House) -> None:
         await imported(house, parent, displayName=name)
     assert await listed(house, "m1") == await listed(house, "m1@1") == ["second", "first"]
     assert await listed(house, "m1@2") == ["third"]
-    page = (await house.call("GET", f"{MODELS}/m1/evaluations?pageSize=1")).json
+    page = await house.result("GET", f"{MODELS}/m1/evaluations?pageSize=1")
     token = page["nextPageToken"]
     assert await listed(house, "m1", f"?pageSize=1&pageToken={token}") == ["first"]
     answer = await house.call("GET", f"{MODELS}/m1@2/evaluations?pageToken={token}")

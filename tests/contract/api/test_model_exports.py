@@ -23,9 +23,7 @@ async def exportable(house: House) -> None:
 
 async def begun(house: House, model: str = "m1", **config: Any) -> dict[str, Any]:
     config = {"artifactDestination": {"outputUriPrefix": "gs://bucket/out"}} | config
-    answer = await house.call("POST", f"{MODELS}/{model}:export", {"outputConfig": config})
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("POST", f"{MODELS}/{model}:export", {"outputConfig": config})
 
 
 async def ended(house: House, operation: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +64,7 @@ async def test_an_export_outlives_its_service_and_copies_nothing_twice(house: Ho
     running = await begun(house)
     await house.copies.made_one.wait()
     await house.exports.close()
-    assert "done" not in (await house.call("GET", f"/v1/{running['name']}")).json
+    assert "done" not in await house.result("GET", f"/v1/{running['name']}")
     house.copies.faults.clear()
     another = house.new_worker()
     await another.start()
@@ -167,5 +165,5 @@ async def test_what_has_no_artifacts_or_is_not_there_is_not_exported(house: Hous
     for missing in ("none", "bare@7"):
         answer = await house.call("POST", f"{MODELS}/{missing}:export", body)
         assert answer.error["status"] == "NOT_FOUND", missing
-    listed = (await house.call("GET", f"{LOCATION}/operations?filter=done=false")).json
+    listed = await house.result("GET", f"{LOCATION}/operations?filter=done=false")
     assert "operations" not in listed

@@ -7,7 +7,6 @@ from typing import Any
 from tests.contract.api import test_datasets
 from tests.contract.api.house import LOCATION, START, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ok
 from tests.contract.api.test_models import MODELS, uploaded
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import MODEL, inputs, pipeline
@@ -22,12 +21,12 @@ QUERY = "project=p1&region=us-central1"
 
 
 async def described(house: House, model: str = "m1") -> list[dict[str, Any]]:
-    return (await ok(house, "GET", f"{OURS}/{model}?{QUERY}"))["versions"]
+    return (await house.result("GET", f"{OURS}/{model}?{QUERY}"))["versions"]
 
 
 async def job_made(house: House, output: str, location: str = LOCATION, **spec: Any) -> str:
     body = custom_job(baseOutputDirectory={"outputUriPrefix": output}, **spec)
-    return (await ok(house, "POST", f"{location}/customJobs", body))["name"]
+    return (await house.result("POST", f"{location}/customJobs", body))["name"]
 
 
 async def origin(house: House, uri: str, model: str) -> dict[str, Any]:
@@ -61,7 +60,7 @@ async def test_a_job_that_was_deleted_is_still_named(house: House) -> None:
     job = await job_made(house, "gs://bucket/out")
     await uploaded(house, MODEL | {"artifactUri": "gs://bucket/out/model"}, modelId="m1")
     await house.happen(job, CancelRequested(CancelCause.USER, START))
-    await ok(house, "DELETE", f"/v1/{job}")
+    await house.result("DELETE", f"/v1/{job}")
     (version,) = await described(house)
     assert (version["origin"]["job"], version["origin"]["state"]) == (job, "")
     assert (await origin(house, "gs://bucket/out/model", "m2"))["job"] == ""
@@ -73,8 +72,7 @@ async def test_a_program_that_uploads_a_model_is_what_made_it(house: House) -> N
     token, _ = house.jobs.mint(JobClaims(uid, 1, "workerpool0-0", "p1", "a@b"))
     for model, uri in (("m1", "gs://bucket/else"), ("m2", "")):
         body = {"model": MODEL | ({"artifactUri": uri} if uri else {}), "modelId": model}
-        answer = await house.call("POST", f"{MODELS}:upload", body, token=token)
-        assert answer.status == 200, answer.body
+        await house.result("POST", f"{MODELS}:upload", body, token=token)
         (version,) = await described(house, model)
         assert version["origin"]["job"] == job
         assert version["origin"]["arguments"] == []
@@ -87,7 +85,7 @@ async def test_a_pipelines_model_names_its_job_and_its_data(house: House) -> Non
         "gcsDestination": {"outputUriPrefix": "gs://bucket/data/"},
     }
     body = pipeline(trainingTaskInputs=inputs(), modelToUpload=MODEL, inputDataConfig=data)
-    view = await ok(house, "POST", f"{LOCATION}/trainingPipelines", body)
+    view = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
     await house.become(
         view["name"], {"model": version_of(view["name"])}, state=PipelineState.SUCCEEDED
     )

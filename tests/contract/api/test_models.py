@@ -12,20 +12,17 @@ PLACE = "projects/p1/locations/us-central1"
 
 
 async def uploaded(house: House, model: Any = None, **request: Any) -> dict[str, Any]:
-    answer = await house.call("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
-    assert answer.status == 200, answer.body
-    assert answer.json["done"] is True
-    return answer.json["response"]
+    answer = await house.result("POST", f"{MODELS}:upload", {"model": model or MODEL, **request})
+    assert answer["done"] is True
+    return answer["response"]
 
 
 async def shown(house: House, name: str) -> dict[str, Any]:
-    answer = await house.call("GET", f"{MODELS}/{name}")
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("GET", f"{MODELS}/{name}")
 
 
 async def aliases(house: House, model: str = "m1") -> dict[str, set[str]]:
-    versions = (await house.call("GET", f"{MODELS}/{model}:listVersions")).json["models"]
+    versions = (await house.result("GET", f"{MODELS}/{model}:listVersions"))["models"]
     return {version["versionId"]: set(version.get("versionAliases", ())) for version in versions}
 
 
@@ -41,7 +38,7 @@ async def test_an_upload_is_done_at_once_and_the_first_version_is_the_default(ho
         "modelVersionId": "1",
     }
     assert done["metadata"]["@type"].endswith("UploadModelOperationMetadata")
-    assert (await house.call("GET", f"/ui/{done['name']}")).json == done
+    assert await house.result("GET", f"/ui/{done['name']}") == done
     view = await shown(house, "m1")
     assert {key: view[key] for key in MODEL} == MODEL
     assert (view["name"], view["versionId"]) == (f"{PLACE}/models/m1", "1")
@@ -61,7 +58,7 @@ async def test_a_version_of_a_model(house: House) -> None:
     assert response["modelVersionId"] == "2"
     assert (await shown(house, "m1"))["versionId"] == "1"
     assert (await shown(house, "m1@new"))["versionId"] == "2"
-    listed = (await house.call("GET", f"{MODELS}/m1:listVersions")).json["models"]
+    listed = (await house.result("GET", f"{MODELS}/m1:listVersions"))["models"]
     assert [version["name"] for version in listed] == [f"{PLACE}/models/m1@{n}" for n in (1, 2)]
     again = await house.call("POST", f"{MODELS}:upload", {"model": MODEL, "modelId": "m1"})
     assert (again.status, again.error["status"]) == (409, "ALREADY_EXISTS")
@@ -96,7 +93,7 @@ async def test_every_violation_of_an_upload_is_named_at_once(house: House) -> No
         "model_id",
         "parent_model",
     }
-    assert (await house.call("GET", MODELS)).json == {}
+    assert await house.result("GET", MODELS) == {}
 
 
 async def test_lists_filter_order_and_page(house: House) -> None:
@@ -106,9 +103,8 @@ async def test_lists_filter_order_and_page(house: House) -> None:
         await uploaded(house, model, modelId=f"m{number}")
 
     async def found(query: str) -> list[str]:
-        answer = await house.call("GET", f"{MODELS}?{query}")
-        assert answer.status == 200, answer.body
-        return [each["displayName"] for each in answer.json.get("models", [])]
+        answer = await house.result("GET", f"{MODELS}?{query}")
+        return [each["displayName"] for each in answer.get("models", [])]
 
     assert await found("") == ["c", "a", "b"]
     assert await found('filter=display_name="a"') == ["a"]
@@ -122,7 +118,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
         "b",
     ]
     assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
-    page = (await house.call("GET", f"{MODELS}?pageSize=2&orderBy=display_name")).json
+    page = await house.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
     assert [each["displayName"] for each in page["models"]] == ["a", "b"]
     token = page["nextPageToken"]
     assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
@@ -206,10 +202,10 @@ async def test_deletes_are_finished_operations(house: House) -> None:
     await uploaded(house, parentModel=f"{PLACE}/models/m1")
     default = await house.call("DELETE", f"{MODELS}/m1@1:deleteVersion")
     assert default.error["status"] == "FAILED_PRECONDITION"
-    done = (await house.call("DELETE", f"{MODELS}/m1@2:deleteVersion")).json
+    done = await house.result("DELETE", f"{MODELS}/m1@2:deleteVersion")
     assert (done["done"], (await house.call("GET", f"{MODELS}/m1@2")).status) == (True, 404)
     assert fields(await house.call("DELETE", f"{MODELS}/m1@1")) == {"name"}
-    done = (await house.call("DELETE", f"{MODELS}/m1")).json
+    done = await house.result("DELETE", f"{MODELS}/m1")
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
     assert (await house.call("GET", f"{MODELS}/m1")).status == 404
     assert (await house.call("DELETE", f"{MODELS}/m1")).status == 404
@@ -235,7 +231,7 @@ async def test_a_copy_in_another_location_is_a_model_of_its_own(house: House) ->
         "model": name,
         "modelVersionId": "1",
     }
-    copy = (await house.call("GET", f"{there}/m2")).json
+    copy = await house.result("GET", f"{there}/m2")
     assert copy["originalModelInfo"] == {"model": f"{source['name']}@1"}
     assert copy["modelSourceInfo"] == {"sourceType": "CUSTOM", "copy": True}
     assert copy["versionAliases"] == ["default"]

@@ -56,9 +56,7 @@ async def suggested(house: House) -> None:
 
 
 async def shown(house: House, name: str, prefix: str = "/ui/") -> dict[str, Any]:
-    answer = await house.call("GET", f"{prefix}{name}")
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("GET", f"{prefix}{name}")
 
 
 @pytest.mark.parametrize("prefix", ["/ui/", "/v1/", "/v1beta1/"])
@@ -117,9 +115,8 @@ async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_sto
     house: House,
 ) -> None:
     await begun(house, ASKED)
-    answer = await house.call("POST", f"/ui/{ASKED.name}:wait?timeout=0.01s")
-    assert answer.status == 200
-    assert "done" not in answer.json
+    answer = await house.result("POST", f"/ui/{ASKED.name}:wait?timeout=0.01s")
+    assert "done" not in answer
     waiting = asyncio.create_task(house.call("POST", f"/v1/{ASKED.name}:wait"))
     house.services.closing.set()
     assert "done" not in (await asyncio.wait_for(waiting, 10)).json
@@ -127,11 +124,11 @@ async def test_wait_answers_what_there_is_when_the_time_is_up_or_the_service_sto
 
 async def test_cancel_ends_what_runs_and_is_too_late_for_the_rest(house: House) -> None:
     await begun(house, ASKED)
-    assert (await house.call("POST", f"/v1/{ASKED.name}:cancel")).json == {}
+    assert await house.result("POST", f"/v1/{ASKED.name}:cancel") == {}
     view = await shown(house, ASKED.name)
     assert (view["done"], view["error"]["code"]) == (True, 1)
     assert await house.store.studies.running_operations() == ()
-    assert (await house.call("POST", f"/v1/{ASKED.name}:cancel")).json == {}
+    assert await house.result("POST", f"/v1/{ASKED.name}:cancel") == {}
     assert await shown(house, ASKED.name) == view
     unknown = await house.call("POST", f"/v1/{ASKED.name}9:cancel")
     assert unknown.status == 404
@@ -143,11 +140,8 @@ async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
     await suggested(house)
 
     async def found(parent: str, query: str = "") -> list[str]:
-        answer = await house.call("GET", f"{parent}/operations?{query}")
-        assert answer.status == 200, answer.body
-        return [
-            operation["name"].rpartition("/")[2] for operation in answer.json.get("operations", [])
-        ]
+        answer = await house.result("GET", f"{parent}/operations?{query}")
+        return [operation["name"].rpartition("/")[2] for operation in answer.get("operations", [])]
 
     study = f"/ui/{STUDY}"
     assert await found(study) == ["1", "3", "4"]
@@ -157,7 +151,7 @@ async def test_lists_are_of_one_parent_and_filter_by_done(house: House) -> None:
         assert await found(study, query) == ["1"]
     for query in ("filter=done=false", "filter=NOT%20done=true", "filter=done!=true"):
         assert await found(study, query) == ["3", "4"]
-    page = (await house.call("GET", f"{study}/operations?pageSize=1&filter=done=false")).json
+    page = await house.result("GET", f"{study}/operations?pageSize=1&filter=done=false")
     token = page["nextPageToken"]
     assert await found(study, f"pageSize=1&filter=done=false&pageToken={token}") == ["4"]
     for query in ("filter=size=3", "filter=done=maybe", "filter=done>true", f"pageToken={token}"):
@@ -178,7 +172,7 @@ async def test_an_operation_that_is_done_is_deleted(house: House) -> None:
     """google.longrunning: deleting one that is done is fine, one that runs is not."""
     await begun(house, ASKED, CHECK)
     await suggested(house)
-    assert (await house.call("DELETE", f"/ui/{ASKED.name}")).json == {}
+    assert await house.result("DELETE", f"/ui/{ASKED.name}") == {}
     for method in ("GET", "DELETE"):
         assert (await house.call(method, f"/v1/{ASKED.name}")).status == 404
     answer = await house.call("DELETE", f"/v1/{CHECK.name}")

@@ -25,9 +25,8 @@ def sha256(content: str) -> str:
 
 async def made(house: House, path: str, body: Any) -> Job | TuningJob:
     """The record of the job that such a request makes."""
-    answer = await house.call("POST", path, body)
-    assert answer.status == 200, answer.body
-    jobs = (await house.call("GET", "/trainshed/v1/jobs?project=-&limit=1")).json["jobs"]
+    await house.result("POST", path, body)
+    jobs = (await house.result("GET", "/trainshed/v1/jobs?project=-&limit=1"))["jobs"]
     work, _ = await house.store.reader.job_by_uid(JobUid(int(jobs[0]["uid"])))
     assert isinstance(work, Job | TuningJob)
     return work

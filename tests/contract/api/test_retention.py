@@ -64,7 +64,7 @@ def logs(house: House) -> list[str]:
 
 async def test_jobs_go_when_they_have_been_over_for_long_enough(house: House) -> None:
     runs, old = await created(house), await over(house)
-    mine = (await house.call("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))).json
+    mine = await house.result("POST", "/v1/projects/p1/jobs", ml_job(job_id="mine"))
     await house.become("projects/p1/jobs/mine", state=JobState.CANCELLED, ended=house.clock)
     assert mine["jobId"] == "mine"
     house.clock += 80 * DAY
@@ -119,16 +119,16 @@ async def test_a_log_that_is_gone_is_said_to_be(house: House) -> None:
     kept = timer(house, size="1MB")
     await kept.look()
     assert logs(house) == []
-    job = (await house.call("GET", f"/trainshed/v1/jobs/{uid}")).json
+    job = await house.result("GET", f"/trainshed/v1/jobs/{uid}")
     notice = "The log was deleted on 2025-11-09: logs are kept up to 1MB in all, the newest ones."
     assert job["logDeleted"] == notice
-    page = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/logPage")).json
+    page = await house.result("GET", f"/trainshed/v1/jobs/{uid}/logPage")
     assert (page["lines"], page["deleted"]) == ([], notice)
     body = {"resourceNames": ["projects/p1"], "filter": f'resource.labels.job_id="{uid}"'}
-    entries = (await house.call("POST", "/v2/entries:list", body)).json["entries"]
+    entries = (await house.result("POST", "/v2/entries:list", body))["entries"]
     assert notice in [entry.get("textPayload") for entry in entries], "gcloud shows it as well"
     await timer(house, size="1MB").look()
-    timeline: Any = (await house.call("GET", f"/trainshed/v1/jobs/{uid}/timeline")).json
+    timeline: Any = await house.result("GET", f"/trainshed/v1/jobs/{uid}/timeline")
     assert [logged["kind"] for logged in timeline["entries"]].count("log_deleted") == 1
 
 
@@ -168,11 +168,11 @@ async def test_a_look_that_was_cut_off_is_finished_by_the_next(house: House) -> 
 
 
 async def test_status_says_what_is_kept(house: House) -> None:
-    assert "retention" not in (await house.call("GET", "/trainshed/v1/status")).json
+    assert "retention" not in await house.result("GET", "/trainshed/v1/status")
     kept = timer(house, jobs="90d", size="50GB")
     await kept.look()
     house.services = replace(house.services, retention=lambda: kept.report)
     house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
-    retention = (await house.call("GET", "/trainshed/v1/status")).json["retention"]
+    retention = (await house.result("GET", "/trainshed/v1/status"))["retention"]
     assert (retention["jobs"], retention["size"]) == ("90d", "50GB")
     assert retention["lastTime"]

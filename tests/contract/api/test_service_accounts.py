@@ -30,7 +30,7 @@ async def house(tmp_path: Path) -> AsyncGenerator[House]:
     """With an account that may use Vertex in p1."""
     house = House(tmp_path)
     body = {"accountId": "trainer", "serviceAccount": {"displayName": "Trainer"}}
-    assert (await house.call("POST", ACCOUNTS, body)).json["email"] == EMAIL
+    assert (await house.result("POST", ACCOUNTS, body))["email"] == EMAIL
     body = {"role": "roles/aiplatform.user", "member": f"serviceAccount:{EMAIL}", "project": "p1"}
     assert (await house.call("POST", "/trainshed/v1/access:change", body)).status == 200
     yield house
@@ -78,16 +78,16 @@ async def test_a_key_opens_what_its_account_was_given(house: House) -> None:
 
 async def test_accounts_and_keys_are_listed_changed_and_deleted(house: House) -> None:
     file = await key_file(house)
-    [account] = (await house.call("GET", ACCOUNTS)).json["accounts"]
+    [account] = (await house.result("GET", ACCOUNTS))["accounts"]
     assert account["displayName"] == "Trainer"
-    assert (await house.call("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}")).json == account
-    [key] = (await house.call("GET", f"{ACCOUNT}/keys")).json["keys"]
+    assert await house.result("GET", f"/v1/projects/-/serviceAccounts/{EMAIL}") == account
+    [key] = (await house.result("GET", f"{ACCOUNT}/keys"))["keys"]
     assert key["name"].endswith(f"/keys/{file['private_key_id']}")
     assert "privateKeyData" not in key
     changed = await house.call("PATCH", ACCOUNT, {"serviceAccount": {"description": "nightly"}})
     assert changed.json == {**account, "description": "nightly"}
-    assert (await house.call("DELETE", ACCOUNT)).json == {}
-    assert (await house.call("GET", ACCOUNTS)).json == {"accounts": []}
+    assert await house.result("DELETE", ACCOUNT) == {}
+    assert await house.result("GET", ACCOUNTS) == {"accounts": []}
     assert (await house.call("GET", ACCOUNT)).status == 404
 
 
@@ -223,7 +223,7 @@ async def test_nobody_else_gets_a_key_or_a_token(house: House, role: str) -> Non
 
 async def test_what_was_done_is_in_the_audit(house: House) -> None:
     file = await key_file(house)
-    audit = (await house.call("GET", "/trainshed/v1/audit?project=p1")).json["entries"]
+    audit = (await house.result("GET", "/trainshed/v1/audit?project=p1"))["entries"]
     assert audit[0]["method"] == "google.iam.admin.v1.IAM.CreateServiceAccountKey"
     assert audit[0]["detail"] == {"key": file["private_key_id"]}
     assert file["private_key"] not in json.dumps(audit)

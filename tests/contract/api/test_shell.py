@@ -37,17 +37,17 @@ def house(tmp_path: Path) -> Iterator[Shelled]:
 async def running(house: Shelled, *, web_access: bool = True) -> str:
     """A custom job of two replicas that runs; its name."""
     body = custom_job(pool(), package(), enableWebAccess=web_access)
-    name: str = (await house.call("POST", JOBS, body)).json["name"]
+    name: str = (await house.result("POST", JOBS, body))["name"]
     await house.run(name)
     return name
 
 
 async def links(house: Shelled, name: str, token: str = "") -> dict[str, str]:
-    return (await house.call("GET", f"/v1/{name}", token=token)).json.get("webAccessUris", {})
+    return (await house.result("GET", f"/v1/{name}", token=token)).get("webAccessUris", {})
 
 
 async def described_links(house: Shelled, token: str = "") -> dict[str, str]:
-    uris: dict[str, str] = (await house.call("GET", JOB, token=token)).json["webAccessUris"]
+    uris: dict[str, str] = (await house.result("GET", JOB, token=token))["webAccessUris"]
     return uris
 
 
@@ -65,7 +65,7 @@ def autopsy(replica: ReplicaId = WORKER, attempt: int = 1) -> Autopsy:
 async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     """spec/operations#shells: every step of a person's shell stands in the job's story."""
     await running(house, web_access=False)
-    ticket = (await house.call("POST", f"{JOB}:shell", {"replica": "worker 0"})).json
+    ticket = await house.result("POST", f"{JOB}:shell", {"replica": "worker 0"})
     assert (ticket["replica"], ticket["task"]) == ("workerpool1-0", "workerpool1-0")
     async with house.connected() as socket:
         socket.say(token=ticket["token"], rows=50, columns=132, term="tmux", label="my $(job)")
@@ -97,7 +97,7 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
 
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
     await running(house)
-    ticket = (await house.call("POST", f"{JOB}:shell", {})).json
+    ticket = await house.result("POST", f"{JOB}:shell", {})
     async with house.connected() as socket:
         socket.say(token=ticket["token"])
         await socket.next()
@@ -107,8 +107,8 @@ async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
 
 async def test_a_ticket_is_good_once_and_for_a_minute(house: Shelled) -> None:
     await running(house)
-    used = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
-    late = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    used = (await house.result("POST", f"{JOB}:shell", {}))["token"]
+    late = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     async with house.connected() as socket:
         socket.say(token=used)
         await socket.next()
@@ -137,7 +137,7 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
     house: Shelled, order: dict[str, Any]
 ) -> None:
     await running(house)
-    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     async with house.connected() as socket:
         socket.say(token=token, **order)
         assert "no such terminal" in (await socket.next())["error"]
@@ -147,7 +147,7 @@ async def test_a_terminal_that_cannot_be_is_refused_in_words(
 async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
     await running(house)
     house.shells.idle = 0.01
-    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     async with house.connected() as socket:
         socket.say(token=token)
         await socket.next()
@@ -157,7 +157,7 @@ async def test_who_is_silent_for_long_is_hung_up(house: Shelled) -> None:
 
 async def test_a_service_that_stops_says_so(house: Shelled) -> None:
     await running(house)
-    token = (await house.call("POST", f"{JOB}:shell", {})).json["token"]
+    token = (await house.result("POST", f"{JOB}:shell", {}))["token"]
     async with house.connected() as socket:
         socket.say(token=token)
         await socket.next()
@@ -189,7 +189,7 @@ async def test_web_access_uris_of_a_job_that_runs(house: Shelled) -> None:
     assert sorted(uris) == ["workerpool0-0", "workerpool1-0"]
     assert all(uri.startswith(f"{ADDRESS}/shell/#") for uri in uris.values())
     assert len(set(uris.values())) == 2
-    listed = (await house.call("GET", JOBS)).json["customJobs"][0]
+    listed = (await house.result("GET", JOBS))["customJobs"][0]
     assert listed["webAccessUris"] == uris
     await house.happen(name, ReplicaExited(1, PRIMARY, 1, exited(0)))
     assert sorted(await links(house, name)) == ["workerpool1-0"]
@@ -212,11 +212,10 @@ async def test_web_access_uris_of_the_older_api(house: Shelled) -> None:
         enableWebAccess=True, scaleTier="CUSTOM", masterType="n1-standard-4",
         workerType="n1-standard-4", workerCount="1",
     )  # fmt: skip
-    created = await house.call("POST", "/v1/projects/p1/jobs", body)
-    assert created.status == 200, created.body
-    name = f"projects/p1/jobs/{created.json['jobId']}"
+    created = await house.result("POST", "/v1/projects/p1/jobs", body)
+    name = f"projects/p1/jobs/{created['jobId']}"
     await house.run(name)
-    uris = (await house.call("GET", f"/v1/{name}")).json["trainingOutput"]["webAccessUris"]
+    uris = (await house.result("GET", f"/v1/{name}"))["trainingOutput"]["webAccessUris"]
     assert sorted(uris) == ["master-replica-0", "worker-replica-0"]
     assert await described_links(house) == uris
 
@@ -273,8 +272,8 @@ async def test_links_tickets_and_shells_end_with_the_rights_of_who_got_them(
     token = known(house.tokens, "bo@corp.example", "roles/aiplatform.user", "p1")
     uri = (await links(house, name, token))["workerpool0-0"]
     fields = {key: value[0] for key, value in parse_qs(urlsplit(uri).fragment).items()}
-    by_link = (await house.call("POST", "/shell/ticket", fields, token=None)).json["token"]
-    unused = (await house.call("POST", f"{JOB}:shell", {}, token=token)).json["token"]
+    by_link = (await house.result("POST", "/shell/ticket", fields, token=None))["token"]
+    unused = (await house.result("POST", f"{JOB}:shell", {}, token=token))["token"]
     async with house.connected() as socket:
         socket.say(token=by_link)
         await socket.next()
@@ -300,7 +299,7 @@ async def test_an_operator_may_want_none(house: Shelled) -> None:
     fields = {k: v[0] for k, v in parse_qs(urlsplit(link).fragment).items()}
     house.shells.allowed = False
     asking = custom_job(enableWebAccess=True)
-    uid = (await house.call("POST", JOBS, asking)).json["name"].rpartition("/")[2]
+    uid = (await house.result("POST", JOBS, asking))["name"].rpartition("/")[2]
     entries = await house.store.reader.timeline(JobUid(int(uid)))
     assert any("opens no shells" in e.message for e in entries if e.kind == "warning")
     assert await links(house, name) == {}
@@ -335,7 +334,7 @@ async def test_what_failed_replicas_left(house: Shelled) -> None:
     await house.happen(name, ReplicaExited(1, WORKER, 1, exited(3)))
     for attempt, replica in ((1, PRIMARY), (2, PRIMARY), (2, WORKER)):
         house.shells.kept[JobUid(1000), attempt, replica] = autopsy(replica, attempt)
-    described = (await house.call("GET", JOB)).json["autopsies"]
+    described = (await house.result("GET", JOB))["autopsies"]
     assert [left["attempt"] for left in described] == [1, 2, 2]
     for body, wanted in (
         ({}, (2, PRIMARY)),

@@ -49,7 +49,7 @@ async def test_of_a_tuning_job(house: Shelled, asked_for: bool) -> None:
         house, trialJobSpec=test_tuning_jobs.tuning_job()["trialJobSpec"] | _bare(spec)
     )
     await trying(house, name)
-    first, second = links((await house.call("GET", f"/v1/{name}")).json["trials"])
+    first, second = links((await house.result("GET", f"/v1/{name}"))["trials"])
     assert second == {}
     assert list(first) == (["workerpool0-0"] if asked_for else [])
     if asked_for:

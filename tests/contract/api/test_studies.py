@@ -10,24 +10,22 @@ STUDIES = f"{LOCATION}/studies"
 
 
 async def created(house: House, display_name: str = "tune", **more: Any) -> str:
-    answer = await house.call(
+    answer = await house.result(
         "POST", STUDIES, {"displayName": display_name, "studySpec": SPEC} | more
     )
-    assert answer.status == 200, answer.body
-    return answer.json["name"]
+    return answer["name"]
 
 
 async def test_create_answers_the_study_and_get_answers_the_same(house: House) -> None:
-    answer = await house.call("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
-    assert answer.status == 200, answer.body
-    assert answer.json == {
+    answer = await house.result("POST", STUDIES, {"displayName": "tune", "studySpec": SPEC})
+    assert answer == {
         "name": "projects/p1/locations/us-central1/studies/1000",
         "displayName": "tune",
         "studySpec": SPEC,
         "state": "ACTIVE",
         "createTime": "2025-10-09T08:53:20Z",
     }
-    assert (await house.call("GET", f"/v1/{answer.json['name']}")).json == answer.json
+    assert await house.result("GET", f"/v1/{answer['name']}") == answer
 
 
 async def test_a_display_name_that_is_there_is_a_conflict_and_finds_the_study(house: House) -> None:
@@ -46,7 +44,7 @@ async def test_list_goes_from_page_to_page_newest_first(house: House) -> None:
     seen: list[str] = []
     token = ""
     for _ in range(3):
-        page = (await house.call("GET", f"{STUDIES}?pageSize=2&pageToken={token}")).json
+        page = await house.result("GET", f"{STUDIES}?pageSize=2&pageToken={token}")
         seen += [study["name"] for study in page["studies"]]
         token = page.get("nextPageToken", "")
     assert seen == names[::-1]

@@ -31,12 +31,11 @@ async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path:
     house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
     asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
-    explained = (await house.call("POST", "/trainshed/v1/jobs:explain", asked)).json
-    made = await house.call("POST", f"{LOCATION}/customJobs", body)
-    assert made.status == 200, made.body
-    path = f"/trainshed/v1/jobs/{made.json['name'].rpartition('/')[2]}"
-    timeline = (await house.call("GET", f"{path}/timeline")).json["entries"]
-    substitutions = (await house.call("GET", path)).json["substitutions"]
+    explained = await house.result("POST", "/trainshed/v1/jobs:explain", asked)
+    made = await house.result("POST", f"{LOCATION}/customJobs", body)
+    path = f"/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}"
+    timeline = (await house.result("GET", f"{path}/timeline"))["entries"]
+    substitutions = (await house.result("GET", path))["substitutions"]
     assert len(substitutions) == 1
     assert "TensorFlow 2.8 on Python 3.7, which cannot be had here" in substitutions[0]
     assert "`pyenv install 3.7`" in substitutions[0]

@@ -9,7 +9,6 @@ from msgspec.structs import force_setattr, replace
 
 from tests.contract.api.house import LOCATION, House
 from tests.contract.api.refusals import fields
-from tests.contract.api.test_metadata import ok
 
 PLACE = "projects/p1/locations/us-central1"
 BOARDS = f"{LOCATION}/tensorboards"
@@ -17,7 +16,7 @@ BOARDS = f"{LOCATION}/tensorboards"
 
 async def board_made(house: House, **board: Any) -> str:
     """The path of a new tensorboard."""
-    done = await ok(house, "POST", BOARDS, {"displayName": "tb", **board})
+    done = await house.result("POST", BOARDS, {"displayName": "tb", **board})
     assert done["done"]
     assert done["metadata"]["@type"].endswith("CreateTensorboardOperationMetadata")
     return f"{BOARDS}/{done['response']['name'].rpartition('/')[2]}"
@@ -25,14 +24,16 @@ async def board_made(house: House, **board: Any) -> str:
 
 async def run_made(house: House) -> str:
     board = await board_made(house)
-    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
-    await ok(house, "POST", f"{board}/experiments/e/runs?tensorboardRunId=r", {"displayName": "r"})
+    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {"source": "job"})
+    await house.result(
+        "POST", f"{board}/experiments/e/runs?tensorboardRunId=r", {"displayName": "r"}
+    )
     return f"{board}/experiments/e/runs/r"
 
 
 async def series_made(house: House, run: str, name: str = "loss") -> str:
     body = {"displayName": name, "valueType": "SCALAR", "pluginName": "scalars"}
-    made = await ok(house, "POST", f"{run}/timeSeries", body)
+    made = await house.result("POST", f"{run}/timeSeries", body)
     return made["name"].rpartition("/")[2]
 
 
@@ -45,7 +46,7 @@ def scalars(series: str, *points: tuple[int, float]) -> dict[str, Any]:
 
 
 async def values(house: House, series: str, **query: Any) -> list[tuple[int, float]]:
-    data = (await ok(house, "GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
+    data = (await house.result("GET", f"{series}:read?{urlencode(query)}"))["timeSeriesData"]
     return [
         (int(point.get("step", 0)), point["scalar"].get("value", 0.0))
         for point in data.get("values", [])
@@ -53,13 +54,13 @@ async def values(house: House, series: str, **query: Any) -> list[tuple[int, flo
 
 
 async def test_a_client_finds_or_makes_the_default_tensorboard(house: House) -> None:
-    assert await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
+    assert await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue") == {}
     first = await board_made(house, isDefault=True)
     await board_made(house)
-    (board,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(first.rpartition("/")[2])
     second = await board_made(house, isDefault=True)
-    (board,) = (await ok(house, "GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
+    (board,) = (await house.result("GET", f"{BOARDS}?filter=is_default%3Dtrue"))["tensorboards"]
     assert board["name"].endswith(second.rpartition("/")[2])
 
 
@@ -67,9 +68,9 @@ async def test_a_client_finds_or_makes_the_default_tensorboard(house: House) -> 
 async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
     board = await board_made(house, description="kept")
     body = {"displayName": "new", "labels": {"a": "b"}, "description": "not taken"}
-    done = await ok(house, "PATCH", f"{board}?updateMask={mask}", body)
+    done = await house.result("PATCH", f"{board}?updateMask={mask}", body)
     assert done["response"]["@type"].endswith("v1.Tensorboard")
-    shown = await ok(house, "GET", board)
+    shown = await house.result("GET", board)
     assert (shown["displayName"], shown["labels"]) == ("new", {"a": "b"})
     assert shown["description"] == "kept"
     assert fields(await house.call("PATCH", f"{board}?updateMask=name", body)) == {"update_mask"}
@@ -78,18 +79,20 @@ async def test_masks_come_in_two_spellings(house: House, mask: str) -> None:
 async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     run = await run_made(house)
     board, experiment = run.partition("/experiments")[0], run.partition("/runs")[0]
-    assert (await ok(house, "GET", experiment))["source"] == "job"
+    assert (await house.result("GET", experiment))["source"] == "job"
     for number in range(3):
-        await ok(house, "POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
-    page = await ok(house, "GET", f"{experiment}/runs?pageSize=2")
+        await house.result("POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
+    page = await house.result("GET", f"{experiment}/runs?pageSize=2")
     assert [each["name"].rpartition("/")[2] for each in page["tensorboardRuns"]] == ["r", "r0"]
-    rest = await ok(house, "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}")
+    rest = await house.result(
+        "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}"
+    )
     assert [each["name"].rpartition("/")[2] for each in rest["tensorboardRuns"]] == ["r1", "r2"]
     narrowed = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
-    assert len((await ok(house, "GET", narrowed))["tensorboardRuns"]) == 1
-    await ok(house, "PATCH", f"{experiment}?updateMask=description", {"description": "d"})
-    assert (await ok(house, "GET", experiment))["description"] == "d"
-    done = await ok(house, "DELETE", board)
+    assert len((await house.result("GET", narrowed))["tensorboardRuns"]) == 1
+    await house.result("PATCH", f"{experiment}?updateMask=description", {"description": "d"})
+    assert (await house.result("GET", experiment))["description"] == "d"
+    done = await house.result("DELETE", board)
     assert done["metadata"]["@type"].endswith("DeleteOperationMetadata")
     assert (await house.call("GET", run)).status == 404
     answer = await house.call("POST", f"{experiment}/runs?tensorboardRunId=x", {})
@@ -113,9 +116,9 @@ async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None
     run = await run_made(house)
     loss, acc = await series_made(house, run), await series_made(house, run, "acc")
     body = {"timeSeriesData": [scalars(loss, (2, 0.25), (0, 0.0)), scalars(acc, (1, 1.0))]}
-    await ok(house, "POST", f"{run}:write", body)
-    await ok(house, "POST", f"{run}:write", body)  # Sent again: nothing is doubled.
-    await ok(house, "POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
+    await house.result("POST", f"{run}:write", body)
+    await house.result("POST", f"{run}:write", body)  # Sent again: nothing is doubled.
+    await house.result("POST", f"{run}:write", {"timeSeriesData": [scalars(loss, (1, 0.5))]})
     series = f"{run}/timeSeries/{loss}"
     assert await values(house, series) == [(0, 0.0), (1, 0.5), (2, 0.25)]
     assert await values(house, series, maxDataPoints=2) == [(0, 0.0), (2, 0.25)]
@@ -123,7 +126,7 @@ async def test_points_are_read_in_the_order_of_their_steps(house: House) -> None
     board = run.partition("/experiments")[0]
     place = run.partition("/ui/")[2] or run.removeprefix("/v1/")
     names = [("timeSeries", f"{place}/timeSeries/{entry}") for entry in (acc, loss)]
-    both = (await ok(house, "GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
+    both = (await house.result("GET", f"{board}:batchRead?{urlencode(names)}"))["timeSeriesData"]
     assert [entry["tensorboardTimeSeriesId"] for entry in both] == [acc, loss]
     assert [len(entry["values"]) for entry in both] == [1, 3]
 
@@ -149,22 +152,22 @@ async def test_a_write_is_all_or_nothing(house: House) -> None:
 
 async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -> None:
     board = await board_made(house)
-    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     experiment = f"{board}/experiments/e"
     parent = f"{PLACE}/tensorboards/{board.rpartition('/')[2]}/experiments/e"
     requests = [{"parent": parent, "tensorboardRunId": f"r{number}"} for number in range(3)]
-    made = await ok(house, "POST", f"{experiment}/runs:batchCreate", {"requests": requests})
+    made = await house.result("POST", f"{experiment}/runs:batchCreate", {"requests": requests})
     names = [entry["name"] for entry in made["tensorboardRuns"]]
     series = {"displayName": "loss", "valueType": "SCALAR", "pluginName": "scalars"}
     requests = [{"parent": name, "tensorboardTimeSeries": series} for name in names]
-    made = await ok(house, "POST", f"{experiment}:batchCreate", {"requests": requests})
+    made = await house.result("POST", f"{experiment}:batchCreate", {"requests": requests})
     ids = [entry["name"] for entry in made["tensorboardTimeSeries"]]
     assert [name.partition("/timeSeries")[0] for name in ids] == names
     writes = [
         {"tensorboardRun": run, "timeSeriesData": [scalars(entry.rpartition("/")[2], (1, 2.0))]}
         for run, entry in zip(names, ids, strict=True)
     ]
-    await ok(house, "POST", f"{experiment}:write", {"writeRunDataRequests": writes})
+    await house.result("POST", f"{experiment}:write", {"writeRunDataRequests": writes})
     assert await values(house, f"{board}/{ids[2].partition(f'{board[-19:]}/')[2]}") == [(1, 2.0)]
     elsewhere = {"requests": [{"parent": f"{PLACE}/tensorboards/1/experiments/e"}]}
     answer = await house.call("POST", f"{experiment}/runs:batchCreate", elsewhere)
@@ -174,7 +177,7 @@ async def test_many_runs_and_series_are_made_and_written_at_once(house: House) -
 async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
     """facts/experiments#tensorboards"""
     board = await board_made(house)
-    await ok(house, "POST", f"{board}/experiments?tensorboardExperimentId=e", {})
+    await house.result("POST", f"{board}/experiments?tensorboardExperimentId=e", {})
     requests = [
         {"tensorboardRunId": f"r{number}", "tensorboardRun": {"description": "x" * 60}}
         for number in range(1001)
@@ -182,7 +185,7 @@ async def test_a_batch_makes_a_thousand_runs_and_no_more(house: House) -> None:
     path = f"{board}/experiments/e/runs:batchCreate"
     answer = await house.call("POST", path, {"requests": requests})
     assert fields(answer) == {"requests"}
-    made = await ok(house, "POST", path, {"requests": requests[:1000]})
+    made = await house.result("POST", path, {"requests": requests[:1000]})
     assert len(made["tensorboardRuns"]) == 1000
 
 
@@ -206,10 +209,10 @@ async def test_clients_are_told_where_to_put_blobs(house: House) -> None:
     settings = replace(house.services.settings, bucket="trainshed")
     force_setattr(house.services, "settings", settings)
     board = await board_made(house)
-    answer = await ok(house, "GET", board)
+    answer = await house.result("GET", board)
     assert answer["blobStoragePathPrefix"] == "trainshed-p1/tensorboards/p1"
     assert house.buckets.projects == {"trainshed-p1": "p1"}
-    (listed,) = (await ok(house, "GET", BOARDS))["tensorboards"]
+    (listed,) = (await house.result("GET", BOARDS))["tensorboards"]
     assert listed["blobStoragePathPrefix"] == answer["blobStoragePathPrefix"]
 
 

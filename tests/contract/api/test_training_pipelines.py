@@ -49,9 +49,7 @@ def asked(given: Any = None, **changes: Any) -> dict[str, Any]:
 
 
 async def created(house: House, given: Any = None, **changes: Any) -> dict[str, Any]:
-    answer = await house.call("POST", PIPELINES, asked(given, **changes))
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("POST", PIPELINES, asked(given, **changes))
 
 
 async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None:
@@ -62,8 +60,8 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
     assert view["createTime"] == "2025-10-09T08:53:20Z"
     assert "startTime" not in view
     assert view["trainingTaskMetadata"] == {"backingCustomJob": f"{PLACE}/customJobs/1001"}
-    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
-    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    assert await house.result("GET", f"/v1/{view['name']}") == view
+    child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
     assert child["displayName"] == "pipeline-custom-job"
     assert child["labels"] == {"team": "a"}
     assert child["jobSpec"] == inputs()
@@ -72,7 +70,7 @@ async def test_create_stores_a_pipeline_and_its_custom_job(house: House) -> None
     assert stored.parent is not None
     assert str(stored.parent.name) == view["name"]
     assert house.woken == [1000, 1001]
-    listed = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
+    listed = (await house.result("GET", f"{LOCATION}/customJobs"))["customJobs"]
     assert [job["name"] for job in listed] == [child["name"]]
 
 
@@ -81,7 +79,7 @@ async def test_inputs_in_all_the_spellings_that_the_sdk_sends(house: House) -> N
     given."""
     view = await created(house, AS_THE_SDK_SENDS)
     assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
-    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
     (only,) = child["jobSpec"]["workerPoolSpecs"]
     assert (only["replicaCount"], only["diskSpec"]["bootDiskSizeGb"]) == ("1", 100)
     assert only["pythonPackageSpec"]["args"] == ["--steps", "10", "--rate", "0.5", "--name", "a"]
@@ -93,7 +91,7 @@ async def test_large_numbers_of_the_inputs_are_kept_as_they_were_sent(house: Hou
     seed = 2**53 + 1
     definition_inputs = inputs(package(args=["--seed", seed]))
     view = await created(house, definition_inputs)
-    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
     program = child["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
     assert program["args"] == ["--seed", str(seed)]
     work, _ = await house.store.reader.job(JobName.parse(view["name"]))
@@ -112,7 +110,7 @@ async def test_inputs_that_come_as_a_value_alone(house: House) -> None:
     assert not isinstance(answer, wire_json.Resource)
     view = wire_json.to_public(answer)
     assert view["trainingTaskInputs"] == AS_THE_SDK_SENDS
-    child = (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).json
+    child = await house.result("GET", f"/v1/{PLACE}/customJobs/1001")
     assert child["jobSpec"]["workerPoolSpecs"][0]["diskSpec"]["bootDiskSizeGb"] == 100
 
 
@@ -120,13 +118,13 @@ async def test_the_tuning_task_is_a_tuning_job(house: House) -> None:
     view = await created(house, tuning_inputs(), trainingTaskDefinition=TUNING)
     name = f"{PLACE}/hyperparameterTuningJobs/1001"
     assert view["trainingTaskMetadata"] == {"backingHyperparameterTuningJob": name}
-    child = (await house.call("GET", f"/v1/{name}")).json
+    child = await house.result("GET", f"/v1/{name}")
     assert child["displayName"] == "pipeline-hyperparameter-tuning-job"
     assert child["maxTrialCount"] == 2
     (stored,) = await house.store.reader.children(JobUid(1000))
     assert isinstance(stored, TuningJob)
     await house.become(view["name"], best_job=JobUid(5))
-    metadata = (await house.call("GET", f"/v1/{view['name']}")).json["trainingTaskMetadata"]
+    metadata = (await house.result("GET", f"/v1/{view['name']}"))["trainingTaskMetadata"]
     assert metadata["bestTrialBackingCustomJob"] == f"{PLACE}/customJobs/5"
 
 
@@ -142,7 +140,7 @@ async def test_a_finished_pipeline_names_its_model(house: House) -> None:
         ended=START + SECOND,
         model=f"{model}@2",
     )
-    shown = (await house.call("GET", f"/v1/{view['name']}")).json
+    shown = await house.result("GET", f"/v1/{view['name']}")
     assert shown["state"] == "PIPELINE_STATE_SUCCEEDED"
     assert (shown["startTime"], shown["endTime"]) == (
         "2025-10-09T08:53:20Z",
@@ -169,10 +167,7 @@ async def test_inputs_that_are_none(house: House, definition: str, given: Any, f
 
 
 async def test_a_model_id_that_is_taken_is_refused_before_the_training(house: House) -> None:
-    uploaded = await house.call(
-        "POST", f"{LOCATION}/models:upload", {"modelId": "m1", "model": MODEL}
-    )
-    assert uploaded.status == 200, uploaded.body
+    await house.result("POST", f"{LOCATION}/models:upload", {"modelId": "m1", "model": MODEL})
     answer = await house.call("POST", PIPELINES, asked(modelToUpload=MODEL, modelId="m1"))
     assert (answer.status, answer.error["status"]) == (409, "ALREADY_EXISTS")
     elsewhere = PIPELINES.replace("/p1/", "/p2/")
@@ -188,9 +183,8 @@ async def test_lists_filter_by_state_and_task(house: House) -> None:
     tuned = (await created(house, tuning_inputs(), trainingTaskDefinition=TUNING))["name"]
 
     async def found(filter_: str) -> list[str]:
-        answer = await house.call("GET", f"{PIPELINES}?filter={filter_}")
-        assert answer.status == 200, answer.body
-        return [resource["name"] for resource in answer.json.get("trainingPipelines", [])]
+        answer = await house.result("GET", f"{PIPELINES}?filter={filter_}")
+        return [resource["name"] for resource in answer.get("trainingPipelines", [])]
 
     assert await found("") == [tuned, custom]
     assert await found(f'training_task_definition="{CUSTOM}"') == [custom]
@@ -203,12 +197,12 @@ async def test_lists_filter_by_state_and_task(house: House) -> None:
 
 async def test_cancel_and_delete(house: House) -> None:
     name = (await created(house))["name"]
-    assert (await house.call("POST", f"/v1/{name}:cancel")).json == {}
+    assert await house.result("POST", f"/v1/{name}:cancel") == {}
     live = await house.store.ledger.load(JobUid(1000))
     assert live is not None
     assert len(live.intents) == 1
     assert (await house.call("DELETE", f"/v1/{name}")).error["status"] == "FAILED_PRECONDITION"
     await house.become(name, state=PipelineState.CANCELLED, ended=START)
-    assert (await house.call("DELETE", f"/v1/{name}")).json["done"] is True
+    assert (await house.result("DELETE", f"/v1/{name}"))["done"] is True
     assert (await house.call("GET", f"/v1/{name}")).status == 404
     assert (await house.call("GET", f"/v1/{PLACE}/customJobs/1001")).status == 200

@@ -32,9 +32,9 @@ PRIMARY = ReplicaId(0, 0)
 
 async def created(house: House, **changes: Any) -> str:
     """A tuning job, uid 1000 in a fresh house."""
-    answer = await house.call("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
-    assert answer.status == 200, answer.body
-    return answer.json["name"]
+    return (
+        await house.result("POST", f"{LOCATION}/hyperparameterTuningJobs", tuning_job(**changes))
+    )["name"]
 
 
 async def begun(house: House, name: str, *uids: int) -> list[str]:
@@ -98,9 +98,7 @@ def loss(step: int, value: float) -> Measurement:
 
 
 async def listed(house: House, query: str) -> list[dict[str, Any]]:
-    answer = await house.call("GET", f"{OURS}?{query}")
-    assert answer.status == 200, answer.body
-    return answer.json["jobs"]
+    return (await house.result("GET", f"{OURS}?{query}"))["jobs"]
 
 
 async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house: House) -> None:
@@ -120,8 +118,8 @@ async def test_a_list_has_what_clients_made_and_with_parent_what_that_made(house
         (job, name, number) for number, job in reversed(list(enumerate(jobs, 1)))
     ]
     path = f"{OURS}?parent={quote(name, safe='')}&limit=2"
-    page = (await house.call("GET", path)).json
-    rest = (await house.call("GET", f"{path}&pageToken={page['nextPageToken']}")).json
+    page = await house.result("GET", path)
+    rest = await house.result("GET", f"{path}&pageToken={page['nextPageToken']}")
     assert [job["trial"] for job in page["jobs"] + rest["jobs"]] == [3, 2, 1]
     assert rest["nextPageToken"] == ""
     for other in ("search=trial", "displayName=other", "state=running"):
@@ -141,7 +139,7 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
     house.clock = START + 9 * SECOND
     curve = [loss(step, 1 / step) for step in range(1, 101)]
     await measured(house, name, await trial_of(house, 1000, 1), *curve, over=True)
-    view = (await house.call("GET", f"{OURS}/1000")).json
+    view = await house.result("GET", f"{OURS}/1000")
     assert (view["kind"], view["labels"]) == ("tuning", {"team": "a"})
     assert view["tuning"] == {
         "metric": "loss",
@@ -191,14 +189,14 @@ async def test_describe_tells_the_search_and_its_trials(house: House) -> None:
 
 async def test_describe_says_what_the_first_trial_waits_for(house: House) -> None:
     name = await created(house)
-    assert (await house.call("GET", f"{OURS}/1000")).json["waits"] == [
+    assert (await house.result("GET", f"{OURS}/1000"))["waits"] == [
         "Waiting for the next trial suggestion."
     ]
     first, _ = await begun(house, name, 71, 72)
     await runs(house, first)
     reason = Waiting(WaitReason.QUOTA, "needs 8 CPUs", "try 4")
     house.capacity.reasons[JobUid(72)] = reason
-    view = (await house.call("GET", f"{OURS}/1000")).json
+    view = await house.result("GET", f"{OURS}/1000")
     assert view["waits"] == ["Trial 2: needs 8 CPUs", "try 4"]
     assert view["waiting"]["reason"] == "quota"
 
@@ -221,7 +219,7 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
         error=error,
         ended=START,
     )
-    view = (await house.call("GET", f"{OURS}/1000")).json
+    view = await house.result("GET", f"{OURS}/1000")
     assert (view["rule"], view["error"]) == (
         "too_many_failed_trials",
         {"code": 3, "message": "Trial 1 failed."},
@@ -229,23 +227,22 @@ async def test_describe_tells_why_it_failed_and_why_a_trial_has_no_result(house:
     assert (view["failure"]["cause"], view["failure"]["reason"]) == ("trials", "no metric")
     assert (view["trials"][0]["state"], view["trials"][0]["reason"]) == ("INFEASIBLE", "no metric")
     # Its story is there as that of any job, and an end cannot be cancelled.
-    timeline = (await house.call("GET", f"{OURS}/1000/timeline")).json
+    timeline = await house.result("GET", f"{OURS}/1000/timeline")
     assert (timeline["entries"][0]["kind"], timeline["attempts"]) == ("created", [])
-    rest = (await house.call("GET", f"{OURS}/1000/timeline?skip=1")).json
+    rest = await house.result("GET", f"{OURS}/1000/timeline?skip=1")
     assert (rest["skipped"], rest["entries"]) == (1, timeline["entries"][1:])
-    assert (await house.call("GET", f"{OURS}/1000/timeline?skip=99")).json["entries"] == []
+    assert (await house.result("GET", f"{OURS}/1000/timeline?skip=99"))["entries"] == []
     assert (await house.call("POST", f"{OURS}/1000:cancel")).status == 400
 
 
 async def test_an_ml_tuning_job_names_its_trials_jobs_as_ml_does(house: House) -> None:
-    answer = await house.call("POST", "/v1/projects/p1/jobs", tuned(maxTrials=3))
-    assert answer.status == 200, answer.body
-    job_id = answer.json["jobId"]
+    answer = await house.result("POST", "/v1/projects/p1/jobs", tuned(maxTrials=3))
+    job_id = answer["jobId"]
     await begun(house, f"projects/p1/jobs/{job_id}", 71)
-    view = (await house.call("GET", f"{OURS}/{job_id}")).json
+    view = await house.result("GET", f"{OURS}/{job_id}")
     assert view["trials"][0]["job"] == f"projects/p1/jobs/{job_id}.1"
     assert view["resource"]["trainingOutput"]["isHyperparameterTuningJob"] is True
-    child = (await house.call("GET", f"{OURS}/{job_id}.1")).json
+    child = await house.result("GET", f"{OURS}/{job_id}.1")
     assert (child["parent"], child["trial"]) == (f"projects/p1/jobs/{job_id}", 1)
 
 
@@ -351,8 +348,7 @@ async def test_a_pipeline_stands_for_its_job_with_replicas(house: House) -> None
     job."""
     tunes = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
     for body in (pipeline(trainingTaskInputs=inputs()), tunes):
-        answer = await house.call("POST", f"{LOCATION}/trainingPipelines", body)
-        assert answer.status == 200, answer.body
+        await house.result("POST", f"{LOCATION}/trainingPipelines", body)
     drills = await house.call("GET", f"{OURS}/1000/drills")
     assert drills.json["name"].endswith("customJobs/1001")
     refused = await house.call("GET", f"{OURS}/1002/drills")
@@ -364,10 +360,9 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
     jobs: Sequence[tuple[str, Any]] = (("vertex", tuning_job()), ("ml", tuned(maxTrials=3)))
     for api, job in jobs:
         body = {"api": api, "project": "p1", "location": "us-central1", "job": job}
-        answer = await house.call("POST", f"{OURS}:explain", body)
-        assert answer.status == 200, answer.body
-        assert answer.json["machines"][0]["replicas"] == 1
-        assert answer.json["notices"][0].startswith("It is a tuning job;")
+        answer = await house.result("POST", f"{OURS}:explain", body)
+        assert answer["machines"][0]["replicas"] == 1
+        assert answer["notices"][0].startswith("It is a tuning job;")
     bad = {"api": "vertex", "project": "p1", "location": "us-central1"}
     refused = await house.call(
         "POST", f"{OURS}:explain", {**bad, "job": tuning_job(maxTrialCount=0)}
@@ -378,7 +373,7 @@ async def test_explain_of_a_tuning_job_explains_a_trial(house: House) -> None:
 
 async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
     body = pipeline(trainingTaskInputs=inputs())
-    made = (await house.call("POST", f"{LOCATION}/trainingPipelines", body)).json["name"]
+    made = (await house.result("POST", f"{LOCATION}/trainingPipelines", body))["name"]
     path = f"{OURS}/{quote(made, safe='')}"
     async with house.stream(f"{path}/watch") as lines:
         view = await lines.next()
@@ -408,12 +403,11 @@ async def test_a_pipeline_shows_its_job_and_follows_it(house: House) -> None:
 
 async def test_a_pipeline_of_a_tuning_job_shows_the_trials(house: House) -> None:
     body = pipeline(trainingTaskDefinition=TUNING, trainingTaskInputs=tuning_inputs())
-    answer = await house.call("POST", f"{LOCATION}/trainingPipelines", body)
-    assert answer.status == 200, answer.body
-    path = f"{OURS}/{quote(answer.json['name'], safe='')}"
-    tuning = (await house.call("GET", path)).json["pipeline"]["job"]
+    answer = await house.result("POST", f"{LOCATION}/trainingPipelines", body)
+    path = f"{OURS}/{quote(answer['name'], safe='')}"
+    tuning = (await house.result("GET", path))["pipeline"]["job"]
     await begun(house, tuning, 71)
-    view = (await house.call("GET", path)).json
+    view = await house.result("GET", path)
     assert [trial["number"] for trial in view["child"]["trials"]] == [1]
     house.write_log(71, "workerpool0-0", (START, "hello"))
     assert await messages(house, f"{path}/logs?trial=1") == [(1, "hello")]

@@ -22,17 +22,15 @@ def adviser(house: House) -> Adviser:
 
 
 async def study(house: House, name: str = "tune", **spec: Any) -> str:
-    answer = await house.call("POST", STUDIES, {"displayName": name, "studySpec": SPEC | spec})
-    assert answer.status == 200, answer.body
-    return f"/v1/{answer.json['name']}"
+    answer = await house.result("POST", STUDIES, {"displayName": name, "studySpec": SPEC | spec})
+    return f"/v1/{answer['name']}"
 
 
 async def suggested(house: House, path: str, client: str = "a", count: int = 1) -> list[Any]:
-    answer = await house.call(
+    answer = await house.result(
         "POST", f"{path}/trials:suggest", {"suggestionCount": count, "clientId": client}
     )
-    assert answer.status == 200, answer.body
-    return answer.json["response"].get("trials", [])
+    return answer["response"].get("trials", [])
 
 
 async def measure(house: House, trial: str, value: Any, **more: Any) -> Answer:
@@ -72,8 +70,8 @@ async def test_a_suggestion_is_a_finished_operation_that_can_be_read_again(
         {"parameterId": "layers", "value": 2},
         {"parameterId": "model", "value": "deep"},
     ]
-    assert (await house.call("GET", f"/ui/{operation['name']}")).json == operation
-    assert (await house.call("GET", f"/v1/{trial['name']}")).json == trial
+    assert await house.result("GET", f"/ui/{operation['name']}") == operation
+    assert await house.result("GET", f"/v1/{trial['name']}") == trial
 
 
 async def test_a_client_gets_its_pending_trial_back_and_another_client_another(
@@ -98,10 +96,10 @@ async def test_an_operation_that_takes_long_is_answered_as_it_stands(
     adviser.asleep = True
     path = await study(house)
     body = {"suggestionCount": 2, "clientId": "a"}
-    operation = (await house.call("POST", f"{path}/trials:suggest", body)).json
+    operation = await house.result("POST", f"{path}/trials:suggest", body)
     assert "done" not in operation and "response" not in operation
     await adviser.work_off(StudyUid(int(path.rpartition("/")[2])))
-    polled = (await house.call("GET", f"/ui/{operation['name']}")).json
+    polled = await house.result("GET", f"/ui/{operation['name']}")
     assert polled["done"] is True
     assert [trial["id"] for trial in polled["response"]["trials"]] == ["1", "2"]
 
@@ -112,9 +110,7 @@ async def test_a_client_without_a_name_gets_its_active_trial_again(
     path = await study(house)
     one = {"suggestionCount": 1}
     numbers = [
-        (await house.call("POST", f"{path}/trials:suggest", body)).json["response"]["trials"][0][
-            "id"
-        ]
+        (await house.result("POST", f"{path}/trials:suggest", body))["response"]["trials"][0]["id"]
         for body in (one, one, one | {"clientId": "a"})
     ]
     assert numbers == ["1", "1", "2"]
@@ -126,7 +122,7 @@ async def test_a_wrong_number_of_suggestions_is_refused(house: House, adviser: A
     for count in (0, -1, 1_001):
         answer = await house.call("POST", f"{path}/trials:suggest", {"suggestionCount": count})
         assert list(violations(answer)) == ["suggestion_count"]
-    assert (await house.call("GET", f"{path}/operations")).json == {}
+    assert await house.result("GET", f"{path}/operations") == {}
 
 
 async def test_contexts_are_refused_unless_they_say_nothing(house: House, adviser: Adviser) -> None:
@@ -191,7 +187,7 @@ async def test_measurements_are_kept_in_order_and_one_place_holds_one(
             "metrics": [{"metricId": "loss", "value": 0.4}],
         },
     ]
-    assert (await house.call("GET", f"/v1/{trial['name']}")).json == answer.json
+    assert await house.result("GET", f"/v1/{trial['name']}") == answer.json
 
 
 # --- the end of a trial
@@ -202,14 +198,14 @@ async def test_a_given_final_measurement_ends_the_trial_once(
 ) -> None:
     (trial,) = await suggested(house, await study(house))
     house.clock += 60 * 10**9
-    done = (await house.call("POST", f"/v1/{trial['name']}:complete", FINAL)).json
+    done = await house.result("POST", f"/v1/{trial['name']}:complete", FINAL)
     assert (done["state"], done["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
     assert done["endTime"] == "2025-10-09T08:54:20Z"
     for verb in (":complete", ":stop", ":checkTrialEarlyStoppingState"):
         late = await house.call("POST", f"/v1/{trial['name']}{verb}", {})
         assert "it is over" in precondition(late), verb
     assert "it is over" in precondition(await measure(house, trial["name"], 0.1, stepCount=9))
-    assert (await house.call("GET", f"/v1/{trial['name']}")).json == done
+    assert await house.result("GET", f"/v1/{trial['name']}") == done
 
 
 async def test_a_trial_without_a_measurement_and_one_found_infeasible(
@@ -218,11 +214,11 @@ async def test_a_trial_without_a_measurement_and_one_found_infeasible(
     """facts/resources#trials: INFEASIBLE is done and has no final measurement."""
     path = await study(house)
     first, second = await suggested(house, path, count=2)
-    done = (await house.call("POST", f"/v1/{first['name']}:complete", {})).json
+    done = await house.result("POST", f"/v1/{first['name']}:complete", {})
     assert done["state"] == "INFEASIBLE"
     assert "without a measurement" in done["infeasibleReason"]
     body = FINAL | {"trialInfeasible": True, "infeasibleReason": "diverged"}
-    done = (await house.call("POST", f"/v1/{second['name']}:complete", body)).json
+    done = await house.result("POST", f"/v1/{second['name']}:complete", body)
     assert (done["state"], done["infeasibleReason"]) == ("INFEASIBLE", "diverged")
     assert "finalMeasurement" not in done
 
@@ -240,7 +236,7 @@ async def test_whether_a_trial_should_stop_is_an_operation_below_it(
     assert operation["name"].startswith(f"{trial['name']}/operations/")
     assert operation["metadata"]["trial"] == trial["name"]
     assert operation["response"].get("shouldStop", False) is stops
-    assert (await house.call("GET", f"/ui/{operation['name']}")).json == operation
+    assert await house.result("GET", f"/ui/{operation['name']}") == operation
 
 
 # --- a client's own trials
@@ -251,7 +247,7 @@ async def test_a_trial_that_is_asked_for_is_handed_out_first(
 ) -> None:
     """The public text: REQUESTED is asked for, and not suggested yet."""
     path = await study(house)
-    made = (await house.call("POST", f"{path}/trials", OWN | {"clientId": "me"})).json
+    made = await house.result("POST", f"{path}/trials", OWN | {"clientId": "me"})
     assert (made["state"], made["id"]) == ("REQUESTED", "1")
     assert "clientId" not in made
     first, second = await suggested(house, path, "a", 2)
@@ -261,14 +257,14 @@ async def test_a_trial_that_is_asked_for_is_handed_out_first(
 
 async def test_a_trial_with_its_result_is_over(house: House, adviser: Adviser) -> None:
     path = await study(house)
-    made = (await house.call("POST", f"{path}/trials", OWN | FINAL)).json
+    made = await house.result("POST", f"{path}/trials", OWN | FINAL)
     assert (made["state"], made["finalMeasurement"]) == ("SUCCEEDED", FINAL["finalMeasurement"])
     sad = {"state": "INFEASIBLE", "infeasibleReason": "no memory"}
-    made = (await house.call("POST", f"{path}/trials", OWN | sad)).json
+    made = await house.result("POST", f"{path}/trials", OWN | sad)
     assert (made["state"], made["infeasibleReason"]) == ("INFEASIBLE", "no memory")
     curve = [{"stepCount": "3", "metrics": [{"metricId": "loss", "value": 0.75}]}]
     body = OWN | {"state": "SUCCEEDED", "measurements": curve}
-    made = (await house.call("POST", f"{path}/trials", body)).json
+    made = await house.result("POST", f"{path}/trials", body)
     assert (made["measurements"], made["finalMeasurement"]) == (curve, curve[0])
 
 
@@ -281,11 +277,11 @@ async def test_list_goes_from_page_to_page_and_a_deleted_trial_is_gone(
     seen: list[str] = []
     token = ""
     for _ in range(2):
-        page = (await house.call("GET", f"{path}/trials?pageSize=2&pageToken={token}")).json
+        page = await house.result("GET", f"{path}/trials?pageSize=2&pageToken={token}")
         seen += [trial["id"] for trial in page["trials"]]
         token = page.get("nextPageToken", "")
     assert (seen, token) == (["1", "3", "4", "5"], "")
-    whole = (await house.call("GET", f"{path}/trials")).json
+    whole = await house.result("GET", f"{path}/trials")
     assert [trial["id"] for trial in whole["trials"]] == seen
     for verb, rest in (("GET", ""), ("DELETE", ""), ("POST", ":complete"), ("POST", ":stop")):
         gone = await house.call(verb, f"{path}/trials/2{rest}", {} if verb == "POST" else None)
@@ -306,7 +302,7 @@ async def test_the_optimal_trials_of_several_objectives_are_the_front(
         await house.call(
             "POST", f"/v1/{trial['name']}:complete", {"finalMeasurement": {"metrics": values}}
         )
-    answer = (await house.call("POST", f"{path}/trials:listOptimalTrials", {})).json
+    answer = await house.result("POST", f"{path}/trials:listOptimalTrials", {})
     assert [trial["id"] for trial in answer["optimalTrials"]] == ["1", "2", "4"]
 
 
@@ -333,7 +329,7 @@ async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_i
 
     monkeypatch.setattr(doors, "change_trial", overtaken)
     await measure(house, trial["name"], 0.5, stepCount=1)
-    done = (await house.call("POST", f"/v1/{trial['name']}:complete", {})).json
+    done = await house.result("POST", f"/v1/{trial['name']}:complete", {})
     assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
 
 

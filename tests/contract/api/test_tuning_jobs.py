@@ -16,9 +16,7 @@ PARAMETERS = (("x", 0.25), ("n", 3), ("opt", "a"))
 
 
 async def created(house: House, **changes: Any) -> str:
-    answer = await house.call("POST", JOBS, tuning_job(**changes))
-    assert answer.status == 200, answer.body
-    return answer.json["name"]
+    return (await house.result("POST", JOBS, tuning_job(**changes)))["name"]
 
 
 async def ended(house: House, name: str, state: JobState = JobState.SUCCEEDED) -> None:
@@ -65,7 +63,7 @@ async def test_create_answers_the_resource_and_get_answers_the_same(house: House
     assert view["createTime"] == view["updateTime"] == "2025-10-09T08:53:20Z"
     assert {key: view[key] for key in body} == body
     assert "trials" not in view
-    assert (await house.call("GET", f"/v1/{view['name']}")).json == view
+    assert await house.result("GET", f"/v1/{view['name']}") == view
     assert house.woken == [1000]
 
 
@@ -74,7 +72,7 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
     its custom job."""
     name = await created(house)
     await tried(house, name)
-    first, second, third = (await house.call("GET", f"/v1/{name}")).json["trials"]
+    first, second, third = (await house.result("GET", f"/v1/{name}"))["trials"]
     metrics = [{"metricId": "loss", "value": 0.5}]
     measured = {"stepCount": "20", "elapsedDuration": "1.500s", "metrics": metrics}
     assert first == {
@@ -108,18 +106,17 @@ async def test_trials_are_shown_in_the_order_of_their_numbers(house: House) -> N
 
 async def test_lists_filter_and_page(house: House) -> None:
     names = [await created(house, displayName=f"job-{n}") for n in range(3)]
-    other = await house.call("POST", f"{LOCATION}/customJobs", custom_job())
-    assert other.status == 200
+    other = await house.result("POST", f"{LOCATION}/customJobs", custom_job())
     await ended(house, names[0])
-    page = (await house.call("GET", f"{JOBS}?pageSize=2")).json
+    page = await house.result("GET", f"{JOBS}?pageSize=2")
     assert [job["name"] for job in page["hyperparameterTuningJobs"]] == names[:0:-1]
-    rest = (await house.call("GET", f"{JOBS}?pageSize=2&pageToken={page['nextPageToken']}")).json
+    rest = await house.result("GET", f"{JOBS}?pageSize=2&pageToken={page['nextPageToken']}")
     assert [job["name"] for job in rest["hyperparameterTuningJobs"]] == names[:1]
     assert "nextPageToken" not in rest
-    answer = (await house.call("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')).json
+    answer = await house.result("GET", f'{JOBS}?filter=state="JOB_STATE_SUCCEEDED"')
     assert [job["name"] for job in answer["hyperparameterTuningJobs"]] == names[:1]
-    customs = (await house.call("GET", f"{LOCATION}/customJobs")).json["customJobs"]
-    assert [job["name"] for job in customs] == [other.json["name"]]
+    customs = (await house.result("GET", f"{LOCATION}/customJobs"))["customJobs"]
+    assert [job["name"] for job in customs] == [other["name"]]
 
 
 async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:

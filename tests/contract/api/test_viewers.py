@@ -73,9 +73,7 @@ async def made(house: House, name: str = "job", location: str = LOCATION) -> str
     """The uid of a job with a log directory `gs://bucket/NAME/logs`."""
     body = custom_job()
     body["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": f"gs://bucket/{name}"}
-    answer = await house.call("POST", f"{location}/customJobs", body)
-    assert answer.status == 200, answer.body
-    return answer.json["name"].rpartition("/")[2]
+    return (await house.result("POST", f"{location}/customJobs", body))["name"].rpartition("/")[2]
 
 
 async def link(house: House, job: str, *others: Any, status: int = 200, token: str = "") -> Any:
@@ -94,12 +92,12 @@ async def test_a_link_stands_in_the_description_as_soon_as_there_is_a_file(
     assert answer["directories"] == ["gs://bucket/job/logs"]
     assert not answer["hasFiles"]
     described = f"/trainshed/v1/jobs/{job}"
-    assert "tensorboardUri" not in (await house.call("GET", described)).json
+    assert "tensorboardUri" not in await house.result("GET", described)
     stand.written.add("gs://bucket/job/logs")
-    assert (await house.call("GET", described)).json["tensorboardUri"] == answer["uri"]
+    assert (await house.result("GET", described))["tensorboardUri"] == answer["uri"]
     # Programs are shown no link, and get none.
     token, _ = house.jobs.mint(JobClaims(1, 1, "workerpool0-0", "p1", "a@b"))
-    assert "tensorboardUri" not in (await house.call("GET", described, token=token)).json
+    assert "tensorboardUri" not in await house.result("GET", described, token=token)
     refused = await link(house, job, status=403, token=token)
     assert "trainshed.jobs.tensorboard" in refused["error"]["message"]
 

@@ -35,13 +35,12 @@ async def furnish(house: House) -> dict[str, str]:
     there: dict[str, str] = {"projects": "speech", "locations": "us-central1"}
 
     async def make(collection: str, path: str, body: Any, id_: str = "") -> str:
-        answer = await house.call("POST", path, body)
-        assert answer.status == 200, (path, answer.body)
-        view = answer.json.get("response", answer.json)
+        answer = await house.result("POST", path, body)
+        view = answer.get("response", answer)
         name = str(view.get("name") or view.get("model") or view.get("jobId") or "")
         there[collection] = id_ or name.rpartition("/")[2]
-        if "/operations/" in str(answer.json.get("name")):
-            there["operations"] = answer.json["name"].rpartition("/")[2]
+        if "/operations/" in str(answer.get("name")):
+            there["operations"] = answer["name"].rpartition("/")[2]
         return name
 
     fields = {"displayName": SECRET, "labels": {"animal": SECRET}}

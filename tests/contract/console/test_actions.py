@@ -33,18 +33,18 @@ async def test_a_job_that_failed_is_tried_again_as_it_was(
 ) -> None:
     """Of either API; not one that runs."""
     await house.call("POST", "/v1/projects/p1/jobs", ML)
-    result = (await house.call("GET", "/trainshed/v1/jobs?project=p1")).json["jobs"]
+    result = (await house.result("GET", "/trainshed/v1/jobs?project=p1"))["jobs"]
     uids = [await submit(house, labels={"team": "vision"}), result[0]["uid"]]
     for uid in uids:
         assert (await browser.post(f"/jobs/{uid}/retry")).status == 400, "it is not over"
-        first = (await house.call("GET", f"/trainshed/v1/jobs/{uid}")).json
+        first = await house.result("GET", f"/trainshed/v1/jobs/{uid}")
         await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
         assert "Retry" in text_of(await browser.get(f"/jobs/{uid}"))
         answer = await browser.post(f"/jobs/{uid}/retry")
         assert answer.status == 303, text_of(answer)
         again = answer.headers["location"].rpartition("/")[2]
         assert again != uid
-        second = (await house.call("GET", f"/trainshed/v1/jobs/{again}")).json
+        second = await house.result("GET", f"/trainshed/v1/jobs/{again}")
         for part in ("displayName", "labels", "jobSpec", "trainingInput"):
             assert second["resource"].get(part) == first["resource"].get(part)
 
@@ -57,7 +57,7 @@ async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
     form = {"job": " ".join(uids), "query": "state=QUEUED&x=\r\n"}
     answer = await browser.post("/marked/cancel", **form)
     assert (answer.status, answer.headers["location"]) == (303, "/?state=QUEUED&x=%0D%0A")
-    first = (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).json
+    first = await house.result("GET", f"/trainshed/v1/jobs/{uids[0]}")
     await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
     for what in ("retry", "delete"):
         answer = await browser.post(f"/marked/{what}", **form)

@@ -26,9 +26,7 @@ SPEC = {
 
 
 async def made(house: ConsoleHouse, path: str, body: object) -> Any:
-    answer = await house.call("POST", path, body)
-    assert answer.status == 200, answer.body
-    return answer.json
+    return await house.result("POST", path, body)
 
 
 async def test_a_study_has_a_page_with_its_trials(house: ConsoleHouse, browser: Browser) -> None:
@@ -69,7 +67,7 @@ async def test_a_dataset_shows_its_files_and_labels(house: ConsoleHouse, browser
         "labels": {"team": "vision"},
     }
     await made(house, f"{LOCATION}/datasets", body)
-    (result,) = (await house.call("GET", f"{LOCATION}/datasets")).json["datasets"]
+    (result,) = (await house.result("GET", f"{LOCATION}/datasets"))["datasets"]
     path = f"/datasets/{result['name'].rpartition('/')[2]}?project=p1"
     assert f'href="{path}"' in (await browser.get("/datasets?project=p1")).body.decode()
     page = await browser.get(path)

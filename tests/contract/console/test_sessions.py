@@ -272,7 +272,7 @@ async def test_a_foreign_name_is_refused_before_anything(house: ConsoleHouse) ->
 
 
 async def test_every_answer_is_guarded(house: ConsoleHouse, browser: Browser) -> None:
-    made = (await house.call("POST", "/v1/projects/p1/locations/us-central1/customJobs", JOB)).json
+    made = await house.result("POST", "/v1/projects/p1/locations/us-central1/customJobs", JOB)
     uid = made["name"].rpartition("/")[2]
     paths = ["/", "/login", f"/jobs/{uid}", f"/jobs/{uid}/lines", "/jobs/1/nothing", "/assets/x.js"]
     for path in paths:

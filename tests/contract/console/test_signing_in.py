@@ -75,8 +75,7 @@ async def exchanged(house: ConsoleHouse, token: str) -> Answer:
 
 async def give(house: ConsoleHouse, member: str) -> None:
     grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
-    answer = await house.call("POST", "/trainshed/v1/access:change", grant)
-    assert answer.status == 200, answer.body
+    await house.result("POST", "/trainshed/v1/access:change", grant)
 
 
 # --- in a browser ---
@@ -93,7 +92,7 @@ async def test_a_person_signs_in_and_has_no_right_until_somebody_gives_one(
     assert (await browser.get("/jobs?project=p1")).status == 403
     await give(house, f"user:{ANA}")
     assert (await browser.get("/jobs?project=p1")).status == 200
-    [row] = (await house.call("GET", "/trainshed/v1/audit?project=-")).json["entries"][1:]
+    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][1:]
     assert (row["who"], row["method"], row["detail"]) == (
         ANA,
         "trainshed.v1.Tokens.SignIn",
@@ -251,7 +250,7 @@ async def test_who_has_signed_in_gets_a_token_for_the_command_line_that_ends_wit
     house.clock += 3600 * 10**9
     token = (await redeemed(house, await offered(browser))).json["token"]
     assert (await house.call("GET", JOBS, token=token)).status == 200
-    [row] = (await house.call("GET", "/trainshed/v1/audit?project=-")).json["entries"][:1]
+    [row] = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"][:1]
     assert (row["who"], row["method"]) == (ANA, "trainshed.v1.Tokens.CreateOwn")
     house.clock += (LIFETIME - 3600) * 10**9
     assert (await house.call("GET", JOBS, token=token)).status == 401
@@ -311,7 +310,7 @@ async def test_a_page_of_others_signs_in_no_command_line(
 
 async def test_a_token_that_somebody_made_makes_no_others(house: ConsoleHouse) -> None:
     """Who has stolen it would keep a copy when it is deleted."""
-    made = (await house.call("POST", "/trainshed/v1/tokens", {"email": ANA})).json
+    made = await house.result("POST", "/trainshed/v1/tokens", {"email": ANA})
     for token in (made["token"], house.token):
         answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=token)
         assert answer.status == 400 and "you have one already" in answer.error["message"]
@@ -328,7 +327,7 @@ async def test_a_token_of_the_command_line_makes_no_others_and_they_are_few(
         tokens.append((await redeemed(house, await offered(browser))).json["token"])
     answer = await house.call("POST", "/trainshed/v1/tokens:own", {}, token=tokens[-1])
     assert answer.status == 400
-    known = (await house.call("GET", f"/trainshed/v1/tokens?email={ANA}")).json["tokens"]
+    known = (await house.result("GET", f"/trainshed/v1/tokens?email={ANA}"))["tokens"]
     assert len(known) == 21, "and that of the browser"
     path = "/trainshed/v1/whoami"
     states = [(await house.call("GET", path, token=token)).status for token in tokens]

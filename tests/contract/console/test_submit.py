@@ -118,7 +118,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     house: ConsoleHouse, browser: Browser, collection: str
 ) -> None:
     place = "/v1/projects/p1" + ("" if collection == "jobs" else "/locations/us-central1")
-    made = (await house.call("POST", f"{place}/{collection}", KINDS[collection])).json
+    made = await house.result("POST", f"{place}/{collection}", KINDS[collection])
     old = made.get("jobId") or made["name"].rpartition("/")[2]
     page = await browser.get(f"/jobs/{old}")
     uid = re.search(r"/submit/json\?from=(\d+)", page.body.decode())
@@ -135,7 +135,7 @@ async def test_a_job_of_any_kind_is_cloned_as_json_and_edited(
     assert answer.status == 303, text_of(answer)
     page = await browser.get(answer.headers["location"] + "/spec")
     assert '"edited": "yes"' in html.unescape(page.body.decode())
-    listed = (await house.call("GET", f"{place}/{collection}")).json
+    listed = await house.result("GET", f"{place}/{collection}")
     assert len(listed[collection]) == 2
 
 
@@ -176,7 +176,7 @@ async def test_the_same_job_is_shown_for_other_clients(browser: Browser) -> None
 
 async def test_a_tuning_job_has_charts(house: ConsoleHouse, browser: Browser) -> None:
     path = "/v1/projects/p1/locations/us-central1/hyperparameterTuningJobs"
-    made = (await house.call("POST", path, SEARCH)).json
+    made = await house.result("POST", path, SEARCH)
     uid = made["name"].rpartition("/")[2]
     assert "0 of 4" in text_of(await browser.get(f"/jobs/{uid}"))
     assert "No trial has begun yet" in text_of(await browser.get(f"/jobs/{uid}/trials"))

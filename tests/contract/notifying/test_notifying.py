@@ -79,9 +79,8 @@ async def at_work(outbox: OutboxWorker) -> AsyncGenerator[OutboxWorker]:
 async def failed(house: House, outbox: OutboxWorker, **labels: str) -> str:
     """The uid of a new job that fails, and whose end is committed as the controller commits it."""
     body = custom_job() | {"labels": labels}
-    answer = await house.call("POST", f"{LOCATION}/customJobs", body)
-    assert answer.status == 200, answer.body
-    uid = answer.json["name"].rpartition("/")[2]
+    answer = await house.result("POST", f"{LOCATION}/customJobs", body)
+    uid = answer["name"].rpartition("/")[2]
     live = await house.store.ledger.load(int(uid))  # pyright: ignore[reportArgumentType] # a uid
     assert isinstance(live, LiveJob)
     over = replace(
