@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final, TypeVar
 
+import click
 import msgspec
 from msgspec import Struct
 
@@ -43,7 +44,7 @@ from trainshed.store.sqlite.database import Store, open_database
 T = TypeVar("T")
 
 
-class StartFailed(Exception):
+class StartFailed(click.ClickException):
     """The service cannot start. The message says why and what to do."""
 
 
@@ -369,7 +370,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-class Exposed(Exception):
+class Exposed(click.ClickException):
     """Other users can read a secret or replace it, and this one cannot change that. The message says what to
     do."""
 

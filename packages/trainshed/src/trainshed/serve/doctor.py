@@ -16,7 +16,7 @@ from trainshed.cli.text.colours import plain
 from trainshed.engines.port import Capabilities, Node
 from trainshed.engines.registry import Finding, Verdict, bad, doctor, good, less
 from trainshed.serve import clock
-from trainshed.serve.settings import Settings, SettingsError, engine_settings, load
+from trainshed.serve.settings import Settings, engine_settings, load
 
 _TRIAL = ".trainshed-doctor-"
 _FEW_BYTES = 10 * 2**30
@@ -42,10 +42,7 @@ def command(data: Path | None, config: Path | None, form: str) -> None:
     """Look at isolation, limits, addresses, container tools, GPUs, interpreters and disks, and with an
     engine for clusters at its cluster. Each fault is told with its cause and what mends it. Exits with 1 if
     something is so that no service can work."""
-    try:
-        settings = load(config, {"data": data})
-    except SettingsError as failure:
-        raise click.ClickException(str(failure)) from None
+    settings = load(config, {"data": data})
     findings = list(examine(settings))
     if form == "json":
         print_data([asdict(finding) for finding in findings])

@@ -2,7 +2,6 @@
 whether or not a service runs.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,13 @@ from msgspec.structs import asdict
 from trainshed.cli.groups import ListGroup
 from trainshed.cli.output import print_data, takes_form
 from trainshed.cli.text.colours import coloured
+from trainshed.cli.text.moments import TimeLimit, duration, gibibytes
 from trainshed.serve import clock
-from trainshed.serve.settings import Settings, SettingsError, load
+from trainshed.serve.settings import Settings, load
 
 if TYPE_CHECKING:
     from trainshed.runtimes.cache_cleaner import Removal
     from trainshed.runtimes.inventory import Inventory, InventoryEntry
-
-_AGE = re.compile(r"(\d+)\s*([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def _takes_cache(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +48,7 @@ def list_(
     family: str = "", form: str = "table", cache: Path | None = None, config: Path | None = None
 ) -> None:
     """List families and versions with Python, size, last use."""
-    settings = _settings(config, cache)
+    settings = load(config, {"cache": cache})
     offers = _told(lambda: _inventory(settings).offers(family))
     if form == "json":
         print_data([_record(offer) for offer in offers])
@@ -81,7 +78,7 @@ def build(
     that name none."""
     from trainshed.runtimes.inventory import LIKELY
 
-    inventory = _inventory(_settings(config, cache))
+    inventory = _inventory(load(config, {"cache": cache}))
     for wanted in families or LIKELY:
         family, _, version = wanted.partition("=")
         offer = _told(lambda name=family, of=version: inventory.build(name, _say, of, python))
@@ -98,6 +95,7 @@ def _say(line: str) -> None:
 @click.option(
     "--older-than",
     "age",
+    type=TimeLimit(),
     metavar="AGE",
     default="30d",
     show_default=True,
@@ -112,7 +110,7 @@ def _say(line: str) -> None:
 @_takes_cache
 def gc(
     *,
-    age: str,
+    age: float,
     downloads: bool,
     dry_run: bool,
     cache: Path | None,
@@ -126,13 +124,8 @@ def gc(
     from trainshed.runtimes.cache_cleaner import CacheCleaner
     from trainshed.runtimes.installer import Installer
 
-    match = _AGE.fullmatch(age.strip())
-    if match is None:
-        raise click.BadParameter(
-            f"{age!r} is not an age such as 30d, 12h, 45m or 0.", param_hint="--older-than"
-        )
-    older_than = int(match[1]) * _UNITS[match[2]] * 10**9
-    root = _settings(config, cache).cache
+    older_than = round(age * 1e9)
+    root = load(config, {"cache": cache}).cache
     clearing = CacheCleaner(root, Installer(root / "uv"), now=clock.now(), older_than=older_than)
     gone = count = 0
     for piece in clearing.downloads() if downloads else clearing.pieces():
@@ -165,13 +158,6 @@ def _said(piece: "Removal", outcome: str, why: str) -> str:
 
 def _record(offer: "InventoryEntry") -> dict[str, Any]:
     return asdict(offer) | {"built": str(offer.built or "")}
-
-
-def _settings(config: Path | None, cache: Path | None) -> Settings:
-    try:
-        return load(config, {"cache": cache})
-    except SettingsError as failure:
-        raise click.ClickException(str(failure)) from None
 
 
 def _inventory(settings: Settings) -> "Inventory":
@@ -210,12 +196,8 @@ def _table(offers: "list[InventoryEntry]") -> list[str]:
 
 
 def _size(size: int) -> str:
-    from trainshed.cli.text.moments import gibibytes
-
     return gibibytes(size) if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def _ago(used: int) -> str:
-    from trainshed.cli.text.moments import duration
-
     return f"{duration(clock.now() - used)} ago"

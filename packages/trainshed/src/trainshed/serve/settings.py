@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -44,7 +45,7 @@ from trainshed.serve.setting_types import (
 from trainshed.telemetry.lines import LogFormat, LogLevel
 
 
-class SettingsError(Exception):
+class SettingsError(click.ClickException):
     """A setting that cannot be used. The message names the setting, its source and what is allowed."""
 
 

@@ -19,7 +19,7 @@ import click
 
 from trainshed.cli.text.colours import plain
 from trainshed.core.units import Nanos
-from trainshed.serve.settings import SettingsError, is_loopback, load, speaks_tls
+from trainshed.serve.settings import is_loopback, load, speaks_tls
 from trainshed.telemetry.lines import configure
 
 if TYPE_CHECKING:
@@ -124,10 +124,7 @@ def command(
         kernel.die_with_parent(signal.SIGTERM)
     if verbose and overrides.get("log_level") is None:
         overrides["log_level"] = "info"
-    try:
-        settings = load(config, overrides)
-    except SettingsError as failure:
-        raise click.ClickException(str(failure)) from None
+    settings = load(config, overrides)
     # The service's files, including jobs' variables and logs, are only for their owner; programs get their
     # own umask.
     os.umask(0o077)
@@ -205,16 +202,8 @@ def _refusals() -> tuple[type[Exception], ...]:
     """Return the errors whose message alone tells how to start the service."""
     from trainshed.core.errors import FailedPrecondition, Unavailable
     from trainshed.engines.port import LevelUnavailable
-    from trainshed.serve.bootstrap import Exposed, StartFailed
 
-    return (
-        StartFailed,
-        Exposed,
-        LevelUnavailable,
-        FailedPrecondition,
-        Unavailable,
-        SettingsError,
-    )
+    return LevelUnavailable, FailedPrecondition, Unavailable
 
 
 def _say_addresses(settings: "Settings", document: Mapping[str, Any]) -> None:

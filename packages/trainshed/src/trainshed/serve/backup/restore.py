@@ -23,7 +23,7 @@ from trainshed.serve.backup.manifest import (
     Entry,
     decode,
 )
-from trainshed.serve.settings import SettingsError, load
+from trainshed.serve.settings import load
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.copying import check_database
 from trainshed.store.sqlite.database import DATABASE_FILE
@@ -141,10 +141,7 @@ def command(*, source: str, data: Path | None) -> None:
     backup start again when the service does, as after the loss of their machine. Services whose data is
     elsewhere are not touched, the one that the backup was taken from included.
     """
-    try:
-        settings = load(None, {"data": data})
-    except SettingsError as failure:
-        raise click.ClickException(str(failure)) from None
+    settings = load(None, {"data": data})
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not Path(source).is_dir():

@@ -47,7 +47,7 @@ from trainshed.serve.backup.manifest import (
     RunningJob,
     encode,
 )
-from trainshed.serve.settings import SettingsError, load
+from trainshed.serve.settings import load
 from trainshed.store.points import POINTS
 from trainshed.store.port import StoreUnreadable
 from trainshed.store.sqlite.copying import StoredWork, check_database, copy_database, works_in
@@ -353,10 +353,7 @@ def command(*, target: str, data: Path | None, config: Path | None, url: str | N
     working directories of replicas that run. A backup that was interrupted is refused by `trainshed restore`.
     """
 
-    try:
-        settings = load(config, {"data": data})
-    except SettingsError as failure:
-        raise click.ClickException(str(failure)) from None
+    settings = load(config, {"data": data})
     place = settings.data.resolve()
     if url:
         on_this_machine(local(settings.data), url, "backup")
