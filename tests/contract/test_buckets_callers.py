@@ -231,7 +231,7 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
     a moment ago."""
     # As if every change lay long back, so that what was found once is remembered.
     store = LocalStore(tmp_path / "buckets", now=lambda: time.time_ns() + 10**9, rules=RULES)
-    store.ensure_bucket("bucket-1", project="p")
+    store.catalog.ensure("bucket-1", project="p")
     catalog = BucketCatalog(tmp_path / "buckets", time.time_ns, RULES)
 
     def shown(project: str) -> list[str]:
@@ -258,7 +258,7 @@ def test_what_is_shown_follows_every_change_of_a_bucket(tmp_path: Path) -> None:
 def test_a_job_waits_for_buckets_that_somebody_moved_away(tmp_path: Path) -> None:
     """Its error was an internal one, after three attempts at once; what waits: tests/sim/test_delays.py."""
     store = LocalStore(tmp_path / "buckets", rules=RULES)
-    store.ensure_bucket("bucket-1", project="p")
+    store.catalog.ensure("bucket-1", project="p")
     (tmp_path / "buckets").rename(tmp_path / "elsewhere")
     with pytest.raises(EngineUnavailable, match="put it back"):
         BucketAdapter(store).shown("p")

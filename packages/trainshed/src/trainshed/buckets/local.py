@@ -18,9 +18,8 @@ from typing import BinaryIO, cast
 from msgspec.structs import replace
 
 from trainshed.buckets.admission import readable, shown
-from trainshed.buckets.disk.catalog import BucketRecord
 from trainshed.buckets.disk.objects import ObjectStore, OpenObject
-from trainshed.buckets.disk.tree import MARK, Walk, is_absent, open_directory, place_of
+from trainshed.buckets.disk.tree import MARK, is_absent, open_directory, place_of
 from trainshed.buckets.errors import Forbidden, NotFound
 from trainshed.buckets.names import validate_object_name
 from trainshed.buckets.port import Draft, ObjectRecord, ObjectRef, Query
@@ -39,27 +38,14 @@ class LocalStore:
         rules: BucketRules = PLAIN,
     ) -> None:
         self._store = ObjectStore(root, now=now, rules=rules)
-
-    def bucket_exists(self, bucket: str) -> bool:
-        """Whether the bucket is there; raises ``InvalidRequest`` for an illegal name."""
-        return self._store.catalog.exists(bucket)
-
-    def bucket(self, bucket: str) -> BucketRecord:
-        """Returns the bucket's properties, such as its location. Raises ``NotFound``."""
-        return self._store.catalog.get(bucket)
-
-    def ensure_bucket(self, bucket: str, location: str = "US", project: str = "") -> BucketRecord:
-        """Returns the bucket; if it does not exist, makes it as one of the project ("" = the service's
-        own)."""
-        return self._store.catalog.ensure(bucket, location, project)
+        self.catalog = self._store.catalog
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Returns (name, directory) of every bucket that programs of a project see as ``/gcs/NAME``, sorted:
         those that all of them may read and write, and that are on this disk."""
-        catalog = self._store.catalog
-        held = ((name, catalog.holding(name)) for name in catalog.names())
+        held = ((name, self.catalog.holding(name)) for name in self.catalog.names())
         return tuple(
-            (name, str(self.directory(name)))
+            (name, str(self.catalog.directory(name)))
             for name, holding in held
             if holding is not None and not self.is_unmounted(name) and shown(project, holding)
         )
@@ -67,25 +53,19 @@ class LocalStore:
     def is_closed(self, bucket: str, project: str) -> bool:
         """Whether a bucket exists but programs of a project may read nothing in it, under any service
         account."""
-        holding = self._store.catalog.holding(bucket)
+        holding = self.catalog.holding(bucket)
         return holding is not None and not readable(project, holding)
 
     def is_remote(self, bucket: str) -> bool:
         """Whether the bucket's objects are in a remote store, so that it is no directory."""
-        return self._store.catalog.rules.is_remote(bucket)
+        return self.catalog.rules.is_remote(bucket)
 
     def is_unmounted(self, bucket: str) -> bool:
         """Whether there is such a bucket and programs do not see it as ``/gcs/BUCKET``: it is remote, or it
         promises to keep objects, which a directory cannot."""
         with suppress(NotFound):
-            return self.is_remote(bucket) or bool(
-                promises(self._store.catalog.get(bucket).settings)
-            )
+            return self.is_remote(bucket) or bool(promises(self.catalog.get(bucket).settings))
         return False
-
-    def directory(self, bucket: str) -> Path:
-        """Returns the bucket's visible tree, which ``/gcs/BUCKET`` is a bind mount of."""
-        return self._store.catalog.directory(bucket)
 
     def open(self, bucket: str, name: str) -> BinaryIO:
         """Returns the object's content, open for reading. Raises ``NotFound``. A remote object is fetched
@@ -116,12 +96,6 @@ class LocalStore:
         record = self._store.at(bucket).read_record(ObjectRef(bucket, name), hash_limit=0)
         return str(record.generation)
 
-    def list(self, bucket: str, prefix: str = "") -> list[str]:
-        """Returns the names of all objects with a prefix, in the order of their UTF-8 bytes; for buckets on
-        this disk."""
-        with self._store.catalog.opened(bucket) as base:
-            return [entry.name for entry in Walk(base, prefix, b"")]
-
     def objects(self, bucket: str, prefix: str = "") -> Iterator[tuple[str, ObjectRecord]]:
         """Yields (name, record) of all objects with a prefix, on this disk or remote, in the order of their
         UTF-8 bytes."""
@@ -149,7 +123,7 @@ class LocalStore:
             self._probe_elsewhere(bucket, name)
             return
         try:
-            with self._store.catalog.opened(bucket) as base:
+            with self.catalog.opened(bucket) as base:
                 _probe(base, place_of(name).dirs)
         except OSError as error:
             raise Forbidden(

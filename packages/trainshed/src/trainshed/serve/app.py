@@ -180,9 +180,9 @@ def wire(bootstrap: Bootstrap, stopping: asyncio.Event) -> App:
 def _shared(bootstrap: Bootstrap) -> _Shared:
     settings, data = bootstrap.settings, bootstrap.settings.data
     buckets = LocalStore(data / "buckets", now=clock.now, rules=bootstrap.bucket_rules)
-    buckets.ensure_bucket(DEFAULT_BUCKET, settings.region)
+    buckets.catalog.ensure(DEFAULT_BUCKET, settings.region)
     for table in settings.buckets:
-        buckets.ensure_bucket(table.name, settings.region, table.project)
+        buckets.catalog.ensure(table.name, settings.region, table.project)
     engine = _engine(bootstrap)
     return _Shared(
         bootstrap=bootstrap,

@@ -3,8 +3,8 @@ accesses, summaries, copies."""
 
 import hashlib
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, urlencode
@@ -41,23 +41,15 @@ class BucketAdapter:
     def open(self, uri: str) -> BinaryIO:
         """Open the object's content. Raises FileNotFoundError, and OSError for an object that exists and
         cannot be read."""
-        try:
+        with _reading(uri):
             return self._store.open(*parse_gs_uri(uri))
-        except (NotFound, InvalidRequest) as failure:
-            raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
-        except BucketsError as failure:
-            raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def fingerprint(self, uri: str) -> str:
         """Return a text that changes whenever the object does. Raises FileNotFoundError, OSError as `open`
         does."""
         self._expect()
-        try:
+        with _reading(uri):
             return self._store.fingerprint(*parse_gs_uri(uri))
-        except (NotFound, InvalidRequest) as failure:
-            raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
-        except BucketsError as failure:
-            raise OSError(f"{uri} cannot be read: {failure}") from None
 
     def shown(self, project: str) -> tuple[tuple[str, str], ...]:
         """Return the buckets that a project's programs see as /gcs/NAME, by name and directory. Raises
@@ -92,7 +84,7 @@ class BucketAdapter:
     def ensure(self, name: str, location: str, project: str) -> None:
         """Make a project's bucket, as the protocol says."""
         try:
-            self._store.ensure_bucket(name, location, project)
+            self._store.catalog.ensure(name, location, project)
         except OSError as failure:
             raise errors.Unavailable(
                 f"The bucket gs://{name} of the project {project} cannot be made: {failure.strerror}. Make "
@@ -102,7 +94,7 @@ class BucketAdapter:
     def bucket_location(self, name: str) -> str | None:
         """Return a bucket's location; None if there is no such bucket (none has an illegal name)."""
         try:
-            return self._store.bucket(name).location
+            return self._store.catalog.get(name).location
         except BucketsError:
             return None
 
@@ -147,6 +139,16 @@ class BucketAdapter:
             return False
 
 
+@contextmanager
+def _reading(uri: str) -> Generator[None]:
+    try:
+        yield
+    except (NotFound, InvalidRequest) as failure:
+        raise FileNotFoundError(f"{uri} cannot be read: {failure}") from None
+    except BucketsError as failure:
+        raise OSError(f"{uri} cannot be read: {failure}") from None
+
+
 _BLOCK: Final = 1 << 20
 _LARGEST: Final = 256 << 20
 """Bytes of a remote object up to which it is fetched: it is fetched as a whole each time it has changed."""
@@ -162,12 +164,12 @@ class BucketSummaries:
         """Return the directory, as the protocol says."""
         try:
             bucket, name = parse_gs_uri(uri)
-            if not self._store.bucket_exists(bucket) or self._store.is_closed(bucket, project):
+            if not self._store.catalog.exists(bucket) or self._store.is_closed(bucket, project):
                 return None
             name = name.rstrip("/")
             if self._store.is_remote(bucket):
                 return _RemoteDirectory(self._store, bucket, f"{name}/" if name else "")
-            return LocalDirectory(self._store.directory(bucket), path_below(name))
+            return LocalDirectory(self._store.catalog.directory(bucket), path_below(name))
         except BucketsError:
             return None
 
@@ -183,7 +185,7 @@ class BucketDirectories:
         FailedPrecondition."""
         try:
             bucket, name = parse_gs_uri(wanted.uri)
-            if not self._store.bucket_exists(bucket) or self._store.is_closed(
+            if not self._store.catalog.exists(bucket) or self._store.is_closed(
                 bucket, wanted.project
             ):
                 return None
@@ -193,7 +195,7 @@ class BucketDirectories:
                     "on this disk alone. Run one where that bucket can be read: tensorboard --logdir "
                     f"{wanted.uri}"
                 )
-            base, below = self._store.directory(bucket), path_below(name.rstrip("/"))
+            base, below = self._store.catalog.directory(bucket), path_below(name.rstrip("/"))
         except BucketsError:
             return None
         met: list[tuple[int, int]] = []
