@@ -12,11 +12,11 @@ _YAML = "trainshed.yaml"
 
 
 def output_format(
-    first: str, help_text: str, *, default: str = "", more: tuple[str, ...] = ()
+    first: str, help_text: str, *, more: tuple[str, ...] = ()
 ) -> Callable[[Any], Any]:
     """Return a decorator that adds --format to a command and passes it `form`: `first` or "json". For YAML
     `form` is "json" as well, and `print_data` prints YAML. `first`: "text" or "table"; the other of the two
-    is accepted for it. `default`: the option's default; "" = `first`. `more`: further forms."""
+    is accepted for it. `more`: further forms."""
 
     def chosen(context: click.Context, _: click.Parameter, value: str) -> str:
         context.meta[_YAML] = value == "yaml"
@@ -28,7 +28,7 @@ def output_format(
         "form",
         type=_Form([first, "json", "yaml", *more, other]),
         metavar=f"[{'|'.join((first, 'json', 'yaml', *more))}]",
-        default=default or first,
+        default=first,
         show_default=True,
         callback=chosen,
         help=help_text,

@@ -170,7 +170,6 @@ class LocalCatalog:
         pythons: KnownPythons,
         *,
         exact: bool = False,
-        families: Sequence[Sheet] = FAMILIES,
         image_map: Sequence[MappedImage] = (),
         images: ImageSupport | None = None,
         has_gpu: Callable[[], bool] = lambda: False,
@@ -178,7 +177,6 @@ class LocalCatalog:
         self._pythons = pythons
         #: Whether to refuse every substitution, by the operator's setting.
         self._exact = exact
-        self._families = families
         #: The operator's map; its first matching entry wins over everything else.
         self._image_map = image_map
         #: None if container images cannot be run.
@@ -197,9 +195,9 @@ class LocalCatalog:
     ) -> RuntimeChoice | RuntimeRefusal:
         """Return a family's release of that version ("" = its newest) on that Python or the nearest one
         available."""
-        sheet = next((sheet for sheet in self._families if family in ("", sheet.family)), None)
+        sheet = next((sheet for sheet in FAMILIES if family in ("", sheet.family)), None)
         if sheet is None:
-            known = ", ".join(other.family for other in self._families)
+            known = ", ".join(other.family for other in FAMILIES)
             return RuntimeRefusal(f"There is no runtime family {family!r}; there are: {known}.")
         if version and sheet.release(version) is None:
             versions = ", ".join(release.version for release in sheet.releases if release.version)
@@ -225,9 +223,7 @@ class LocalCatalog:
         image = parse_prebuilt(image_uri)
         if image is None:
             return self._container(image_uri)
-        sheet = next(
-            (sheet for sheet in self._families if sheet.framework == image.framework), None
-        )
+        sheet = next((sheet for sheet in FAMILIES if sheet.framework == image.framework), None)
         if sheet is None:
             return RuntimeRefusal(
                 f"No runtime with {image.framework} {image.version} is served here ({image_uri}), "
@@ -252,13 +248,13 @@ class LocalCatalog:
         if entry := mapped(self._image_map, name := f"runtimeVersion:{runtime_version}"):
             return self._mapped(entry, name)
         python = parse_minor(python_version) or (3, 0)
-        sheets = [sheet for sheet in self._families if sheet.runtime_versions]
+        sheets = [sheet for sheet in FAMILIES if sheet.runtime_versions]
         # If none of those runs on a Python of this machine, the default is better than nothing.
-        for sheet in (*sheets, self._families[0]):
+        for sheet in (*sheets, FAMILIES[0]):
             candidate = self._nearest(sheet.family, runtime_version, python)
             if candidate:
                 return self._runtime_version(sheet, candidate, runtime_version, python_version)
-        return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else self._families[0]))
+        return RuntimeRefusal(_no_interpreter(sheets[0] if sheets else FAMILIES[0]))
 
     def _runtime_version(
         self, sheet: Sheet, candidate: Candidate, runtime_version: str, python_version: str
@@ -387,12 +383,12 @@ class LocalCatalog:
         slim: bool = False,
     ) -> Candidate | None:
         """Return what `nearest` does; the sheet is given by its family, as part of a cache key."""
-        sheet = next(sheet for sheet in self._families if sheet.family == family)
+        sheet = next(sheet for sheet in FAMILIES if sheet.family == family)
         return nearest(sheet, self._pythons, version, python, for_gpu=for_gpu, slim=slim)
 
     def _offers(self) -> str:
         """Return the newest listed image of every framework that is served, as a text."""
-        served = {sheet.framework for sheet in self._families if sheet.framework}
+        served = {sheet.framework for sheet in FAMILIES if sheet.framework}
         newest_of: dict[str, str] = {}
         for name in listed_images():
             uri = f"{_IMAGES}{name}:latest"

@@ -86,12 +86,10 @@ class Interpreters:
         memory: Path,
         *,
         environ: Mapping[str, str] = os.environ,
-        extra: Sequence[str] = (),
     ) -> None:
-        """`memory`: the file that remembers what was found. `extra`: executables that an operator names."""
+        """`memory`: the file that remembers what was found."""
         self._memory = memory
         self._environ = environ
-        self._extra = extra
         self._own = running_interpreter()
         self._lock = threading.Lock()
         self._all: tuple[Interpreter, ...] | None = None
@@ -147,7 +145,6 @@ class Interpreters:
         return tuple(interpreters.values())
 
     def _places(self) -> Iterator[Path]:
-        yield from (Path(name) for name in self._extra)
         home = Path(self._environ.get("HOME") or "/nonexistent")
         pyenv = Path(self._environ.get("PYENV_ROOT") or home / ".pyenv")
         uv = Path(

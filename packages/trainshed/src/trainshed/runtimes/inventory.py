@@ -1,6 +1,6 @@
 """Lists the runtimes and which of them are built, and builds one now; for operators, without a service."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
@@ -8,7 +8,7 @@ from msgspec import Struct
 from trainshed.core.units import Bytes, Nanos
 from trainshed.runtimes.catalog import newest
 from trainshed.runtimes.environments import Environments
-from trainshed.runtimes.families import FAMILIES
+from trainshed.runtimes.families import FAMILIES, sheet_of
 from trainshed.runtimes.installer import Installer
 from trainshed.runtimes.interpreters import Interpreter, Interpreters
 from trainshed.runtimes.port import BuildFailed, Progress
@@ -38,25 +38,17 @@ class InventoryEntry(Struct, frozen=True):
 
 
 class Inventory:
-    """The base environments in `cache`. `interpreters`: further Python executables. `now`: nanoseconds."""
+    """The base environments in `cache`. `now`: nanoseconds."""
 
-    def __init__(
-        self,
-        cache: Path,
-        *,
-        now: Callable[[], int],
-        interpreters: Sequence[str] = (),
-        families: Sequence[Sheet] = FAMILIES,
-    ) -> None:
+    def __init__(self, cache: Path, *, now: Callable[[], int]) -> None:
         self.installer = Installer(cache / "uv")
-        self._interpreters = Interpreters(cache / "interpreters.json", extra=interpreters)
+        self._interpreters = Interpreters(cache / "interpreters.json")
         self._environments = Environments(cache / "environments", self.installer, now)
-        self._families = families
 
     def offers(self, family: str = "") -> list[InventoryEntry]:
         """Return every release on the Python on which jobs would get it here, and on others on which it is
         built. Raises BuildFailed for an unknown family."""
-        sheets = [self._sheet(family)] if family else self._families
+        sheets = [self._sheet(family)] if family else FAMILIES
         return [
             offer
             for sheet in sheets
@@ -89,10 +81,9 @@ class Inventory:
         return self._offer(sheet, candidate.release, interpreter)
 
     def _sheet(self, family: str) -> Sheet:
-        for sheet in self._families:
-            if sheet.family == family:
-                return sheet
-        known = ", ".join(sheet.family for sheet in self._families)
+        if sheet := sheet_of(family):
+            return sheet
+        known = ", ".join(sheet.family for sheet in FAMILIES)
         raise BuildFailed(f"There is no runtime family {family!r}; there are: {known}.")
 
     def _of(self, sheet: Sheet, release: Release) -> list[InventoryEntry]:

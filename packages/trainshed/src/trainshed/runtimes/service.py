@@ -47,10 +47,6 @@ class RuntimeSettings(Struct, frozen=True):
 
     #: Whether to refuse substitutes.
     exact: bool = False
-    #: Further Python executables to build on.
-    interpreters: tuple[str, ...] = ()
-    #: Path of the uv to use; "" = the packaged one, else the one on PATH.
-    uv: str = ""
     image_map: tuple[MappedImage, ...] = ()
     #: Whether this machine has a GPU; called when it first matters.
     has_gpu: Callable[[], bool] = lambda: False
@@ -75,9 +71,9 @@ class LocalRuntimes:
     ) -> None:
         settings = settings or RuntimeSettings()
         cache = cache.absolute()
-        installer = Installer(cache / "uv", binary=settings.uv)
+        installer = Installer(cache / "uv")
         self._installer = installer
-        self._interpreters = Interpreters(cache / "interpreters.json", extra=settings.interpreters)
+        self._interpreters = Interpreters(cache / "interpreters.json")
         self._environments = Environments(cache / "environments", installer, now)
         self._layers = Layers(cache / "layers", installer, now, settings.terms)
         self._packages = Packages(cache / "packages", source)

@@ -98,12 +98,12 @@ def list_jobs(
     return jobs[:limit]
 
 
-def live_jobs(client: Client, project: str = EVERY_PROJECT) -> list[JobView]:
-    """Return every job of a project, or of all projects, that is not over. Raises Refused, Unreachable."""
+def live_jobs(client: Client) -> list[JobView]:
+    """Return every job of all projects that is not over. Raises Refused, Unreachable."""
     # One list of all states: in a list for each state, a job that changes its state meanwhile could be
     # twice, or not at all.
     live = ",".join(state.value for state in JobState if not state.is_final)
-    return [JobView.parse(job) for job in list_jobs(client, project, state=live, limit=None)]
+    return [JobView.parse(job) for job in list_jobs(client, EVERY_PROJECT, state=live, limit=None)]
 
 
 def find_job(client: Client, reference: str, project: str) -> dict[str, Any]:
