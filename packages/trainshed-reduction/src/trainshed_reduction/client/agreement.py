@@ -12,7 +12,7 @@ from typing import Any, Callable, List, NamedTuple, Optional
 from trainshed_reduction.client.ledger import Share
 from trainshed_reduction.client.operations import OperationQueue
 from trainshed_reduction.client.port import Board, Native, ReductionFailed
-from trainshed_reduction.reports import Reports
+from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import Hello
 

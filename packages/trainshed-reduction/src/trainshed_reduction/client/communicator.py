@@ -13,7 +13,7 @@ from trainshed_reduction.client.formation import Formation
 from trainshed_reduction.client.operations import Operation, OperationQueue
 from trainshed_reduction.client.port import Board, Native, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup
-from trainshed_reduction.reports import Reports
+from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import DType, Hello, Reduction
 

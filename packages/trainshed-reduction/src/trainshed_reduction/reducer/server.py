@@ -15,7 +15,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from trainshed_reduction import proof, sockets, wire
 from trainshed_reduction.native.events import Lost, Message, Odd, Strange
@@ -23,9 +23,12 @@ from trainshed_reduction.native.library import Library
 from trainshed_reduction.native.reducing import Event, NativeGroup, NativeReducer
 from trainshed_reduction.reducer import groups
 from trainshed_reduction.reducer.groups import Effect, Group, Member, Refusal, Sessions
-from trainshed_reduction.reducer.overview import Outlet
 from trainshed_reduction.tunnel import Tunnel
 from trainshed_reduction.wire import Accept, Hello, Kind, Malformed
+
+Outlet = Callable[[str, object], None]
+"""Takes what a thread reports, by its kind: `log`, a line; `serving`, how many workers a complete group has;
+`connected`, a worker's rank. It neither blocks for long nor raises."""
 
 STRANGERS = 64
 """Most connections at a time that have not proved themselves."""

@@ -7,7 +7,7 @@ from trainshed_reduction.client.agreement import Membership
 from trainshed_reduction.client.lanes import Lane
 from trainshed_reduction.client.losses import tell_silence
 from trainshed_reduction.client.operations import OperationQueue
-from trainshed_reduction.reports import Reports
+from trainshed_reduction.process import Reports
 from trainshed_reduction.settings import Settings
 from trainshed_reduction.wire import GROUP, Hello
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainshed_reduction.reducer.overview import IDLE_SECONDS, Overview
-from trainshed_reduction.reports import Reports
+from trainshed_reduction.process import Reports
+from trainshed_reduction.reducer.__main__ import IDLE_SECONDS, Overview
 
 
 class Seen:
