@@ -180,13 +180,14 @@ class _Stream:
             self._streams[1].close()
 
     async def _read(self, size: int) -> bytes:
-        if self._is_closed:
-            return b""
-        if self._streams is None:
+        if self._streams is None and not self._is_closed:
             try:
                 self._streams = await self._fetch(self._path)
             except OSError as failure:
                 raise ConnectionError(f"the service is not reached: {failure}") from failure
+        if self._streams is None or self._is_closed:
+            self.close()
+            return b""
         return await self._streams[0].read(size)
 
 
