@@ -64,6 +64,15 @@ def test_an_option_that_a_variable_left_empty_names_no_directory() -> None:
         load(None, {"data": ""})
 
 
+def test_directories_behind_links_go_by_their_own_paths(tmp_path: Path) -> None:
+    """Jobs see nothing of a home directory; what a link there leads to is shown to them where it is."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to("disk")
+    options = {"data": str(tmp_path / "home/data"), "cache": str(tmp_path / "home/cache")}
+    settings = load(None, options)
+    assert (settings.data, settings.cache) == (tmp_path / "disk/data", tmp_path / "disk/cache")
+
+
 def test_a_variable_that_no_shell_has_read_means_home_by_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,8 +251,8 @@ def load(config: Path | None, overrides: dict[str, Any]) -> Settings:
         raise SettingsError(cause)
     return replace(
         settings,
-        data=settings.data.absolute(),
-        cache=settings.cache.absolute(),
+        data=settings.data.resolve(),  # What is mounted over a link is not what is behind it.
+        cache=settings.cache.resolve(),
         tls_cert=_absolute(settings.tls_cert),
         tls_key=_absolute(settings.tls_key),
     )
