@@ -145,6 +145,9 @@ def test_a_key_file_opens_the_project_to_gcloud_and_the_sdk(
     delete = ("iam", "service-accounts", "keys", "delete", id_, f"--iam-account={ROBOT}")
     owner.run(*delete, f"--project={vision}")
     robot.run("ai", "custom-jobs", "list", f"--project={vision}", fails=True)
+    owner.run("projects", "create", "walk-gone")
+    owner.run("projects", "delete", "walk-gone", "--quiet")
+    assert "walk-gone" not in owner.run("projects", "list", "--format=value(projectId)").stdout
 
 
 def test_people_see_what_their_roles_allow_and_are_told_of(service: Service, job: str) -> None:

@@ -51,6 +51,25 @@ async def test_a_token_is_shown_once_and_does_what_its_roles_allow(house: Shelle
     assert (await house.call("GET", JOBS, token=made["token"])).status == 401
 
 
+@pytest.mark.parametrize("version", ["v1", "v3"])
+async def test_a_project_that_is_deleted_takes_its_roles_and_accounts(
+    house: Shelled, version: str
+) -> None:
+    made = await token_of(house, project="vision")
+    project, jobs = f"/{version}/projects/vision", JOBS.replace("p1", "vision")
+    assert (await house.call("POST", jobs, custom_job(), token=made["token"])).status == 200
+    accounts = "/v1/projects/vision/serviceAccounts"
+    assert (await house.call("POST", accounts, {"accountId": "nightly"})).status == 200
+    assert (await house.call("DELETE", project, token=made["token"])).status == 403
+    assert (await house.call("DELETE", project)).status == 200
+    assert (await house.call("GET", jobs, token=made["token"])).status == 403
+    assert not house.tokens.book.accounts
+    assert (await house.call("GET", jobs)).json["customJobs"], "what it holds stays"
+    [deletion] = [row for row in await audit(house) if row["method"].endswith("DeleteProject")]
+    assert deletion["detail"] == {"removed": [f"roles/aiplatform.user user:{ANA}"]}
+    assert (await house.call("DELETE", project)).status == 404
+
+
 async def test_of_two_tokens_one_is_replaced_without_a_gap(house: Shelled) -> None:
     old, new = await token_of(house), await token_of(house, role="")
     assert (await house.call("DELETE", f"{OURS}/tokens/{old['id']}")).status == 200

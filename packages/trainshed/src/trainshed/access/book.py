@@ -95,6 +95,14 @@ class AccessBook(Struct, frozen=True):
     def with_project(self, project: Project) -> "AccessBook":
         return replace(self, projects={**self.projects, project.id: project})
 
+    def without_project(self, project: str) -> "AccessBook":
+        """Without a project's name and labels, its grants and its service accounts."""
+        book = self.with_grants(project, ())
+        for account in self.accounts.values():
+            book = book.without_account(account.email) if account.project == project else book
+        kept = {id_: known for id_, known in self.projects.items() if id_ != project}
+        return replace(book, projects=kept)
+
     def with_account(self, account: ServiceAccount) -> "AccessBook":
         return replace(self, accounts={**self.accounts, account.email: account})
 

@@ -127,6 +127,7 @@ PERMISSIONS: Final[Mapping[str, str]] = {
     f"{_PROJECTS}.SearchProjects": "resourcemanager.projects.list",
     f"{_PROJECTS}.CreateProject": "resourcemanager.projects.create",
     f"{_PROJECTS}.UpdateProject": "resourcemanager.projects.update",
+    f"{_PROJECTS}.DeleteProject": "resourcemanager.projects.delete",
     f"{_PROJECTS}.GetIamPolicy": "resourcemanager.projects.getIamPolicy",
     f"{_PROJECTS}.SetIamPolicy": "resourcemanager.projects.setIamPolicy",
     **{

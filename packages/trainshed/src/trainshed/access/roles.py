@@ -52,6 +52,7 @@ _OF_OWNERS: Final = (
     "*.setIamPolicy",
     "*.getIamPolicy",
     "resourcemanager.projects.create",
+    "resourcemanager.projects.delete",
     "trainshed.tokens.*",
     "trainshed.audit.*",
     "trainshed.quotas.set",

@@ -25,7 +25,14 @@ from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.parents import ProjectName
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.unserved import not_served
-from trainshed.core.errors import Aborted, AlreadyExists, InvalidRequest, NotFound, Violation
+from trainshed.core.errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidRequest,
+    NotFound,
+    Violation,
+)
 from trainshed.core.names import ids_by_number, project_number
 from trainshed.wire import pool
 from trainshed.wire.known_methods import KnownMethod
@@ -34,6 +41,7 @@ _V3: Final = "google.cloud.resourcemanager.v3.Projects"
 _GET: Final = f"{_V3}.GetProject"
 _LIST: Final = f"{_V3}.ListProjects"
 _CREATE: Final = f"{_V3}.CreateProject"
+_DELETE: Final = f"{_V3}.DeleteProject"
 _SET: Final = f"{_V3}.SetIamPolicy"
 CREATING: Final = "cp."
 """How the ids of operations begin that make projects."""
@@ -65,13 +73,7 @@ async def create_project(call: Call, request: Any) -> Message:
         project.display_name,
         dict(project.labels),
     )
-    operation: Any = pool.message(
-        "google.longrunning.Operation",
-        name=f"operations/{CREATING}{project_number(made)}",
-        done=True,
-    )
-    operation.response.Pack(_view(call.services.access.book, made))
-    return operation
+    return _done(CREATING, _view(call.services.access.book, made))
 
 
 async def update_project(call: Call, request: Any) -> Message:
@@ -92,10 +94,40 @@ async def update_project(call: Call, request: Any) -> Message:
     await call.services.access.change(
         lambda book: book.with_project(changed), name, f"projects/{name}"
     )
+    return _done("up.", _view(call.services.access.book, name))
+
+
+async def delete_project(call: Call, request: Any) -> Message:
+    """Forget a project with its roles and service accounts, and return an operation that is done. Raises
+    NotFound, FailedPrecondition."""
+    name = ProjectName.parse(request.name, field="name").project_id
+    view = _view(call.services.access.book, name)
+    await _forget(call.services, name)
+    return _done("dp.", view)
+
+
+async def _forget(services: Services, name: str) -> None:
+    """Forget a project. What it holds stays, for the owners of the service."""
+    if name == services.settings.project:
+        raise FailedPrecondition(f"{name} is the service's own project, which stays.")
+
+    def remove(book: AccessBook) -> AccessBook:
+        if name not in book.projects and not book.policy.of_project(name):
+            raise NotFound(f"There is no project {name}: nobody made it, or has a role in it.")
+        detail["removed"] = _listed(book.policy.of_project(name))
+        return book.without_project(name)
+
+    detail: dict[str, object] = {}
+    await services.access.change(remove, name, f"projects/{name}", detail)
+
+
+def _done(prefix: str, view: Any) -> Message:
+    """Return an operation of a project that is done."""
+    number = project_number(view.project_id)
     operation: Any = pool.message(
-        "google.longrunning.Operation", name=f"operations/up.{project_number(name)}", done=True
+        "google.longrunning.Operation", name=f"operations/{prefix}{number}", done=True
     )
-    operation.response.Pack(_view(call.services.access.book, name))
+    operation.response.Pack(view)
     return operation
 
 
@@ -156,6 +188,7 @@ HANDLERS: Final[Handlers] = {
     f"{_V3}.SearchProjects": list_projects,
     _CREATE: create_project,
     f"{_V3}.UpdateProject": update_project,
+    _DELETE: delete_project,
     f"{_V3}.GetIamPolicy": get_policy,
     _SET: set_policy,
 }
@@ -192,6 +225,15 @@ async def create_by_v1(call: HandCall) -> dict[str, Any]:
     return _creation(call.services.access.book, made)
 
 
+async def delete_by_v1(call: HandCall) -> dict[str, Any]:
+    """Do as v3 does. Raises PermissionDenied, NotFound, FailedPrecondition."""
+    project = call.names["project"]
+    authorize(call.principal, _DELETE, (project,))
+    name = ProjectName.parse(f"projects/{project}", field="project_id").project_id
+    await audited(_forget(call.services, name), call.services, call.principal, _DELETE)
+    return {}
+
+
 async def creation_by_v1(call: HandCall) -> dict[str, Any]:
     """Return v1's operation that made a project. Raises PermissionDenied, NotFound, NotServed (it is another
     operation)."""
@@ -217,6 +259,7 @@ METHODS: Final[HandMethods] = {
     ("GET", "/v1/projects/{project}"): (_GET, get_by_v1),
     ("GET", "/v1/projects"): (_LIST, list_by_v1),
     ("POST", "/v1/projects"): (_CREATE, create_by_v1),
+    ("DELETE", "/v1/projects/{project}"): (_DELETE, delete_by_v1),
     ("GET", "/v1/operations/{operation}"): (_GET, creation_by_v1),
     ("POST", "/v1/projects/{project}/services/{service}:enable"): (_GET, enable_service),
 }
