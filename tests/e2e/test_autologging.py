@@ -16,7 +16,7 @@ LogisticRegression(max_iter=321).fit(data, labels)
 """
 _CLIENT = """
 [script] = arguments
-aiplatform.init(experiment="autologged")
+aiplatform.init(api_transport=transport, experiment="autologged")
 job = aiplatform.CustomJob.from_local_script(
     display_name="autologged",
     script_path=script,

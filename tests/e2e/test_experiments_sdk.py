@@ -10,7 +10,7 @@ from tests.e2e.running import Service, seen_by_sdk, trainshed
 
 _HEAD = """
 experiment = f"trial-{transport}"
-aiplatform.init(experiment=experiment)
+aiplatform.init(api_transport=transport, experiment=experiment)
 """
 _LOGGED = (
     _HEAD

@@ -21,7 +21,7 @@ class Ear(logging.Handler):
 for name in ("", "google.cloud.aiplatform.jobs"):
     logging.getLogger(name).addHandler(Ear())
 
-aiplatform.init(staging_bucket="gs://trainshed/curves")
+aiplatform.init(api_transport=transport, staging_bucket="gs://trainshed/curves")
 board = aiplatform.Tensorboard.create(display_name="board")
 script = '''{WRITER}
 directory = os.environ["AIP_TENSORBOARD_LOG_DIR"].replace("gs://", "/gcs/")
