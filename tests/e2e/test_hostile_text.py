@@ -99,7 +99,7 @@ COMMANDS = (
     "jobs watch JOB --format json",
     "describe usage JOB",
     "describe curves JOB",
-    "jobs resume-report JOB",
+    "drill JOB",
     "jobs autopsy JOB --copy COPY",
     "jobs cancel JOB",
     "jobs shell JOB",

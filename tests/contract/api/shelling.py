@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,9 @@ class PlayedTerminal:
 class PlayedShells:
     """Implements `api.calls.services.Shells`."""
 
-    def __init__(self, tickets: Tickets) -> None:
-        self.tickets = tickets
-        self.links = Links(Passes(b"key of the house"), ADDRESS)
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.tickets = Tickets(now)
+        self.links = Links(Passes(b"key of the house"), ADDRESS, now)
         self.allowed = True
         self.idle = 0.0
         self.opened: list[tuple[JobUid, int, ReplicaId, int, TerminalRequest]] = []
@@ -151,7 +151,7 @@ class Shelled(House):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.shells = PlayedShells(Tickets(self.now))
+        self.shells = PlayedShells(self.now)
         self.services = replace(self.services, shells=self.shells)
         self.app = ApiApplication(self.services, _with_program(self.tokens), hosts=HOSTS)
 

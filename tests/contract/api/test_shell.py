@@ -95,6 +95,35 @@ async def test_a_shell_from_the_order_to_its_end(house: Shelled) -> None:
     ]
 
 
+async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
+    """By number or by the name of one of the job's pages; whatever the client says of a command."""
+    body = custom_job(pool(), package()) | {"labels": {"trainshed-ports": "web-8000_page"}}
+    await house.run((await house.call("POST", JOBS, body)).json["name"])
+    pages = (await house.call("GET", JOB)).json["pages"]
+    assert pages == {name: f"{ADDRESS}/jobs/1000/ports/{name}" for name in ("web", "page")}
+    refused = await house.call("POST", f"{JOB}:shell", {"port": "board"})
+    assert "a page of the job: web, page." in refused.json["error"]["message"]
+    for wanted, port in (
+        ("web", "8000"),
+        ("page", "page.sock"),
+        ("6006", "6006"),
+        ("6006", "6006"),
+    ):
+        ticket = (await house.call("POST", f"{JOB}:shell", {"port": wanted})).json
+        assert ticket["uri"] == "", "this service has no names for pages"
+        async with house.connected() as socket:
+            socket.say(token=ticket["token"], command="rm -rf /")
+            assert await socket.next() == {"title": wanted}
+        wish = house.shells.opened[-1][-1]
+        assert (wish.port, wish.command, wish.is_terminal) == (port, "", False)
+    opened = "owner@trainshed.local opened"
+    assert await story(house) == [
+        f"{opened} the page web of workerpool0-0.",
+        f"{opened} the page page of workerpool0-0.",
+        f"{opened} port 6006 of workerpool0-0.",
+    ]
+
+
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:
     await running(house)
     ticket = await house.result("POST", f"{JOB}:shell", {})

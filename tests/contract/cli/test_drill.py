@@ -1,4 +1,4 @@
-"""`trainshed drill` and `jobs resume-report` against a service of paper."""
+"""`trainshed drill` against a service of paper."""
 
 import json
 from collections.abc import Callable

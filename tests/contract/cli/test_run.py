@@ -98,6 +98,23 @@ def test_a_file_becomes_a_job(trainshed: Invoke, ready: FakeService, program: Pa
     assert "notice: Runs on Python 3.10." in text
 
 
+def test_a_notebook_and_web_pages_stand_in_a_label(trainshed: Invoke, ready: FakeService) -> None:
+    result = trainshed("run", "--notebook", "--port", "board=6006", "--image", "pytorch")
+    assert result.exit_code == 0, result.stderr
+    body = created(ready)
+    assert body["displayName"] == "notebook"
+    assert body["labels"] == {"trainshed-ports": "notebook_board-6006"}
+    (pool,) = body["jobSpec"]["workerPoolSpecs"]
+    assert pool["pythonPackageSpec"]["pythonModule"] == "trainshed_program.notebook"
+    assert "Installs  jupyterlab==" in result.stderr
+    for words, text in (
+        (("--notebook", "task.py"), "leave out PATH"),
+        (("--image", "a/b", "--port", "Board=6006"), "write NAME=PORT"),
+        (("--image", "a/b", "--port", "board=70000"), "from 1 to 65535"),
+    ):
+        assert text in trainshed("run", *words).stderr
+
+
 @pytest.mark.parametrize(("path", "entry"), [("my-task.py", ""), ("", "my-task.py")])
 def test_a_packed_program_finds_its_files_and_its_arguments(
     program: Path, tmp_path: Path, path: str, entry: str

@@ -1,9 +1,10 @@
 """The API's port: dispatches each request by its path, and serves the public APIs over REST.
 
-By the first segment of a path: `/trainshed` is our own API; `/metrics` are the service's metrics; `/shell`
-checks tickets of its own, `/tensorboard` links; other applications (buckets, console) are mounted and check
-credentials themselves. Discovery documents and health need no token. All other paths belong to the public
-APIs, through the registry of handlers: match, authenticate, authorise, bind, call, render.
+Pages of jobs have host names of their own, at which nothing else is served. All else goes by the first
+segment of a path: `/trainshed` is our own API; `/metrics` are the service's metrics; `/shell` checks tickets
+of its own, `/tensorboard` links; other applications (buckets, console) are mounted and check credentials
+themselves. Discovery documents and health need no token. All other paths belong to the public APIs, through
+the registry of handlers: match, authenticate, authorise, bind, call, render.
 
 Routes come from the http annotations of the public APIs. This module knows no method by name, only the
 aliases that clients use: `v1beta1` for `v1` (gcloud beta), `/ui/` before the names of operations and
@@ -42,6 +43,7 @@ from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
 from trainshed.api.metrics import MetricsSurface
 from trainshed.api.registry import CHECKS, handlers
+from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
@@ -115,6 +117,7 @@ class ApiApplication:
         self._front = Front(self)
         self._strangers = Strangers(services.access, services.now)
         self._shell = ShellSurface(services)
+        self._ports = PortSurface(services)
         self._rest = RestSurface(handlers(), CHECKS, services, authenticate)
         trainshed = TrainshedSurface(services, authenticate)
         self._surfaces: dict[str, Callable[[Request], Awaitable[Response]]] = {
@@ -146,10 +149,16 @@ class ApiApplication:
                 if fault := self._hosts.fault(scope):
                     await refuse(scope, answered, fault)
                     return
+                if self._ports.page_of(scope) is not None:
+                    await self._ports(scope, receive, logged)
+                    return
                 await self._mounted(scope)(scope, receive, answered)
         elif scope["type"] == "websocket":
             if fault := self._hosts.fault(scope):
                 await refuse(scope, send, fault)
+                return
+            if self._ports.page_of(scope) is not None:
+                await self._ports(scope, receive, send)
                 return
             await self._shell.connect(scope, receive, send)
 

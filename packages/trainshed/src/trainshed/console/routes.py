@@ -76,8 +76,9 @@ STREAMS: Final[Mapping[tuple[str, str], Callable[[Visit], Awaitable[Response]]]]
     ("GET", "/jobs/{job}/log.txt"): logs.download,
     ("GET", "/buckets/{bucket}/download"): buckets.download,
     ("GET", "/compare/table.csv"): compare.table,
+    ("GET", "/jobs/{job}/ports/{port}"): job.open_page,
 }
-"""Answers that are not pages: data for scripts, and downloads."""
+"""Answers that are not pages of the console: data for scripts, downloads, and ways to pages of jobs."""
 ADDED: Final[Mapping[Page, Callable[[Visit], AsyncGenerator[bytes]]]] = {logs.page: logs.following}
 """Events that the stream of a page has besides those of its parts, if its address asks for them
 (`lines=true`)."""

@@ -1,6 +1,9 @@
-"""The request for a shell in a replica, and what is kept of a failed replica. Plain values."""
+"""The request for a shell in a replica, what is kept of a failed replica, and by which names a job offers web
+pages. Plain values."""
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -28,6 +31,9 @@ class TerminalRequest(Struct, frozen=True):
     term: str = "xterm-256color"
     #: A command line to run in place of an interactive shell; "" = none.
     command: str = ""
+    #: What to connect to in place of a shell: the number of a TCP port, or the name of a Unix socket in the
+    #: program's directory; "" = a shell.
+    port: str = ""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no shell can be given."""
@@ -37,6 +43,8 @@ class TerminalRequest(Struct, frozen=True):
             raise ValueError(f"{self.term!r} is no kind of terminal, such as xterm-256color")
         if not _LABEL.fullmatch(self.label):
             raise ValueError(f"{self.label!r} holds more than letters, digits, blanks, and . _ -")
+        if self.port.isdecimal() and not is_port(self.port):
+            raise ValueError(f"{self.port} is no port: they have numbers from 1 to {HIGHEST}")
         if "\0" in self.command:
             raise ValueError("a command line holds no zero bytes")
         if len(self.command.encode("utf-8", "surrogatepass")) > MOST_COMMAND:
@@ -78,3 +86,33 @@ class Autopsy(Struct, frozen=True):
         if self.oom:
             return "out of memory"
         return f"signal {self.signal}" if self.signal is not None else f"exit code {self.exit_code}"
+
+
+PAGES_LABEL: Final = "trainshed-ports"
+"""Label of a job: `NAME-PORT` or `NAME`, with `_` between them; `NAME` alone is the Unix socket NAME.sock in
+the directory of the primary's program, which programs of other jobs cannot reach."""
+NOTEBOOK: Final = "notebook"
+_ENTRY: Final = re.compile(r"([a-z][a-z0-9]{0,19})(?:-([1-9][0-9]{0,4}))?")
+HIGHEST: Final = 65_535
+
+
+def is_port(port: str) -> bool:
+    """Whether a text is the number of a port."""
+    return port.isascii() and port.isdecimal() and 0 < int(port) <= HIGHEST
+
+
+def page_entry(name: str, port: str) -> str:
+    """Return what the label has for a page. Raises ValueError."""
+    text = f"{name}-{port}" if port else name
+    if _ENTRY.fullmatch(text) is None or (port and not is_port(port)):
+        raise ValueError(
+            f"{name}={port} is no page: write NAME=PORT, a name of at most 20 small letters and digits and a "
+            f"port from 1 to {HIGHEST}"
+        )
+    return text
+
+
+def pages_of(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """Return the pages that a job offers: by name the number of the port, or the name of the socket."""
+    entries = map(_ENTRY.fullmatch, dict(labels).get(PAGES_LABEL, "").split("_"))
+    return {made[1]: made[2] or f"{made[1]}.sock" for made in entries if made is not None}

@@ -60,9 +60,9 @@ class Terminals(Protocol):
         incarnation: int,
         request: TerminalRequest,
     ) -> Terminal:
-        """Open a shell beside the program of one live incarnation: it has the program's view of the machine,
-        its rights and its limits, and is ended with it. It neither keeps the replica alive nor decides how
-        that ends. Raises TerminalRefused."""
+        """Open a shell beside the program of one live incarnation, or a connection to a port as the program
+        could make it: it has the program's view of the machine, its rights and its limits, and is ended with
+        it. It neither keeps the replica alive nor decides how that ends. Raises TerminalRefused."""
         ...
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:

@@ -24,7 +24,8 @@ Service to shim: `stop` (grace, ns); `ping` (n), which the same connection hears
 replica is not over; `fault` (kind, a `FAULT_*`), which does nothing once the program is over; `write`
 (lines), which become the program's in its log, and of which the same connection hears `written` (n), or
 `refused` (cause) while its disk is full; `shell` (tty, rows, cols, term, command, label), after which the
-connection is that shell's alone (`shells` module).
+connection is that shell's alone (`shells` module); `port` (port: a number, or the name of a Unix socket in
+the program's directory) likewise.
 """
 
 import json

@@ -52,7 +52,7 @@ from trainshed.runtimes.port import ContainerImages
 from trainshed.runtimes.service import LocalRuntimes, RuntimeSettings
 from trainshed.scheduler.model import Policy
 from trainshed.serve import certificates, clock
-from trainshed.serve.addresses import browsers_address
+from trainshed.serve.addresses import browsers_address, pages_host
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.bucket_adapters import (
     BucketAdapter,
@@ -425,7 +425,9 @@ def _views(bootstrap: Bootstrap, viewers: LocalViewers) -> Views:
 
 def _shells(bootstrap: Bootstrap, engine: Engine) -> EngineShells:
     settings = bootstrap.settings
-    links = Links(Passes(link_key(bootstrap.token)), _address(bootstrap))
+    address = _address(bootstrap)
+    passes = Passes(link_key(bootstrap.token))
+    links = Links(passes, address, clock.now, pages_host(settings, address))
     allowed = settings.shell == "on"
     shells = engine if isinstance(engine, Terminals) else NoTerminals()
     return EngineShells(shells, Tickets(clock.now), links, allowed=allowed)

@@ -325,9 +325,8 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
             if failure.errno == errno.EADDRINUSE
             else f"Choose an address of this machine with --host, or another port with {option}."
         )
-        raise StartFailed(
-            f"{host}:{port} cannot be listened on: {failure.strerror}. {advice}"
-        ) from failure
+        cause = str(failure.strerror).partition(" (while")[0]
+        raise StartFailed(f"{host}:{port} cannot be listened on: {cause}. {advice}") from failure
     listener.setblocking(False)
     return listener
 

@@ -63,7 +63,12 @@ class EngineShells:
         incarnation: int,
         wish: TerminalRequest,
     ) -> Terminal:
-        with _told(f"There is no shell in {replica}"):
+        what = (
+            f"{replica} is not reached at {wish.port}"
+            if wish.port
+            else f"There is no shell in {replica}"
+        )
+        with _told(what):
             return await self._engine.open_terminal(job_uid, attempt, replica, incarnation, wish)
 
     def autopsies(self, job_uid: JobUid) -> tuple[Autopsy, ...]:

@@ -19,7 +19,8 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import Request, Response
+from trainshed.httpd.forwarding import NoAnswer, Rules, StreamLine, forward, status_of
+from trainshed.httpd.messages import Headers, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable
 from trainshed.runtimes.confinement import (
@@ -29,8 +30,6 @@ from trainshed.runtimes.confinement import (
     read_verdict,
 )
 from trainshed.runtimes.port import PreparedRuntime
-from trainshed.viewers import forwarding
-from trainshed.viewers.forwarding import NoAnswer
 
 SUBJECT: Final = "TensorBoard"
 _PROGRAM: Final = Path(__file__).with_name("program.py")
@@ -42,6 +41,36 @@ _LONGEST_LINE: Final = 2000
 _PATIENCE: Final = 5.0
 """Seconds that a keeper has to end everything; then it is killed."""
 _ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+_SENT: Final = (b"accept", b"accept-encoding", b"accept-language", b"content-type")
+_PASSED: Final = (
+    *(b"content-type", b"content-encoding", b"content-length", b"content-disposition", b"vary"),
+    b"content-security-policy",
+)
+
+
+def _sent(headers: Headers) -> Headers:
+    return [(b"host", b"viewer"), *(pair for pair in headers if pair[0] in _SENT)]
+
+
+def _passed(headers: Headers) -> Headers:
+    return [pair for pair in headers if pair[0] in _PASSED]
+
+
+RULES: Final = Rules(_sent, _passed, most=1 << 20)
+"""Only listed headers pass: no token and no cookie reaches a viewer, and nothing that a viewer says of
+cookies, other origins, addresses or workers reaches a browser. TensorBoard's page sends forms with lists of
+runs and tags."""
+
+
+async def connected(socket: str) -> StreamLine:
+    """Return a connection to a viewer's Unix socket. Raises NoAnswer."""
+    try:
+        with reachable(socket) as short:
+            return StreamLine(*await asyncio.open_unix_connection(short))
+    except OSError as failure:
+        raise NoAnswer(str(failure)) from None
 
 
 class ViewerFailed(Exception):
@@ -79,7 +108,7 @@ class ViewerProcess:
 
     async def ready(self) -> None:
         """Wait until it serves. Raises ViewerFailed."""
-        asking = joined(forwarding.status_of(self._socket, "/data/environment"))
+        asking = joined(self._status())
         try:
             await asyncio.wait((asking, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done() or isinstance(asking.exception(), NoAnswer):
@@ -95,7 +124,9 @@ class ViewerProcess:
     ) -> Response:
         """Return its answer, with the headers `more` added. Raises ViewerFailed, BodyTooLarge."""
         try:
-            return await forwarding.forward(self._socket, request, closing, more)
+            answer = await forward(await self._reached(), request, RULES, closing)
+            answer.headers += more
+            return answer
         except NoAnswer as failure:
             raise ViewerFailed(f"{SUBJECT} gives no answer: {failure}.") from None
 
@@ -116,9 +147,11 @@ class ViewerProcess:
             self._process.kill()
         await self.ended()
 
-    @property
-    def _socket(self) -> str:
-        return str(self._workspace / _SOCKET)
+    async def _status(self) -> int:
+        return await status_of(await self._reached(), "/data/environment", RULES.patience)
+
+    async def _reached(self) -> StreamLine:
+        return await connected(str(self._workspace / _SOCKET))
 
     async def _why(self) -> str:
         with contextlib.suppress(TimeoutError):

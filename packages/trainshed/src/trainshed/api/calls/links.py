@@ -4,6 +4,9 @@ A link opens for whoever has it, as long as they for whom it was made may open t
 the `#`, so that no server is sent it with the page. The page exchanges it: for a ticket to a shell
 (`tickets`), or for a mark of a view in TensorBoard, a secret part of the view's path. Unlike a cookie, that
 is sent to this host and port alone.
+
+Pages of jobs have host names of their own, and a mark in a cookie. Such a cookie reaches other ports of that
+name, so the name has a part that programs cannot know.
 """
 
 import base64
@@ -29,6 +32,9 @@ MOST_JOBS: Final = 20
 LIFETIME: Final = 24 * 3600 * 10**9
 """Nanoseconds that a mark is good for."""
 _VIEW: Final = re.compile(rf"[1-9][0-9]{{0,18}}(?:-[1-9][0-9]{{0,18}}){{0,{MOST_JOBS - 1}}}")
+_WORD: Final = 15
+"""Bytes of a word; a part of a host's name has at most 63 characters."""
+_PAGE_HOST: Final = re.compile(r"([a-z0-9]{1,20})-([1-9][0-9]{0,18})-([a-z2-7]{24})\.")
 _HOST: Final = re.compile(r"[A-Za-z0-9.*_-]+(:[0-9]{1,5})?")
 """A host that a browser's content security policy can name: no addresses in brackets."""
 
@@ -75,13 +81,36 @@ class Passes:
         text = f"{what} {holder}".encode("utf-8", "surrogateescape")
         return _text(hmac.digest(self._key, text, hashlib.sha256))
 
+    def mark(self, what: str, shown: Shown, now: int) -> str:
+        """Return a key that is good for a day. `now`: nanoseconds since the epoch."""
+        until = str(now + LIFETIME)
+        return f"{until}.{self.issue(f'mark {what} {until}', shown)}"
+
+    def lets(self, what: str, mark: str, now: int) -> Shown | None:
+        """Return what they had shown who have a mark; None if it is not good for this now."""
+        until, _, issued = mark.partition(".")
+        if not until.isdecimal() or len(until) > 19 or int(until) <= now:
+            return None
+        return self.read(f"mark {what} {until}", issued)
+
+    def word(self, what: str) -> str:
+        """Return a word for something, for the name of a host, that only this service can make."""
+        digest = hmac.digest(self._key, what.encode(), hashlib.sha256)
+        return base64.b32encode(digest[:_WORD]).decode().lower()
+
 
 class Links:
-    """Makes and checks links to shells. `address`: where browsers reach this service."""
+    """Makes and checks links to shells, and to pages of jobs. `address`: where browsers reach this service.
+    `now`: nanoseconds since the epoch. `pages`: the host below whose name pages have theirs, with a port
+    (`localhost:8080`); "" = there is none."""
 
-    def __init__(self, passes: Passes, address: str) -> None:
+    def __init__(
+        self, passes: Passes, address: str, now: Callable[[], int], pages: str = ""
+    ) -> None:
         self._passes = passes
         self._address = address.rstrip("/")
+        self._now = now
+        self._pages = pages
 
     def of_replicas(
         self, uid: JobUid, api: Api, replicas: Iterable[ReplicaId], shown: Shown
@@ -112,6 +141,32 @@ class Links:
         return f"{self._address}/shell/#job={uid}&replica={replica}" + (
             f"&token={token}" if token else ""
         )
+
+    def to_page(self, uid: JobUid, name: str) -> str:
+        """Return the console's address that opens a page of a job's, for who is signed in."""
+        return f"{self._address}/jobs/{uid}/ports/{name}"
+
+    def host_of(self, uid: JobUid, name: str) -> str:
+        """Return the address of a page's host; "" = pages have none here."""
+        scheme, word = self._address.partition("://")[0], self._passes.word(f"page {uid} {name}")
+        return f"{scheme}://{name}-{uid}-{word}.{self._pages}" if self._pages else ""
+
+    def page_at(self, host: str) -> tuple[JobUid, str] | None:
+        """Return the job and the name of the page that a Host header means; None = it means none."""
+        made = _PAGE_HOST.match(host.lower())
+        if made is None:
+            return None
+        uid, name = JobUid(int(made[2])), made[1]
+        is_ours = hmac.compare_digest(made[3], self._passes.word(f"page {uid} {name}"))
+        return (uid, name) if is_ours else None
+
+    def mark(self, uid: JobUid, name: str, shown: Shown) -> str:
+        """Return the mark of a browser that has opened a page, good for a day."""
+        return self._passes.mark(f"page {uid} {name}", shown, self._now())
+
+    def lets(self, uid: JobUid, name: str, mark: str) -> Shown | None:
+        """Return what they had shown who opened the page; None if the mark is not good for it now."""
+        return self._passes.lets(f"page {uid} {name}", mark, self._now())
 
 
 def _shell(uid: JobUid, replica: ReplicaId) -> str:
@@ -150,15 +205,11 @@ class ViewLinks:
 
     def mark(self, view: str, shown: Shown) -> str:
         """Return the part of the path by which a browser that has opened the view may look, for a day."""
-        until = str(self._now() + LIFETIME)
-        return f"{until}.{self._passes.issue(f'tensorboard mark {view} {until}', shown)}"
+        return self._passes.mark(f"tensorboard {view}", shown, self._now())
 
     def lets(self, view: str, mark: str) -> Shown | None:
         """Return what they had shown who got the link; None if the mark is not good for the view now."""
-        until, _, issued = mark.partition(".")
-        if not until.isdecimal() or len(until) > 19 or int(until) <= self._now():
-            return None
-        return self._passes.read(f"tensorboard mark {view} {until}", issued)
+        return self._passes.lets(f"tensorboard {view}", mark, self._now())
 
     def sources(self, path: str, host: str) -> str:
         """Return the addresses below which everything of a view lies, for a content security policy. `path`:

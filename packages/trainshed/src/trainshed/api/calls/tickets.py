@@ -1,4 +1,4 @@
-"""Tickets: the rights to open shells, each good once.
+"""Tickets: the rights to open shells, and connections to ports, each good once.
 
 A ticket is held in memory for a minute: whoever may open the shell fetches it and uses it at once. It is
 never in an address that is sent to a server, so no log contains it.
@@ -31,6 +31,10 @@ class Ticket(Struct, frozen=True):
     principal: Principal
     #: The attempt whose autopsy is meant; 0 = the replica that runs.
     autopsy: int = 0
+    #: What it leads to in place of a shell (`TerminalRequest.port`); "" = a shell.
+    port: str = ""
+    #: By which name the port was asked for.
+    name: str = ""
 
 
 class Tickets:

@@ -13,6 +13,7 @@ from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import Services
+from trainshed.core import terminals
 from trainshed.core.job.spec import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.tuning.records import TuningJob
@@ -48,6 +49,15 @@ def links_of(services: Services, principal: Principal, job: Job) -> dict[str, st
     not see them."""
     by_replica = _of_job(services, principal, job)
     return by_replica if by_replica and asked_for(job.spec) else {}
+
+
+def pages_of(services: Services, principal: Principal, job: Job) -> dict[str, str]:
+    """Return the addresses that open the web pages which a job offers, until it is over; {} if `principal`
+    may not open them."""
+    links = _links(services, principal, job.name.project_id)
+    if links is None or job.state.is_final:
+        return {}
+    return {name: links.to_page(job.uid, name) for name in terminals.pages_of(job.labels)}
 
 
 def asked_for(spec: JobSpec) -> bool:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from trainshed.api.calls.services import Services, Shells, Terminal
 from trainshed.api.calls.tickets import Ticket
-from trainshed.core.errors import FailedPrecondition
+from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import ReplicaState
@@ -97,6 +97,32 @@ async def open_shell(
         terminal.close()
         raise
     return OpenShell(services, terminal, job, ticket, now)
+
+
+async def open_port(services: Services, ticket: Ticket) -> Terminal:
+    """Connect to the port of a ticket. Raises NotFound, FailedPrecondition, Unavailable (nothing listens
+    there yet)."""
+    shells = shells_of(services)
+    job, _ = await services.reader.job_by_uid(ticket.job_uid)
+    assert isinstance(job, Job), "tickets are for jobs with replicas"
+    replica = live_replica(job, ticket.replica, ())
+    wish = TerminalRequest(is_terminal=False, port=ticket.port)
+    try:
+        return await shells.open(job.uid, job.attempt, ticket.replica, replica.incarnation, wish)
+    except FailedPrecondition as refused:
+        raise Unavailable(str(refused)) from None
+
+
+async def tell_of_port(services: Services, ticket: Ticket) -> None:
+    """Record in the timeline that somebody uses a port. Raises NotFound."""
+    job, _ = await services.reader.job_by_uid(ticket.job_uid)
+    assert isinstance(job, Job), "tickets are for jobs with replicas"
+    text = f"{ticket.who} opened {_port(ticket)} of {where(job, ticket)}."
+    await _tell(services, job, ticket, TimelineEntry(services.now(), "shell", text))
+
+
+def _port(ticket: Ticket) -> str:
+    return f"port {ticket.name}" if ticket.name.isdecimal() else f"the page {ticket.name}"
 
 
 async def _tell(services: Services, job: Job, ticket: Ticket, entry: TimelineEntry) -> None:

@@ -7,6 +7,8 @@ POST /shell/ticket     {job, replica, key} of a job's link: answers {token, titl
 WS   /shell/connect    first message of the client: {token, rows, columns, term, command, terminal, label};
                        the answer is {title}, and what follows below, or {error}
 
+With a ticket for a port the connection to it takes the place of a shell.
+
 On the WebSocket, binary messages carry input and output. Text messages are JSON: from the client
 `{"resize": [rows, columns]}` and `{"end": true}` (the input has ended), to the client `{"exit":
 status}` at the shell's end (null: it ended with its replica) or `{"error": text}`.
@@ -27,7 +29,14 @@ from trainshed.api.calls.links import holder
 from trainshed.api.calls.services import Services, Terminal
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.resources.web_access import OPEN
-from trainshed.api.shell.opening import live_replica, open_shell, shells_of, where
+from trainshed.api.shell.opening import (
+    live_replica,
+    open_port,
+    open_shell,
+    shells_of,
+    tell_of_port,
+    where,
+)
 from trainshed.core.errors import FailedPrecondition, NotFound, PermissionDenied, RequestError
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
@@ -88,6 +97,7 @@ class ShellSurface:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._told: set[tuple[JobUid, ReplicaId, str, str]] = set()
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
@@ -160,6 +170,9 @@ class ShellSurface:
         try:
             ticket, wish = self._order(message.get("text") or "")
             shells = shells_of(self._services)
+            if ticket.port:
+                await self._connect_port(ticket, receive, send)
+                return
             shell = await open_shell(self._services, shells, ticket, wish)
         except (RequestError, WireError) as error:
             refused = refusal(error, "trainshed_v1")
@@ -171,6 +184,17 @@ class ShellSurface:
         finally:
             # Also if the client is gone, because the end belongs to the timeline.
             await asyncio.shield(shell.close())
+
+    async def _connect_port(self, ticket: Ticket, receive: Receive, send: Send) -> None:
+        """Carry a connection to a port. Only the first of somebody to a port is told in the timeline. Raises
+        as `open_port`."""
+        terminal = await open_port(self._services, ticket)
+        use = (ticket.job_uid, ticket.replica, ticket.port, ticket.who)
+        if use not in self._told:
+            self._told.add(use)
+            await tell_of_port(self._services, ticket)
+        await say(send, {"title": ticket.name})
+        await bridge(receive, send, terminal, 0.0, self._end(ticket))
 
     async def _end(self, ticket: Ticket) -> str:
         """Return why a shell ends that nobody has left, when it does."""

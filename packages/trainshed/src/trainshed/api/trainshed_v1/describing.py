@@ -15,7 +15,7 @@ from trainshed.api.aiplatform_v1 import views as vertex
 from trainshed.api.calls.services import Services
 from trainshed.api.ml_v1 import views as ml
 from trainshed.api.resources.jobs import find_work, queue_position, with_link
-from trainshed.api.resources.web_access import links_of
+from trainshed.api.resources.web_access import links_of, pages_of
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace, line
@@ -126,7 +126,8 @@ async def _described(
             sight = replace(sight, waiting=await _with_cause(services, work, sight.waiting))
             links = links_of(services, principal, work)
             view = await _common(services, sight)
-            return views.with_replicas(view, work, _kept(services, work), links)
+            pages = pages_of(services, principal, work)
+            return views.with_replicas(view, work, _kept(services, work), links, pages)
         case TuningJob():
             trials = await _trials(services, work, sight.below, memory)
             view = await _common(services, sight)

@@ -7,25 +7,37 @@ from trainshed.api.calls.tickets import Ticket
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.shell.opening import live_replica, shells_of
+from trainshed.api.shell.ports import OPEN
 from trainshed.api.trainshed_v1.call import Fields, JsonCall
 from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
-from trainshed.core.terminals import Autopsy
+from trainshed.core.terminals import HIGHEST, Autopsy, is_port, pages_of
 from trainshed.wire.trainshed_v1 import jobs as records
 
 
 async def open_(call: JsonCall) -> records.ShellTicket:
-    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica, or with
-    `autopsy` in what a failed one left.
+    """`POST /trainshed/v1/jobs/{job}:shell`: return a ticket for a shell in a running replica, with `port`
+    for a connection to that in it, or with `autopsy` for a shell in what a failed one left.
 
     Raises FailedPrecondition if shells are turned off or the replica does not run, NotFound if nothing of it
     is kept.
     """
     services, shells = call.services, shells_of(call.services)
     job, _ = await find_job(services.reader, call.target)
-    replica, autopsy, attempt = _asked(call.fields(), job)
+    fields = call.fields()
+    name = fields.text("port").strip()
+    port = name if not name or is_port(name) else pages_of(job.labels).get(name, "")
+    if name and not port:
+        offered = ", ".join(pages_of(job.labels)) or "none"
+        fields.fault(
+            "port", f"It must be a number up to {HIGHEST} or a page of the job: {offered}."
+        )
+    replica, autopsy, attempt = _asked(fields, job)
+    if autopsy and port:
+        fields.fault("port", "Nothing listens in what a failed replica left.")
+        fields.refuse()
     if autopsy:
         kept = _kept(shells, job, replica, attempt)
         attempt, replica = kept.attempt, kept.replica
@@ -33,14 +45,19 @@ async def open_(call: JsonCall) -> records.ShellTicket:
         live_replica(job, replica or ReplicaId(0, 0), shells.autopsies(job.uid))
         attempt, replica = job.attempt, replica or ReplicaId(0, 0)
     ticket = Ticket(
-        job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0
+        *(job.uid, replica, call.principal.email, call.principal, attempt if autopsy else 0),
+        *(port, name),
     )
     token, until = shells.tickets.issue(ticket)
+    uri = shells.links.page(job.uid, replica, token)
+    if port:
+        host = shells.links.host_of(job.uid, name) if replica == ReplicaId(0, 0) else ""
+        uri = f"{host}{OPEN}?ticket={token}" if host else ""
     return records.ShellTicket(
         token=token,
         expire_time=text_micros(until),
         path="/shell/connect",
-        uri=shells.links.page(job.uid, replica, token),
+        uri=uri,
         job=str(job.name),
         replica=str(replica),
         task=log_task_name(job.name.api, replica),

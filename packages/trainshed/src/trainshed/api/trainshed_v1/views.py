@@ -120,10 +120,15 @@ def description(
 
 
 def with_replicas(
-    view: records.JobDescription, job: Job, kept: Sequence[Autopsy], links: Mapping[str, str]
+    view: records.JobDescription,
+    job: Job,
+    kept: Sequence[Autopsy],
+    links: Mapping[str, str],
+    pages: Mapping[str, str],
 ) -> records.JobDescription:
     """Return the description with what only a job with replicas of its own has. `kept`: autopsies of its
-    failed replicas. `links`: to the shells of running replicas, by their names."""
+    failed replicas. `links`: to the shells of running replicas, by their names. `pages`: of the job, by their
+    names."""
     return structs.replace(
         view,
         substitutions=job.spec.substitutions,
@@ -141,6 +146,7 @@ def with_replicas(
             for autopsy in kept
         ),
         web_access_uris=dict(links),
+        pages=dict(pages),
     )
 
 

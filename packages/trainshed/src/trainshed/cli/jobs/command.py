@@ -56,9 +56,9 @@ add_lazily(
     command,
     (
         ("logs", "trainshed.cli.jobs.logs", "Print the log lines of a job in order of time."),
-        ("resume-report", "trainshed.cli.jobs.drill:report", "Report what each drill did to a job."),
         ("retry", "trainshed.cli.jobs.retry", "Submit a job that is over once more."),
         ("shell", "trainshed.cli.jobs.shell", "Open a shell in a running replica."),
+        ("forward", "trainshed.cli.jobs.shell:forward", "Reach a port of a running replica from here."),
         ("autopsy", "trainshed.cli.jobs.shell:autopsy", "Inspect the files that a failed replica left."),
         ("watch", "trainshed.cli.jobs.watch", "Tell what happens to a job until it ends."),
     ),

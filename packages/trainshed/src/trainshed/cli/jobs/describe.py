@@ -61,6 +61,7 @@ def description(
         ("Began", "\n".join(_beginnings(job.program.replicas or ()))),
         ("Left", "\n".join(_autopsy_lines(job.program, zone))),
         ("Shell", "\n".join(_shell_lines(job.program))),
+        *((name.capitalize(), link) for name, link in (job.program.pages or {}).items()),
         ("TensorBoard", job.tensorboard_uri or ""),
         ("Log", job.log_deleted),
         ("By", job.creator),

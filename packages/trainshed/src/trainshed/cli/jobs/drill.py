@@ -1,5 +1,4 @@
-"""`trainshed drill`: orders a fault for a job and shows what happens; `trainshed jobs resume-report`: reports
-what drills did."""
+"""`trainshed drill`: orders a fault for a job and shows what happens, or reports what drills did."""
 
 import time
 from datetime import tzinfo
@@ -36,20 +35,13 @@ _PAUSE = 0.5
 """Seconds."""
 _SECOND = 10**9
 
-takes_step_pattern = click.option(
-    "--step-pattern",
-    metavar="REGEX",
-    help="Lines that tell the step; the first group is its number. Default: lines like `step 120`.",
-)
-
 
 @click.command()
 @takes_job
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in DrillKind]),
-    required=True,
-    help="Fault to inject.",
+    help="Fault to inject. Without it: report what each drill did to the job.",
 )
 @click.option(
     "--replica",
@@ -64,24 +56,36 @@ takes_step_pattern = click.option(
     show_default=True,
     help="Wait until the job recovered or failed.",
 )
-@takes_step_pattern
+@click.option(
+    "--step-pattern",
+    metavar="REGEX",
+    help="Lines that tell the step; the first group is its number. Default: lines like `step 120`.",
+)
+@output_format("text", "Report as text, or JSON for programs.")
 @takes_endpoint
 def command(
     endpoint: Endpoint,
     *,
     job: str,
-    kind: str,
+    kind: str | None,
     replica: str | None,
     at_line: str | None,
     after: str | None,
     wait: bool,
     step_pattern: str | None,
+    form: str,
 ) -> None:
-    """Inject a fault into a running job and report whether it resumed where it was.
+    """Inject a fault into a running job and report whether it resumed where it was; without --kind report
+    what each drill did to it.
 
     The fault comes at once, or --at-line, or --after. The exit status is 1 if the job started over, 130 after
     Ctrl-C (the drill stays ordered).
     """
+    if kind is None:
+        if replica or at_line or after:
+            raise click.UsageError("Say by --kind which fault it is to be.")
+        _report(endpoint, job, step_pattern, form)
+        return
     if at_line and after:
         raise click.UsageError("A drill waits for a line or for a time: give --at-line or --after.")
     client = endpoint.client()
@@ -94,13 +98,13 @@ def command(
     drill = read(client.post(job_path(target.uid, ":drill"), body), Drill)
     click.echo(f"Drill {drill.number or ''}".rstrip() + f": {kind} of {drill.task}")
     if not wait:
-        click.echo(f"What comes of it: trainshed jobs resume-report {target.job_id}")
+        click.echo(f"What comes of it: trainshed drill {target.job_id}")
         return
     try:
         finding = _watched(client, target, drill, step_pattern=step_pattern)
     except KeyboardInterrupt:
         click.echo(
-            f"The drill stays ordered. What comes of it: trainshed jobs resume-report {target.job_id}",
+            f"The drill stays ordered. What comes of it: trainshed drill {target.job_id}",
             err=True,
         )
         raise SystemExit(130) from None
@@ -163,16 +167,8 @@ def _steps_of(finding: ResumeFinding) -> Steps:
     return finding.steps or Steps()
 
 
-@click.command()
-@takes_job
-@takes_step_pattern
-@output_format("text", "Output as text, or JSON for programs.")
-@takes_endpoint
-def report(endpoint: Endpoint, *, job: str, step_pattern: str | None, form: str) -> None:
-    """Report what each drill did to a job, and how it recovered.
-
-    The exit status is 1 if the job started over after one of them.
-    """
+def _report(endpoint: Endpoint, job: str, step_pattern: str | None, form: str) -> None:
+    """Print what each drill did to a job. Raises SystemExit if the job started over after one of them."""
     client = endpoint.client(raw=form == "json")
     uid = find_job(client, job, endpoint.project)["uid"]
     answer = client.get(job_path(uid, "/resumeReport"), stepPattern=step_pattern)

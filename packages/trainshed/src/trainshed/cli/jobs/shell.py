@@ -5,10 +5,12 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import tarfile
 import threading
 from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -210,6 +212,67 @@ def _write_all(data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(sys.stdout.fileno(), view) :]
+
+
+@click.command(epilog="Example: trainshed jobs forward JOB 6006")
+@takes_job
+@click.argument("port", metavar="[LOCAL:]PORT")
+@click.option("--replica", default="", help="Replica in which it listens. Default: the primary.")
+@takes_endpoint
+def forward(endpoint: Endpoint, job: str, port: str, replica: str) -> None:
+    """Carry connections to a port of this machine (127.0.0.1, the same port or LOCAL) to a port of a running
+    replica, until Ctrl-C.
+
+    A page that the job offers can stand in place of PORT, by its name, with a LOCAL in front.
+    """
+    local, _, wanted = port.rpartition(":")
+    if not (local or wanted).isdecimal():
+        raise click.UsageError(f"Say at which port of this machine: 8888:{wanted}.")
+    client = endpoint.client()
+    path = job_path(find_job(client, job, endpoint.project)["uid"], ":shell")
+    which = {"replica": replica, "port": wanted}
+    task = read(client.post(path, which), ShellTicket).task
+    try:
+        listener = socket.create_server(("127.0.0.1", int(local or wanted)))
+    except (OSError, OverflowError) as failure:
+        raise click.ClickException(
+            f"Port {local or wanted} of this machine cannot be listened at ({failure}); name another one: "
+            f"LOCAL:{wanted}."
+        ) from None
+    here = listener.getsockname()[1]
+    click.echo(f"127.0.0.1:{here} leads to {wanted} of {task}. Ctrl-C ends it.", err=True)
+    with listener:
+        while True:
+            connection, _ = listener.accept()
+            carrying = partial(_carry, endpoint.client(), path, which, connection)
+            threading.Thread(target=carrying, daemon=True).start()
+
+
+def _carry(client: Client, path: str, which: Mapping[str, Any], connection: socket.socket) -> None:
+    """Carry one connection to a port of a replica, and say on stderr if it is not had."""
+    with connection:
+        try:
+            ticket = read(client.post(path, which), ShellTicket)
+            with _connected(client, ticket.path) as far:
+                far.send(json.dumps({"token": ticket.token}))
+                opened = json.loads(far.recv(_PATIENCE))
+                if "error" in opened:
+                    raise Refused(0, opened["error"])
+                threading.Thread(target=_send_on, args=(connection, far), daemon=True).start()
+                for message in far:
+                    if isinstance(message, bytes):
+                        connection.sendall(message)
+        except (Refused, Unreachable) as failure:
+            click.echo(plain(str(failure)), err=True)
+        except (OSError, TimeoutError, _connection_closed()):
+            return  # One of its ends is gone.
+
+
+def _send_on(connection: socket.socket, far: "ClientConnection") -> None:
+    with contextlib.suppress(OSError, _connection_closed()):
+        while data := connection.recv(1 << 15):
+            far.send(data)
+        far.send(json.dumps({"end": True}))
 
 
 @click.command()

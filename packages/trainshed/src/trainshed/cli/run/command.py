@@ -23,6 +23,7 @@ from trainshed.cli.run.program import Program
 from trainshed.cli.sdist import PackagingError
 from trainshed.cli.text.colours import one_line
 from trainshed.cli.text.tables import first_few, pairs
+from trainshed.core import terminals
 from trainshed.core.names import Api
 from trainshed.core.notifications import LABEL
 from trainshed.core.requested import Requested, requested
@@ -127,6 +128,18 @@ class ProgramCommand(click.Command):
 @click.option("--timeout", default="", metavar="TIME", help="Longest running time, such as 2h.")
 @click.option("--spot", is_flag=True, help="Let jobs that pay more take its machines.")
 @click.option("--shell", "web_access", is_flag=True, help="Ask for shells beside the program.")
+@click.option(
+    "--notebook",
+    is_flag=True,
+    help="Run JupyterLab in place of PATH; a link opens it in the browser.",
+)
+@click.option(
+    "--port",
+    "ports",
+    multiple=True,
+    metavar="NAME=PORT",
+    help="Web page of the program: a link opens what listens at this port of the primary.",
+)
 @click.option("--service-account", default="", help="Service account of the program's credentials.")
 @click.option(
     "--tune",
@@ -272,6 +285,9 @@ def _run(
     submitted = client.get(job_path(name))
     if form == "json":
         print_data(submitted)
+    view = JobView.parse(submitted)
+    for page, link in (view.pages or {}).items():
+        click.echo(f"Open {page} in a browser when it runs: {link}", err=True)
     if is_own and options["is_temporary"]:
         results = [("Outputs", "were removed with the service; --data DIRECTORY keeps them")]
     else:
@@ -279,7 +295,7 @@ def _run(
     follow_on(
         client,
         session,
-        JobView.parse(submitted),
+        view,
         follow=options["watch"],
         is_named=form == "json",
         goes_on=not is_own,
@@ -330,9 +346,16 @@ def _results(endpoint: Endpoint, output: str, job: dict[str, Any]) -> list[tuple
 
 
 def _labels(options: dict[str, Any]) -> dict[str, str]:
-    """Return the job's labels, from --label and --notify."""
+    """Return the job's labels, from --label, --notify, --notebook and --port."""
     labels = request.read_labels(options["labels"])
-    return labels | ({LABEL: "_".join(options["notify"])} if options["notify"] else {})
+    pages = request.read_ports(options["ports"])
+    if options["notebook"]:
+        pages.insert(0, terminals.page_entry(terminals.NOTEBOOK, ""))
+    return (
+        labels
+        | ({LABEL: "_".join(options["notify"])} if options["notify"] else {})
+        | ({terminals.PAGES_LABEL: "_".join(pages)} if pages else {})
+    )
 
 
 def _of_file(
@@ -347,6 +370,7 @@ def _of_file(
         "name",
         "labels",
         "notify",
+        "ports",
         "project",
         "region",
         "api",
@@ -365,7 +389,7 @@ def _of_file(
         listed = ", ".join([*extra, *(["arguments behind --"] if arguments else [])])
         raise click.UsageError(
             f"A job file says all of this itself: leave out {listed}. What a file may be given besides is"
-            " --name, --label, --notify, --project and --region."
+            " --name, --label, --notify, --port, --project and --region."
         )
     file = options["file"]
     name = options["name"] or (Path(file.name).stem if file.name not in ("-", "<stdin>") else "job")
@@ -391,16 +415,24 @@ def _of_program(
     endpoint: Endpoint, options: dict[str, Any], arguments: tuple[str, ...], now: Nanos
 ) -> tuple[JobFile, Program | None]:
     path: Path | None = options["path"]
-    if path is None and not options["image"]:
+    if options["notebook"] and (path is not None or options["module"] or options["tune"]):
+        raise click.UsageError(
+            "--notebook runs JupyterLab and no other program: leave out PATH, --module and --tune, and put "
+            "files into the directory of --output (trainshed buckets cp)."
+        )
+    if path is None and not (options["image"] or options["notebook"]):
         raise click.UsageError(
             f"What is to run? Give a file or directory ({_EXAMPLE}), a job file (-f job.yaml), or an image"
             " of your own (--image localhost/mine:1)."
         )
     packed = None
-    if path is not None:
+    if path is not None or options["notebook"]:
         try:
             needed = split_requirements(options["requirements"])
-            packed = program.pack(path, options["module"], needed)
+            if path is not None:
+                packed = program.pack(path, options["module"], needed)
+            else:
+                packed = program.notebook(needed)
         except PackagingError as failure:
             raise click.ClickException(str(failure)) from None
     elif options["requirements"] or options["module"]:

@@ -29,8 +29,11 @@ from trainshed.cli.sdist import (
     read_file,
     size_of,
 )
+from trainshed.core.terminals import NOTEBOOK
 from trainshed.replica.protocol import PACKED_PROGRAM
 
+JUPYTERLAB = "jupyterlab==4.3.8"
+"""What `run --notebook` installs."""
 _PACKAGE = PACKED_PROGRAM
 _WHEEL = f"{_PACKAGE}-1.0-py3-none-any.whl"
 _INFO = f"{_PACKAGE}-1.0.dist-info"
@@ -120,6 +123,21 @@ def pack(path: Path, entry: str, requirements: Sequence[str]) -> Program:
             f" ({', '.join(_ARCHIVES)}).{_INSTEAD.get(path.suffix, '')}"
         )
     return _script(path.resolve(), needed)
+
+
+def notebook(requirements: Sequence[str]) -> Program:
+    """Return JupyterLab as a program. Raises PackagingError."""
+    path = Path(__file__).with_name("notebook.py")
+    start = _Start(path.name)
+    needed = [JUPYTERLAB, *_checked(requirements)]
+    wheel = _wheel({path.name: path.read_bytes()}, frozenset(), start, needed)
+    return Program(
+        (Package(_WHEEL, wheel),),
+        module=f"{_PACKAGE}.{start.starter}",
+        entry="JupyterLab",
+        name=NOTEBOOK,
+        requirements=tuple(needed),
+    )
 
 
 def local_imports(source: bytes, name: str) -> Iterator[str]:

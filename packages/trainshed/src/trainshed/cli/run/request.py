@@ -13,6 +13,7 @@ from trainshed.core.catalog.accelerators import allowed
 from trainshed.core.catalog.images import named_image, short_names
 from trainshed.core.catalog.machines import closest, machine_types
 from trainshed.core.names import Api
+from trainshed.core.terminals import page_entry
 from trainshed.core.units import Nanos
 
 DEFAULT_IMAGE = "scikit-learn"
@@ -141,6 +142,14 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
             )
         labels[key] = value
     return labels
+
+
+def read_ports(texts: Sequence[str]) -> list[str]:
+    """Parse the values `NAME=PORT` of --port into entries of a job's label. Raises click.UsageError."""
+    try:
+        return [page_entry(name, port) for name, _, port in (text.partition("=") for text in texts)]
+    except ValueError as wrong:
+        raise click.UsageError(f"--port: {wrong}.") from None
 
 
 def timeout(text: str) -> str:

@@ -20,7 +20,7 @@ from trainshed.core.snippets import SnippetForm, snippet
 from trainshed.httpd.messages import Response
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.capacity import Explanation
-from trainshed.wire.trainshed_v1.jobs import JobDescription
+from trainshed.wire.trainshed_v1.jobs import JobDescription, ShellTicket
 from trainshed.wire.trainshed_v1.launches import Launch
 from trainshed.wire.trainshed_v1.timeline import LogPage, Timeline
 from trainshed.wire.trainshed_v1.usage import CurvePoint, JobCurve, JobCurves, Usage
@@ -280,6 +280,28 @@ async def spec(visit: Visit) -> View:
 
 def _cluster(ran: Launch) -> str:
     return json.dumps(ran.cluster_spec, indent=2) if ran.cluster_spec else ""
+
+
+async def open_page(visit: Visit) -> Response:
+    """`GET /jobs/J/ports/P`: lead the browser to a web page of a job, by a name or the number of a port.
+    Raises Refused."""
+    order = {"port": visit.variables["port"]}
+    try:
+        ticket = await visit.do("POST", of_job(visit.variables["job"], ":shell"), order)
+    except Refused:
+        job = await describe(visit)
+        if job.state in FINAL or job.state == "RUNNING":
+            raise
+        return redirect(job_path(job.uid))  # It has the link as soon as the job runs.
+    assert isinstance(ticket, ShellTicket)
+    if not ticket.uri:
+        raise Refused(
+            StatusCode.FAILED_PRECONDITION,
+            "Pages of jobs have host names of their own, and this service has none to give: its operator "
+            "sets some by allowed_hosts, such as *.jobs.example.org. Without them: trainshed jobs forward "
+            "JOB PORT.",
+        )
+    return redirect(ticket.uri)
 
 
 async def retry(visit: Visit) -> Response:

@@ -35,10 +35,6 @@ class PortProbe(Protocol):
     def __call__(self, port: int, *, again: bool) -> bool: ...
 
 
-def _is_any_free(port: int, *, again: bool) -> bool:
-    return True
-
-
 Shares = Mapping[str, Sequence[Device]]
 """The GPUs of each node."""
 
@@ -53,7 +49,7 @@ def new_slots(
     resolves: bool,
     own_users: bool = False,
     shared: str = "",
-    is_free: PortProbe = _is_any_free,
+    is_free: PortProbe | None = None,
 ) -> tuple[Slot, ...]:
     """Choose the slots of a gang beside those that are taken. `identity`: tells this service from others on
     the machine. `resolves`: replicas can resolve their peers' hostnames. `own_users`: each gets its own user
@@ -73,7 +69,7 @@ def new_slots(
             address = "127.0.0.1"
             port = choose_port(identity, job_uid, request.replica, ports)
         addresses.add(address)
-        if shared:
+        if shared and is_free is not None:
             address, endpoint = shared, address
             port = choose_shared_port(job_uid, request, ports, is_free)
         ports.add(port)

@@ -22,6 +22,7 @@ from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused
+from trainshed.httpd.forwarding import StreamLine
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import durable, unix_sockets
@@ -181,8 +182,22 @@ class LocalTerminal:
                 waiter.set_result(None)
 
 
+class LocalPort(StreamLine):
+    """A `Terminal` whose input and output are those of a connection to a port."""
+
+    status = 0
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Do nothing."""
+
+
 def shell_order(request: TerminalRequest) -> protocol.Message:
-    """Return the order for a shell, in the form that a shim takes (`protocol`)."""
+    """Return the order for a shell or a port, in the form that a shim takes (`protocol`)."""
+    if request.port:
+        return {
+            "o": "port",
+            "port": int(request.port) if request.port.isdecimal() else request.port,
+        }
     return {
         "o": "shell",
         "tty": request.is_terminal,
@@ -196,21 +211,22 @@ def shell_order(request: TerminalRequest) -> protocol.Message:
 
 async def open_in(
     slot_handle: SlotHandle | None, incarnation: int, request: TerminalRequest
-) -> LocalTerminal:
-    """Open a shell beside the program of one incarnation. Raises TerminalRefused."""
+) -> LocalTerminal | LocalPort:
+    """Open a shell beside the program of one incarnation, or a connection to a port. Raises
+    TerminalRefused."""
     if slot_handle is None or not slot_handle.expects(incarnation):
         raise TerminalRefused("it is over")
     try:
         connection = connect(str(slot_handle.directory))
-    except OSError:
-        raise TerminalRefused("it is only just starting, or ending; try again") from None
-    try:
         # A line this short always fits into the buffer.
         connection.send(protocol.encode(shell_order(request)))
     except OSError:
-        connection.close()
-        raise TerminalRefused(_ENDED) from None
-    return await taken(connection, is_terminal=request.is_terminal)
+        raise TerminalRefused("it is only just starting, or ending; try again") from None
+    if not request.port:
+        return await taken(connection, is_terminal=request.is_terminal)
+    with connection:
+        there = socket.socket(fileno=await _handed_over(connection))
+    return LocalPort(*await asyncio.open_connection(sock=there))
 
 
 async def taken(
@@ -222,15 +238,22 @@ async def taken(
 ) -> LocalTerminal:
     """Wait for the shell that was ordered on a connection, and take the connection over. `greeting`: text
     that is read first. `closed`: called when the shell is closed. Raises TerminalRefused."""
+    handle = await _handed_over(connection)
+    return LocalTerminal(
+        connection, handle, is_terminal=is_terminal, greeting=greeting, closed=closed
+    )
+
+
+async def _handed_over(connection: socket.socket) -> int:
+    """Wait for the handle that answers an order. Raises TerminalRefused, and then closes the connection."""
+    connection.setblocking(False)
     handles: list[int] = []
     try:
         async with asyncio.timeout(_PATIENCE):
             answer = await _answer(connection, handles)
         if answer["e"] != "shell" or not handles:
             raise TerminalRefused(answer.get("cause") or _ENDED)
-        return LocalTerminal(
-            connection, handles[0], is_terminal=is_terminal, greeting=greeting, closed=closed
-        )
+        return handles[0]
     except BaseException as failure:
         connection.close()
         for handle in handles:

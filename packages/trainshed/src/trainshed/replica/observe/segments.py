@@ -32,12 +32,8 @@ _SUFFIX = ".jsonl"
 quoted = json.encoder.encode_basestring
 
 
-def wall_clock() -> int:
-    """Return nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
-    return int(time.time() * 1e9)
-
-
-now = getattr(time, "time_ns", wall_clock)
+now = getattr(time, "time_ns", lambda: int(time.time() * 1e9))
+"""Returns nanoseconds since the epoch (`time.time_ns` is younger than the oldest runtime)."""
 
 
 class Segments:

@@ -272,8 +272,8 @@ def _answer(to: socket.socket) -> "NoReturn":
         handles = [os.open(name, os.O_RDONLY) for name in (path, "/proc/self/ns/mnt")]
         if not os.path.samestat(os.fstat(handles[0]), os.stat(_EXE)):
             raise OSError("%s is another file by now" % path)
-        unix_sockets.send_with(to, b"opened", handles)
+        unix_sockets.send(to, b"opened", *handles)
     except OSError as error:
-        unix_sockets.send_with(to, str(error).encode("utf-8", "replace"), [])
+        unix_sockets.send(to, str(error).encode("utf-8", "replace"))
     finally:
         os._exit(0)

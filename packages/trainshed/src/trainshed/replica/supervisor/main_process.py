@@ -189,7 +189,7 @@ class _Beginning:
             handles = [os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in _NAMESPACES]
         shown = handles if owner is None else [*handles, owner]
         text = b"made " + protocol.encode(about)
-        unix_sockets.send_with(self._control, text, shown)
+        unix_sockets.send(self._control, text, *shown)
         kernel.close_all(handles)
 
     def _begin(self) -> None:

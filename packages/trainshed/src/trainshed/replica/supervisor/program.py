@@ -201,15 +201,19 @@ class Program:
         os.dup2(self._output, 1)
         os.dup2(self._errors, 2)
         os.umask(0o022)
-        os.chdir(self._directory)
         for number in _IGNORED_OR_HANDLED:
             signal.signal(number, signal.SIG_DFL)
+        self.take_rights()
+        self._execute()
+
+    def take_rights(self) -> None:
+        """Move this process to the program's directory and user. Raises OSError."""
+        os.chdir(self._directory)
         if self._user is not None:
             user, group = self._user
             os.setgroups([group])
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
-        self._execute()
 
     def _execute(self) -> "NoReturn":
         """Execute the first file on the program's PATH that can be, as a shell would. Raises NotRun."""

@@ -7,6 +7,9 @@ groups. A shell never keeps a replica alive, and how it ends does not count as t
 An order (`protocol`) comes with the connection of its sender, who gets one line in answer: `shell`, with the
 handle of the terminal's other side (or of a stream, if no terminal is wanted), or `refused` (cause). When the
 shell is over, `ended` (status, as a shell reports it) follows. Closing the connection ends its shell.
+
+In the same way an order for a port is answered by `shell` with the handle of a connection to it, which a
+child has made with the program's rights.
 """
 
 import fcntl
@@ -25,6 +28,7 @@ MOST = 8
 """Number of shells that may be open in one replica at a time."""
 TOO_MANY = "%d shells are open in it already; close one" % MOST
 NO_PROCESS = "no more process can be made in it: %s"
+_CONNECT_SECONDS = 5.0
 _GRACE = 2.0
 """Seconds for a shell to end after SIGHUP before it is killed."""
 
@@ -62,7 +66,8 @@ class Shells:
         """Fork a shell, or refuse it on its connection, which is owned by this object from here on."""
         connection.setblocking(True)
         self._begun = True
-        if len(self._connections) >= MOST:
+        is_port = order["o"] == "port"
+        if len(self._connections) >= MOST and not is_port:
             refuse(connection, TOO_MANY)
             connection.close()
             return
@@ -76,12 +81,15 @@ class Shells:
             connection.close()
             return
         if child == 0:
-            self._be_shell(order, connection, theirs)
+            self._carry_out(order, connection, theirs)
         theirs.close()
         self._loop.add(ours.fileno(), lambda: self._hear(ours))
-        self._connections[child] = connection
-        # Even without events asked for, poll reports that the peer closed it.
-        self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
+        if is_port:
+            connection.close()  # The child answers, and nobody waits for its end.
+        else:
+            self._connections[child] = connection
+            # Even without events asked for, poll reports that the peer closed it.
+            self._loop.add(connection.fileno(), lambda: self._hang_up(child), 0)
 
     def _hear(self, shell: socket.socket) -> None:
         """Take what a shell says before it is executed."""
@@ -117,30 +125,53 @@ class Shells:
         if child in self._connections:
             processes.send(child, signal.SIGKILL)
 
-    def _be_shell(
+    def _carry_out(
         self, order: protocol.Message, connection: socket.socket, shim: socket.socket
     ) -> None:
-        """Become, in a child, the shell that was asked for. Does not return."""
+        """Carry out an order in a child. Does not return."""
         code = program.EXIT_NOT_EXECUTABLE
-        main = self._main
         try:
             kernel.help_parent(os.getppid())
             kept = {0, 1, 2, connection.fileno(), shim.fileno(), *self._inside}
             kernel.close_all(handle for handle in kernel.open_handles() if handle not in kept)
             self._enter(shim)
-            os.setsid()
-            try:
-                handle = _streams(order, connection, main.user)
-            except OSError as error:
-                refuse(connection, "no terminal can be made in it: %s" % error)
-                os._exit(code)
-            main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
+            become = _pass_port if order["o"] == "port" else _be_shell
+            become(order, connection, self._main)
         except program.NotRun as refusal:
             code = refusal.code
         except OSError as error:
             refuse(connection, "it cannot be entered: %s" % error)
         finally:
             os._exit(code)
+
+
+def _be_shell(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
+    """Become the shell that was asked for. Raises NotRun, OSError."""
+    os.setsid()
+    try:
+        handle = _streams(order, connection, main.user)
+    except OSError as error:
+        refuse(connection, "no terminal can be made in it: %s" % error)
+        return
+    main.beside(_argv(order, main.environ), _environ(order, main.environ), handle).become()
+
+
+def _pass_port(order: protocol.Message, connection: socket.socket, main: program.Program) -> None:
+    """Connect to what listens at a port of the loopback, or at a Unix socket in the program's directory, and
+    send the connection's handle. Raises OSError."""
+    port = order["port"]
+    places = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port))]
+    main.take_rights()
+    for family, place in places if isinstance(port, int) else [(socket.AF_UNIX, port)]:
+        there = socket.socket(family, socket.SOCK_STREAM)
+        there.settimeout(_CONNECT_SECONDS)
+        try:
+            there.connect(place)
+            unix_sockets.send(connection, protocol.encode({"e": "shell"}), there.fileno())
+            return
+        except OSError:
+            continue
+    refuse(connection, "nothing listens at %s in it yet" % port)
 
 
 def inside(

@@ -380,7 +380,7 @@ class Shim:
             self._inject(order["kind"])
         elif word == "write":
             self._write(connection, order["lines"])
-        elif word == "shell":
+        elif word in ("shell", "port"):
             self._open_shell(connection, order)
 
     def _stop(self, grace: int) -> None:
@@ -403,7 +403,8 @@ class Shim:
         self._clients.answer(connection, {"e": "written", "n": len(lines)})
 
     def _open_shell(self, connection: socket.socket, order: protocol.Message) -> None:
-        """Open a shell. The answer goes to the connection, which belongs to the shell from here on."""
+        """Open a shell, or a connection to a port. The answer goes to the connection, which belongs to the
+        shell from here on."""
         if self._shells is not None and self._status < 0:
             self._reception.hand_on(connection)
             self._shells.open(order, connection)

@@ -144,7 +144,7 @@ class WarmStart:
             message["namespaces"] = namespaces
         text = json.dumps(message).encode("utf-8") + b"\n"
         try:
-            unix_sockets.send_with(self._connection, text, places + handles)
+            unix_sockets.send(self._connection, text, *places, *handles)
         except OSError as error:
             raise NotWarm("the preloader ended (%s)" % error) from None
         finally:

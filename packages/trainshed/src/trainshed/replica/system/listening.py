@@ -30,14 +30,10 @@ def listen_unix(path: Path) -> socket.socket:
 
 def listen_tcp(host: str, port: int) -> socket.socket:
     """Return a listening TCP socket; port 0 lets the kernel choose one. Raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    with contextlib.suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    is_v6 = ":" in host
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6 if is_v6 else socket.AF_INET,
+        backlog=_BACKLOG,
+        dualstack_ipv6=is_v6 and socket.has_dualstack_ipv6(),
+    )

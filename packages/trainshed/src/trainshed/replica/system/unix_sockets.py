@@ -13,21 +13,9 @@ _MOST_HANDLES = 16
 _HANDLE = struct.Struct("i")
 
 
-def send(connection: socket.socket, line: bytes, handle: int) -> None:
-    """Send a line, newline included, and a copy of `handle`. Raises OSError if the receiver is dead."""
-    sent = connection.sendmsg([line], _with(handle))
-    if sent < len(line):
-        connection.sendall(line[sent:])
-
-
-def send_with(connection: socket.socket, line: bytes, handles: "list[int]") -> None:
-    """Send a line as `send` does, with copies of several handles."""
-    rights = (
-        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("%di" % len(handles), *handles))]
-        if handles
-        else []
-    )
-    sent = connection.sendmsg([line], rights)
+def send(connection: socket.socket, line: bytes, *handles: int) -> None:
+    """Send a line, newline included, and copies of handles. Raises OSError if the receiver is dead."""
+    sent = connection.sendmsg([line], _with(*handles) if handles else [])
     if sent < len(line):
         connection.sendall(line[sent:])
 
@@ -45,18 +33,13 @@ def _with(*handles: int) -> "list[tuple[int, int, bytes]]":
 def receive_some(connection: socket.socket) -> "tuple[bytes, list[int]]":
     """Return what can be read now, and the handles that came with it, which the caller has to close. Raises
     BlockingIOError if there is nothing, OSError."""
-    space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
-    data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_DONTWAIT)
-    handles = _handles(ancillary)
-    for handle in handles:
-        os.set_inheritable(handle, False)
-    return data, handles
+    return receive_beside(connection, socket.MSG_DONTWAIT)
 
 
-def receive_beside(connection: socket.socket) -> "tuple[bytes, list[int]]":
+def receive_beside(connection: socket.socket, flags: int = 0) -> "tuple[bytes, list[int]]":
     """Wait for data, then return it as `receive_some` does; b"" = the sender is gone. Raises OSError."""
     space = socket.CMSG_SPACE(_HANDLE.size * _MOST_HANDLES)
-    data, ancillary, _, _ = connection.recvmsg(65536, space)
+    data, ancillary, _, _ = connection.recvmsg(65536, space, flags)
     handles = _handles(ancillary)
     for handle in handles:
         os.set_inheritable(handle, False)

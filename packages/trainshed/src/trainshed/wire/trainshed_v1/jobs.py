@@ -322,6 +322,8 @@ class JobDescription(JobSummary, frozen=True):
     autopsies: tuple[KeptAutopsy, ...] | UnsetType = UNSET
     #: Of a job: links to shells by `task`, while it runs, if it has asked for them.
     web_access_uris: Mapping[str, str] | UnsetType = UNSET
+    #: Of a job: addresses that open its web pages, for who is signed in to the console, by name.
+    pages: Mapping[str, str] | UnsetType = UNSET
     #: Opens TensorBoard in a browser, if there are event files; not while the job is watched.
     tensorboard_uri: str | UnsetType = UNSET
     #: Of a tuning job.
@@ -351,16 +353,18 @@ class ReplicaChoice(Record, frozen=True):
     autopsy: bool = False
     #: Number of the attempt; 0 = the newest.
     attempt: int = 0
+    #: A port in it, by number or by the name of one of the job's pages, in place of a shell; "" = a shell.
+    port: str = ""
 
 
 class ShellTicket(Record, frozen=True):
-    """A ticket for one shell; it can be used once, within a minute."""
+    """A ticket for one shell or one connection to a port; it can be used once, within a minute."""
 
     token: str = ""
     expire_time: str = ""
     #: Path of the WebSocket.
     path: str = ""
-    #: URI of a page for a browser.
+    #: URI of a page for a browser; "" = pages of jobs have no host names here.
     uri: str = ""
     job: str = ""
     replica: str = ""

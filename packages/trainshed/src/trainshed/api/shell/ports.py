@@ -1,0 +1,185 @@
+"""Pages of jobs: each has a host name of its own, at which all requests go to what listens in the job.
+
+GET /.trainshed?ticket=T  changes a ticket for a cookie of this browser at that host, and shows the page
+ANY /...                  what listens there, for browsers that have the cookie (docs/notebooks.md)
+
+The cookie stands for somebody who may open shells in that job now. What listens there is sent everything but
+that cookie, and no page of the service is at this host.
+"""
+
+import logging
+from html import escape
+from typing import Final
+
+from trainshed.api.calls.errors import internal_refusal, refusal
+from trainshed.api.calls.links import holder
+from trainshed.api.calls.services import Services, Shells
+from trainshed.api.calls.tickets import Ticket
+from trainshed.api.resources.web_access import OPEN as OPEN_SHELL
+from trainshed.api.shell.opening import open_port, tell_of_port
+from trainshed.core.errors import PermissionDenied, RequestError, Unavailable
+from trainshed.core.lifecycle.records import Job
+from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.terminals import is_port, pages_of
+from trainshed.httpd.forwarding import NoAnswer, Rules, forward, relay
+from trainshed.httpd.front import Front
+from trainshed.httpd.messages import Headers, Receive, Request, Response, Scope, Send, sized
+from trainshed.wire.status import StatusCode
+
+OPEN: Final = "/.trainshed"
+_COOKIE: Final = "trainshed-page="
+_HTML: Final = b"text/html; charset=utf-8"
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+  <head>
+    <meta charset="utf-8">
+    <meta name="viewport" content="width=device-width, initial-scale=1">
+    <title>Trainshed</title>
+  </head>
+  <body>
+    <p role="status">{text}</p>
+    <p><a href="{again}">Open it from the job</a></p>
+  </body>
+</html>
+"""
+_log = logging.getLogger(__name__)
+_GUARDS: Final = ((b"referrer-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
+"""Headers of answers that do not have them already. The name of the host is a secret, which other sites are
+not told."""
+
+
+class PortSurface:
+    """Answers requests and WebSockets of the hosts of pages."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._front = Front(self)
+
+    def page_of(self, scope: Scope) -> tuple[JobUid, str] | None:
+        """Return the job and the name of the page that a request or WebSocket is for, by its host."""
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        shells = self._services.shells
+        return shells.links.page_at(host) if shells is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket."""
+        if scope["type"] == "http":
+            await self._front(scope, receive, send)
+            return
+        await receive()  # The client's wish to connect.
+        services = self._services
+        try:
+            ticket = await self._admitted(Request(scope, receive))
+            line = await open_port(services, ticket)
+            over = [services.closing.wait(), services.access.lapse(ticket.principal)]
+            await relay(line, scope, receive, send, rules=_RULES, over=over)
+        except (RequestError, NoAnswer):
+            await send({"type": "websocket.close", "code": 1008})  # Before it is accepted: 403.
+
+    def begin(self, request: Request) -> Request:
+        """Return the request itself: it is all that is needed."""
+        return request
+
+    async def answer(self, call: Request) -> Response:
+        """Answer a request. Raises whatever is wrong with it."""
+        if call.path == OPEN:
+            return await self._open(call)
+        ticket = await self._admitted(call)
+        line = await open_port(self._services, ticket)
+        services = self._services
+        return await forward(
+            line, call, _RULES, services.closing, lambda: services.access.lapse(ticket.principal)
+        )
+
+    def refuse(self, call: Request, error: Exception) -> Response:
+        """Return a page that says what is wrong and leads back."""
+        if isinstance(error, NoAnswer):
+            error = Unavailable(f"What listens there gives no answer: {error}.")
+        refused = refusal(error, "trainshed_v1")
+        if refused is None:
+            _log.error("%s %s failed", call.method, call.raw_path, exc_info=error)
+            refused = internal_refusal()
+        uid, name = self._page(call)
+        page = _PAGE.format(
+            text=escape(refused.message), again=escape(self._shells.links.to_page(uid, name))
+        )
+        more = [(b"cache-control", b"no-store"), *_GUARDS]
+        if refused.code is StatusCode.UNAVAILABLE and call.method == "GET":
+            # A notebook takes some seconds until it listens.
+            more.append((b"refresh", b"3"))
+        return sized(page.encode(), _HTML, refused.code.http, more)
+
+    @property
+    def _shells(self) -> Shells:
+        assert self._services.shells is not None, "without shells no host is a page's"
+        return self._services.shells
+
+    async def _open(self, call: Request) -> Response:
+        """Change a ticket for a cookie. Raises PermissionDenied."""
+        ticket = self._shells.tickets.redeem(call.query.get("ticket", ""))
+        uid, name = self._page(call)
+        if ticket is None or (ticket.job_uid, ticket.name) != (uid, name):
+            raise PermissionDenied("This link was used already, or is older than a minute.")
+        shown = ticket.principal.shown
+        if shown is None or call.headers.get("sec-fetch-mode", "navigate") != "navigate":
+            raise PermissionDenied("Only a person opens a page, by a link.")
+        await tell_of_port(self._services, ticket)
+        mark = self._shells.links.mark(uid, name, shown)
+        cookie = f"{_COOKIE}{mark}; Path=/; HttpOnly; SameSite=Lax; Max-Age=86400"
+        if self._shells.links.host_of(uid, name).startswith("https:"):
+            cookie += "; Secure"
+        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+        return Response(b"", 303, [*headers, (b"cache-control", b"no-store"), *_GUARDS])
+
+    async def _admitted(self, call: Request) -> Ticket:
+        """Return what a browser's cookie leads to. Raises PermissionDenied, FailedPrecondition, NotFound."""
+        is_of_others = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if is_of_others and call.headers.get("sec-fetch-mode") != "navigate":
+            raise PermissionDenied("Pages of others may load nothing from here.")
+        uid, name = self._page(call)
+        marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_ours(part)]
+        held = (self._shells.links.lets(uid, name, mark) for mark in marks)
+        shown = next(filter(None, held), None)
+        holder(self._services.access.known, shown, OPEN_SHELL, ())
+        job, _ = await self._services.reader.job_by_uid(uid)
+        assert isinstance(job, Job), "only jobs with replicas have pages"
+        projects = (job.name.project_id,)
+        principal = holder(self._services.access.known, shown, OPEN_SHELL, projects)
+        port = name if is_port(name) else pages_of(job.labels).get(name, "")
+        return Ticket(uid, ReplicaId(0, 0), principal.email, principal, 0, port, name)
+
+    def _page(self, call: Request) -> tuple[JobUid, str]:
+        page = self.page_of(call.scope)
+        assert page is not None, "requests of other hosts do not come here"
+        return page
+
+
+def _cookies(scope: Scope) -> list[str]:
+    """Return the cookies of a request."""
+    sent = b";".join(value for name, value in scope["headers"] if name == b"cookie")
+    return [part.strip() for part in sent.decode("latin-1").split(";") if part.strip()]
+
+
+def _is_ours(cookie: str) -> bool:
+    return cookie.startswith(_COOKIE)
+
+
+def _sent(headers: Headers) -> Headers:
+    """Return the headers of a request without our cookie."""
+    theirs = [part for part in _cookies({"headers": headers}) if not _is_ours(part)]
+    cookies = [(b"cookie", "; ".join(theirs).encode("latin-1"))] if theirs else []
+    return [*(pair for pair in headers if pair[0] != b"cookie"), *cookies]
+
+
+def _passed(headers: Headers) -> Headers:
+    """Return the headers of an answer, which changes no cookie of ours."""
+    names = {name for name, _ in headers}
+    kept = [
+        (name, value)
+        for name, value in headers
+        if name != b"set-cookie" or not _is_ours(value.decode("latin-1").lstrip())
+    ]
+    return [*kept, *(guard for guard in _GUARDS if guard[0] not in names)]
+
+
+_RULES: Final = Rules(_sent, _passed)

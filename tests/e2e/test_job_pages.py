@@ -1,0 +1,173 @@
+"""Web pages of jobs: at a host name of their own, behind the console's sign-in, and forwarded ports
+(docs/notebooks.md)."""
+
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin, Subprotocol
+
+from tests.e2e.browsing import WITH_CHROMIUM
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    Service,
+    command,
+    container_job,
+    environment,
+    submit,
+    trainshed,
+)
+from tests.ports import free_port
+
+pytestmark = pytest.mark.e2e
+PROGRAM = (Path(__file__).parent / "programs" / "web_page.py").read_text()
+PORT = free_port()
+
+
+@pytest.fixture(scope="module")
+def job(service: Service) -> Iterator[str]:
+    """A job that serves a page at a port, `web`, and at a Unix socket, `page`."""
+    body = container_job(PROGRAM, name="served")
+    body["labels"] = {"trainshed-ports": f"web-{PORT}_page"}
+    body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"] = [str(PORT)]
+    made = submit(service, body)
+    assert next(service.follow(made)) == "here"
+    for view in service.watch(made, 30):
+        if view["state"] == "RUNNING":
+            break
+    yield made
+    service.call("POST", f"{CUSTOM_JOBS}/{made}:cancel", {})
+    service.finish(made, 60)
+
+
+class Visitor:
+    """A browser's way to a page of a job, with what it keeps."""
+
+    def __init__(self, service: Service, job: str, port: str, token: str = "") -> None:
+        self._service = service
+        ticket = ticket_of(service, job, port, token)
+        self.host = urlsplit(str(ticket["uri"])).netloc
+        status, headers, _ = self.ask(ticket["uri"].partition(self.host)[2])
+        assert (status, headers["Location"]) == (303, "/")
+        self.cookie = str(headers["Set-Cookie"]).partition(";")[0]
+
+    def ask(
+        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        port = urlsplit(self._service.rest).port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        sent = {"Host": self.host, **{name.replace("_", "-"): headers[name] for name in headers}}
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        try:
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def websocket(self, cookie: str, origin: str) -> ClientConnection:
+        return connect(
+            f"ws://{self.host}/echo",
+            origin=Origin(origin),
+            additional_headers={"Cookie": cookie},
+            subprotocols=[Subprotocol("other"), Subprotocol("echo")],
+            sock=socket.create_connection(("127.0.0.1", urlsplit(self._service.rest).port or 0)),
+        )
+
+
+def ticket_of(service: Service, job: str, port: str, token: str = "") -> Mapping[str, Any]:
+    request = urllib.request.Request(
+        f"{service.rest}/trainshed/v1/jobs/{job}:shell",
+        json.dumps({"port": port}).encode(),
+        {"Authorization": f"Bearer {token or service.token}"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+@WITH_CHROMIUM
+def test_a_page_opens_from_its_job_and_its_websocket_works(
+    service: Service, job: str, enter: Callable[..., Page]
+) -> None:
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{job}")
+    for name in ("web", "page"):
+        with page.context.expect_page() as opened:
+            page.get_by_role("link", name=f"Open {name}").click()
+        shown = opened.value
+        expect(shown.locator("#heard")).to_have_text("echo: hello")
+        assert re.fullmatch(rf"http://{name}-\d+-[a-z2-7]{{24}}\.localhost:\d+/", shown.url)
+
+
+def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) -> None:
+    visitor = Visitor(service, job, "page")
+    status, headers, body = visitor.ask("/x%20y?a=b", Cookie=f"a=1; {visitor.cookie}; b=2")
+    told = json.loads(body)
+    assert status == 200
+    assert told["first"] == "GET /x%20y?a=b HTTP/1.1"
+    assert told["headers"]["cookie"] == "a=1; b=2"
+    assert told["headers"]["host"] == visitor.host
+    assert headers.get_all("Set-Cookie") == ["theirs=1"], "it takes no cookie of ours away"
+    assert headers["Referrer-Policy"] == "same-origin"
+    _, _, body = visitor.ask("/put", "PUT", bytes(3 << 20), Cookie=visitor.cookie)
+    assert json.loads(body)["body"] == 3 << 20
+
+
+def test_nobody_else_is_let_in(service: Service, job: str) -> None:
+    visitor, other = Visitor(service, job, "page"), Visitor(service, job, "web")
+    assert visitor.ask("/")[0] == 403
+    assert visitor.ask("/", Cookie=other.cookie)[0] == 403, "of another page"
+    link = ticket_of(service, job, "page")["uri"].partition(visitor.host)[2]
+    assert visitor.ask(link)[0] == 303
+    assert visitor.ask(link)[0] == 403, "good once"
+    cookie, site = visitor.cookie, "cross-site"
+    assert visitor.ask("/", Cookie=cookie, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors")[0] == 403
+    assert visitor.ask("/", "POST", b"", Cookie=visitor.cookie, Origin=service.rest)[0] == 403
+    for cookie, origin in (("", visitor.host), (visitor.cookie, other.host)):
+        with pytest.raises(InvalidStatus):
+            visitor.websocket(cookie, f"http://{origin}")
+    # No API and no page of the service is there.
+    for path in ("/healthz", "/jobs", "/trainshed/v1/jobs", "/storage/v1/b"):
+        assert visitor.ask(path)[0] == 403
+
+
+def test_it_ends_with_the_right_to_it(service: Service, job: str) -> None:
+    words = ("--role", "roles/editor", "--project", PROJECT)
+    made = trainshed("tokens", "create", "bo@example.org", *words, data=service.data)
+    visitor = Visitor(service, job, "page", made.stdout.strip())
+    assert visitor.ask("/", Cookie=visitor.cookie)[0] == 200
+    with visitor.websocket(visitor.cookie, f"http://{visitor.host}") as far:
+        far.send(b"x" * 50_000)
+        assert len(far.recv(10)) == 50_000
+        trainshed("tokens", "delete", made.stderr.split()[0], data=service.data)
+        with pytest.raises(ConnectionClosed):
+            far.recv(10)
+    assert visitor.ask("/", Cookie=visitor.cookie)[0] == 403
+
+
+def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None:
+    """Told in the timeline once, however many connections there are."""
+    here = free_port()
+    words = ("jobs", "forward", job, f"{here}:{PORT}", "--data", str(service.data))
+    variables = {**os.environ, **environment(service.data)}
+    with subprocess.Popen(command(*words), env=variables, stderr=subprocess.PIPE) as forwarding:
+        assert forwarding.stderr is not None
+        assert b"leads to" in forwarding.stderr.readline()
+        for _ in range(3):
+            with urllib.request.urlopen(f"http://127.0.0.1:{here}/x", timeout=30) as answer:
+                assert json.load(answer)["first"] == "GET /x HTTP/1.1"
+        forwarding.terminate()
+    timeline = service.call("GET", f"/trainshed/v1/jobs/{job}/timeline")["entries"]
+    assert sum(f"opened port {PORT}" in entry["message"] for entry in timeline) == 1
