@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from trainshed.core.names import JobUid
 from trainshed.engines.port import Capabilities, EngineUnavailable, LaunchRejected
@@ -161,13 +162,13 @@ class AgentHandle:
     async def tell_hosts(self, hosts: Hosts) -> None:
         """Tell its replicas the gang's current addresses. Raises EngineUnavailable."""
         if self.hosts != hosts:
-            await self.call(lambda number: messages.Hosts(number=number, hosts=hosts))
+            await self.call(messages.Hosts(hosts=hosts))
             self.hosts = hosts
 
-    async def call(self, make: Callable[[int], AnyCall]) -> messages.AnyAnswer:
-        """Make a call and return its answer. `make`: makes the message of a given number. Waits a while for
-        an agent that is not connected, because after a restart of the service all of them dial anew. Raises
-        EngineUnavailable (it is not known whether the call was done), LaunchRejected."""
+    async def call(self, call: AnyCall) -> messages.AnyAnswer:
+        """Make a call and return its answer. Waits a while for an agent that is not connected, because after
+        a restart of the service all of them dial anew. Raises EngineUnavailable (it is not known whether the
+        call was done), LaunchRejected."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RECONNECTING):
                 await self.connected()
@@ -179,7 +180,7 @@ class AgentHandle:
         answered = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(_PATIENCE):
-                await connection.send(make(number))
+                await connection.send(replace(call, number=number))
                 answer = await answered
         except (ChannelClosed, TimeoutError) as error:
             raise EngineUnavailable(

@@ -218,7 +218,7 @@ class Agents:
         if agent.is_connected:
             with contextlib.suppress(EngineUnavailable, LaunchRejected, TimeoutError):
                 async with asyncio.timeout(_LEAVING):
-                    await agent.call(lambda number: messages.Leave(number=number))
+                    await agent.call(messages.Leave())
         self.give_up(agent)
 
     def give_up_start(self, gang: Gang, agent: AgentHandle, why: str) -> None:
@@ -301,7 +301,7 @@ class Agents:
             if any(seat.launched for seat in gang.seats_of(agent)):
                 await agent.tell_hosts(gang.hosts())
             if (grace := gang.record.stopped) is not None:
-                await agent.call(lambda number: messages.Stop(number=number, grace=grace))
+                await agent.call(messages.Stop(grace=grace))
 
     def _learn(self, gang: Gang, agent: AgentHandle, news: News) -> None:
         uid, attempt = agent.job_uid, agent.attempt
@@ -404,12 +404,7 @@ class Agents:
             await asyncio.to_thread(self._promises.lengthen, self._options.away)
             async with asyncio.timeout(_FAREWELL):
                 await asyncio.gather(
-                    *(
-                        agent.call(
-                            lambda number: messages.Away(number=number, seconds=self._options.away)
-                        )
-                        for agent in agents
-                    ),
+                    *(agent.call(messages.Away(seconds=self._options.away)) for agent in agents),
                     return_exceptions=True,
                 )
         except OSError as failure:

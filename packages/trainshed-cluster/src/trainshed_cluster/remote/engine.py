@@ -10,7 +10,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -179,7 +178,7 @@ class RemoteEngine(NoTerminals):
         for agent in tuple(gang.agents.values()):
             if not agent.is_gone:
                 try:
-                    await agent.call(lambda number: messages.Stop(number=number, grace=grace))
+                    await agent.call(messages.Stop(grace=grace))
                 except AgentGone:
                     pass  # It is gone with its programs, which is reported below.
                 except EngineUnavailable as failure:
@@ -203,9 +202,7 @@ class RemoteEngine(NoTerminals):
         if agent is not None and not agent.is_gone and seat.slot is not None:
             with contextlib.suppress(AgentGone):
                 await agent.call(
-                    lambda number: messages.StopReplica(
-                        number=number, replica=replica, incarnation=incarnation, grace=grace
-                    )
+                    messages.StopReplica(replica=replica, incarnation=incarnation, grace=grace)
                 )
                 return
             seat = gang.record.seat(replica) or seat
@@ -228,11 +225,7 @@ class RemoteEngine(NoTerminals):
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
             return
-        await agent.call(
-            lambda number: messages.Inject(
-                number=number, replica=replica, incarnation=incarnation, fault=fault
-            )
-        )
+        await agent.call(messages.Inject(replica=replica, incarnation=incarnation, fault=fault))
 
     async def allocations(self) -> tuple[tuple[JobUid, int], ...]:
         return tuple(self._attempts.gangs)
@@ -262,9 +255,7 @@ class RemoteEngine(NoTerminals):
         agent = self._agent(job_uid, attempt, replica)
         if agent is None:
             raise EngineUnavailable("the replica is over")
-        await agent.call(
-            lambda number: messages.WriteLog(number=number, replica=replica, lines=tuple(lines))
-        )
+        await agent.call(messages.WriteLog(replica=replica, lines=tuple(lines)))
 
     async def readmit(self, node: str) -> None:
         """See `engines.port.KeepsQuarantine`."""
@@ -296,8 +287,7 @@ class RemoteEngine(NoTerminals):
         try:
             async with asyncio.timeout(_SHELL_PATIENCE):
                 await agent.call(
-                    lambda number: messages.OpenTerminal(
-                        number=number,
+                    messages.OpenTerminal(
                         replica=replica,
                         incarnation=incarnation,
                         request=request,
@@ -364,7 +354,13 @@ class RemoteEngine(NoTerminals):
             gang.agents[where].require_staying()
         await self._note_launched(gang, starting)
         calls = [
-            gang.agents[where].call(partial(_launch_call, some, lines))
+            gang.agents[where].call(
+                messages.Launch(
+                    plans=tuple(plan for plan, _ in some),
+                    masked=tuple(masked for _, masked in some),
+                    lines=tuple(lines[plan.replica] for plan, _ in some),
+                )
+            )
             for where, some in by_agent.items()
         ]
         for where in by_agent:
@@ -445,14 +441,3 @@ class RemoteEngine(NoTerminals):
         else:
             return False
         return True
-
-
-def _launch_call(
-    some: Sequence[Revealed], lines: dict[ReplicaId, int], number: int
-) -> messages.Launch:
-    return messages.Launch(
-        number=number,
-        plans=tuple(plan for plan, _ in some),
-        masked=tuple(masked for _, masked in some),
-        lines=tuple(lines[plan.replica] for plan, _ in some),
-    )

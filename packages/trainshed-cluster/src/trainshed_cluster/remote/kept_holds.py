@@ -167,9 +167,7 @@ class KeptHolds:
         agent.is_resting = False
         try:
             await agent.call(
-                lambda number: messages.Adopt(
-                    number=number, job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes
-                )
+                messages.Adopt(job_uid=agent.job_uid, attempt=agent.attempt, sizes=sizes)
             )
         except (EngineUnavailable, LaunchRejected):
             self._agents.give_up(agent)
@@ -238,9 +236,7 @@ async def _rest(gang: Gang) -> bool:
         return False
     try:
         async with asyncio.timeout(_RESTING_SECONDS):
-            await asyncio.gather(
-                *(agent.call(lambda number: messages.Rest(number=number)) for agent in agents)
-            )
+            await asyncio.gather(*(agent.call(messages.Rest()) for agent in agents))
     except (EngineUnavailable, LaunchRejected, TimeoutError) as failure:
         log.info("job %s: what it held is not kept: %s", gang.record.job_uid, failure)
         return False

@@ -86,7 +86,8 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
 class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A call of the service, answered by an `Answer` of the same number."""
 
-    number: int
+    #: Set when it is sent.
+    number: int = 0
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, count
 
 import msgspec
@@ -37,7 +36,6 @@ from trainshed_cluster.remote.cluster import (
     Owner,
 )
 from trainshed_cluster.remote.content.library import Refused, named_by
-from trainshed_cluster.remote.content.manifest import Manifest
 from trainshed_cluster.remote.content.progress import delay_of_sending
 from trainshed_cluster.remote.gang import (
     Gang,
@@ -220,7 +218,7 @@ class SlotMaker:
                 raise EngineUnavailable(f"what programs need is not there: {failure}") from failure
             agent = gang.agents[where]
             agent.sending.grant(manifest.units)
-            calls.append(agent.call(partial(_provide_call, manifest)))
+            calls.append(agent.call(messages.Provide(content=manifest)))
         telling = joined(self._tell_sending(gang, [gang.agents[where] for where in by_agent]))
         try:
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -443,9 +441,7 @@ class SlotMaker:
         if not missing:
             return []
         requests = tuple(replace(seat.request, port=seat.port) for seat in gang.seats_of(agent))
-        answer = await agent.call(
-            lambda number: messages.Allocate(number=number, requests=requests)
-        )
+        answer = await agent.call(messages.Allocate(requests=requests))
         if not isinstance(answer, messages.Slots):
             raise EngineUnavailable(f"the agent on node {agent.node} gave no slots")
         return [replace(slot, node=agent.node) for slot in answer.slots if slot.replica in missing]
@@ -461,7 +457,3 @@ def _require_port(gang: Gang, seat: Seat, slot: Slot) -> None:
             f"port {seat.port} of node {slot.node} is taken by another program, and replicas that run look "
             f"for {seat.replica} there; a new attempt gives all of them new ports"
         )
-
-
-def _provide_call(content: Manifest, number: int) -> messages.Provide:
-    return messages.Provide(number=number, content=content)

@@ -103,11 +103,10 @@ class SlurmCluster:
         self._given_back: dict[HoldName, float] = {}
 
     async def start(self) -> None:
-        for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
-            try:
-                self._settings.command(name)
-            except FileNotFoundError as e:
-                raise ClusterRefused(str(e)) from None
+        try:
+            self._settings.require_commands()
+        except FileNotFoundError as e:
+            raise ClusterRefused(str(e)) from None
         for name in await self._users.load():
             log.warning("slurm: this machine knows no user %s ([engines.slurm.users])", name)
         await self._look_now()

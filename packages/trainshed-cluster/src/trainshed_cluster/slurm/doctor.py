@@ -62,9 +62,10 @@ def examine_slurm(table: Mapping[str, Any], cache: Path | None = None) -> Iterat
 
 def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
     """Check one cluster, and the address that its nodes call."""
-    missing = _missing_command(settings)
-    if missing:
-        yield bad("Slurm commands", missing, cause=_NO_CLIENT, remedy=_COMMANDS)
+    try:
+        settings.require_commands()
+    except FileNotFoundError as missing:
+        yield bad("Slurm commands", f"{missing}.", cause=_NO_CLIENT, remedy=_COMMANDS)
     else:
         where = settings.commands or "on the PATH"
         yield good("Slurm commands", f"all there ({where}).")
@@ -72,15 +73,6 @@ def _examine(settings: SlurmSettings, cache: Path | None) -> Iterator[Finding]:
         if settings.users:
             yield from asyncio.run(_users(settings, cache))
     yield examine_address("slurm", "nodes", settings.address)
-
-
-def _missing_command(settings: SlurmSettings) -> str:
-    for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
-        try:
-            settings.command(name)
-        except FileNotFoundError as failure:
-            return f"{failure}."
-    return ""
 
 
 async def _cluster(settings: SlurmSettings) -> list[Finding]:
@@ -115,8 +107,6 @@ async def _what_holds(
     try:
         config = parse_config(await client.answer(SHOW_CONFIG))
         limits = await client.ask(list_limits())
-    except FileNotFoundError as failure:
-        return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_COMMANDS)]
     except ClusterUnavailable as failure:
         return [less("on nodes", _UNKNOWN, cause=f"{failure}.", remedy=_CONTROLLER)]
     arguments = [

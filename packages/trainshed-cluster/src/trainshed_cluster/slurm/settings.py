@@ -137,6 +137,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The account of projects that `accounts` does not name; "" = Slurm's default one."""
         return self.accounts.get("*", "")
 
+    def require_commands(self) -> None:
+        """Raise FileNotFoundError if one of Slurm's commands that the engine runs is missing."""
+        for name in ("salloc", "srun", "squeue", "sinfo", "scancel"):
+            self.command(name)
+
     def command(self, name: str) -> str:
         """Return the path of one of Slurm's commands. Raises FileNotFoundError."""
         path = shutil.which(name, path=self.commands or None)
