@@ -20,6 +20,7 @@ KNOWN: list[tuple[str, str, str]] = wire_json.decode_text(pool.read_data("known_
 OF_GCLOUD = {
     ("GET", "/v1/projects"),
     ("GET", "/v1/projects/x"),
+    ("DELETE", "/v1/projects/x"),
     ("POST", "/v1/projects"),
     ("POST", "/v1/projects/x:getIamPolicy"),
     ("POST", "/v1/projects/x:setIamPolicy"),
@@ -66,7 +67,7 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("POST", f"{LOCATION}/tuningJobs", "no language models of its own"),
         ("POST", f"{LOCATION}/publishers/google/models/m:generateContent", "no language models"),
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),
-        ("DELETE", "/v1/projects/p1", "each project id that is named is a project"),
+        ("POST", "/v1/projects/p1:undelete", "each project id that is named is a project"),
         ("POST", "/v2/projects/p1/sinks", "entries:list reads them"),
         ("GET", "/v1/projects/p1/secrets/s/versions/latest:access", "--secret VARIABLE=NAME"),
         (
