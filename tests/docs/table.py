@@ -55,7 +55,6 @@ BLOCKS: dict[str, Runs | File] = {
     "docs/shell.md#Autopsies": Runs(job="failed"),
     "docs/tensorboard.md#TensorBoard": Runs(says="http://"),
     "docs/reduction-server.md#Reduction Server": Runs(),
-    "docs/reduction-server.md#Images of your own": Runs(),
     "docs/backup.md#Take one": Runs(says="Backed up"),
     "docs/backup.md#Restore it": Runs(says="Restored"),
     "docs/emulator.md#An emulator for tests": Runs(says="the model of today"),

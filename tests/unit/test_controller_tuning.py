@@ -22,6 +22,7 @@ from trainshed.controller.tuning import TuningReconciler
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
+from trainshed.core.study.progress import moments
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
 from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
@@ -202,6 +203,26 @@ def test_the_last_trials_of_a_limited_number_may_end() -> None:
     assert isinstance(outcome.job, TuningJob)
     assert len(outcome.job.running) == 2
     assert outcome.cancel == ()
+
+
+def test_moments_of_limits() -> None:
+    done = Trial(
+        StudyUid(1), 1, TrialState.SUCCEEDED, (), 1, 1, CREATED + SECOND, final=at(1, 0.5, 1)
+    )
+    limits = Limits(
+        min_duration=SECOND,
+        max_duration=2 * SECOND,
+        end_at=CREATED + 7,
+        max_duration_without_progress=5 * SECOND,
+    )
+    spec = study_spec(limits=limits)
+    assert moments(spec, (done,), CREATED) == (
+        CREATED + SECOND,
+        CREATED + 2 * SECOND,
+        CREATED + 7,
+        CREATED + 6 * SECOND,
+    )
+    assert moments(study_spec(), (done,), CREATED) == ()
 
 
 # --- summaries ---

@@ -15,7 +15,7 @@ from trainshed.core.capacity import Preflight, QuotaKey, Waiting, WaitReason
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.events import JobAdmitted, PreparationFailed
-from trainshed.core.names import JobUid
+from trainshed.core.names import JobUid, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain
 
@@ -69,6 +69,17 @@ async def test_an_unknown_node_is_refused_with_those_that_there_are(
     answer = await house.call("POST", f"{NODES}/node-3:{verb}")
     assert answer.status == 404
     assert "the nodes are: node-1, node-2." in answer.error["message"]
+    assert await house.store.reader.drained_nodes() == ()
+
+
+async def test_a_body_is_an_object_with_known_fields_of_their_types(house: House) -> None:
+    path = f"{NODES}/node-1:drain"
+    faults = violations(await house.call("POST", path, {"reason": 7, "reson": "x"}))
+    assert faults["reason"] == "It must be a text, not a number."
+    assert "Did you mean reason?" in faults["reson"]
+    for body in (b"{", b"[]", b'{"reason": "a", "reason": "b"}'):
+        assert (await house.call("POST", path, body)).status == 400
+    assert (await house.call("POST", path, b" " * 11_000_000)).status == 400
     assert await house.store.reader.drained_nodes() == ()
 
 
@@ -300,3 +311,12 @@ async def test_jobs_are_listed_by_whose_they_are(house: House) -> None:
     listed = (await house.result("GET", f"/trainshed/v1/jobs?project=p1&user={ANA}"))["jobs"]
     assert [(row["jobId"], row["user"]) for row in listed] == [("job1", ANA)]
     assert (await house.result("GET", "/trainshed/v1/jobs?project=p1&user=me"))["jobs"] == []
+
+
+async def test_a_project_is_the_same_by_its_number(house: House) -> None:
+    await house.call("POST", "/v1/projects", {"projectId": "vision-lab"})
+    place = {"project": str(project_number("vision-lab")), "region": "us-central1"}
+    view = (await house.call("POST", f"{QUOTAS}:set", {**place, "metric": "jobs", "limit": 3})).json
+    assert view["project"] == "vision-lab"
+    [(key, _)] = await house.store.reader.quotas()
+    assert key.project_id == "vision-lab"

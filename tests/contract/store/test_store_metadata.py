@@ -1,4 +1,4 @@
-"""What every store promises of metadata stores (`trainshed.store.metadata`)."""
+"""What every store promises of metadata stores (`trainshed.store.sqlite.metadata`)."""
 
 from collections.abc import AsyncIterator
 
@@ -14,15 +14,24 @@ from tests.contract.store.metadata_samples import (
     make_metadata_store,
     make_node,
 )
+from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import told
 from trainshed.core.errors import InvalidRequest, NotFound
 from trainshed.core.metadata.conditions import (
+    And,
     Condition,
     Field,
+    LabelIs,
+    LinkedTo,
+    MetadatumIs,
+    Moment,
+    MomentIs,
     NodeQuery,
+    Not,
+    Or,
     TextIs,
 )
-from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind
+from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
 from trainshed.core.operators import Operator
 from trainshed.store.sqlite.database import Store
 
@@ -66,6 +75,66 @@ async def test_a_change_is_one_step_and_what_it_raises_changes_nothing(metadata:
         await metadata.metadata.change(artifact("b"), lambda node: node)
 
 
+async def test_lists_are_filtered(metadata: Store) -> None:
+    await created(
+        metadata,
+        make_node(context("e"), 1, schema_title="system.Experiment", display_name="a*b[c]?"),
+        make_node(
+            context("r1"),
+            2,
+            schema_title="system.ExperimentRun",
+            display_name="run one",
+            metadata={"_metrics": {"acc": 0.5, "n": 3}, "done": True, "who": "me"},
+            labels=(("team", "x"),),
+        ),
+        make_node(context("r2"), 3, schema_title="system.ExperimentRun", labels=(("team", "y"),)),
+    )
+    await metadata.metadata.link([edge(context("e"), CHILD, context("r1"))])
+    run = TextIs(Field.SCHEMA_TITLE, Operator.EQUAL, "system.ExperimentRun")
+    acc = ("_metrics", "acc")
+    for condition, expected in (
+        (None, ["e", "r1", "r2"]),
+        (run, ["r1", "r2"]),
+        (Not(run), ["e"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "one"), ["r1"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "a*[c]?"), ["e"]),
+        (TextIs(Field.DISPLAY_NAME, Operator.HAS, "a*[d]*"), []),
+        (TextIs(Field.NODE_ID, Operator.EQUAL, "r2"), ["r2"]),
+        (And((run, LinkedTo(CHILD, (context("e"),), inward=True))), ["r1"]),
+        (LinkedTo(CHILD, (context("r1"), context("r2")), inward=False), ["e"]),
+        (LinkedTo(CHILD, (context("nobody"),), inward=True), []),
+        (
+            Or((LabelIs("team", Operator.EQUAL, "y"), MetadatumIs(acc, Operator.GREATER, 0.4))),
+            ["r1", "r2"],
+        ),
+        (LabelIs("team", Operator.EQUAL, None), ["r1", "r2"]),
+        (LabelIs("teams", Operator.EQUAL, None), []),
+        (MetadatumIs(acc, Operator.EQUAL, "0.5"), []),
+        (MetadatumIs(("_metrics", "n"), Operator.LESS_EQUAL, 3.0), ["r1"]),
+        (MetadatumIs(("done",), Operator.EQUAL, value=True), ["r1"]),
+        (MetadatumIs(("who",), Operator.HAS, "m*"), ["r1"]),
+        (Not(MetadatumIs(("who",), Operator.EQUAL, "me")), ["e", "r2"]),
+        (MomentIs(Moment.CREATED, Operator.GREATER, T0 + 1), ["r1", "r2"]),
+    ):
+        assert await found(metadata, condition) == expected, condition
+
+
+async def test_nodes_are_deleted_all_or_none_and_their_neighbours_stay(metadata: Store) -> None:
+    await created(
+        metadata, make_node(context("e")), make_node(context("r")), make_node(artifact("a"))
+    )
+    await metadata.metadata.link(
+        [edge(context("e"), CHILD, context("r")), edge(context("r"), MEMBER, artifact("a"))]
+    )
+    with pytest.raises(NotFound):
+        await metadata.metadata.delete((context("e"), context("nobody")), told(3))
+    await metadata.metadata.delete((context("e"),), told(3))
+    assert (await metadata.metadata.node(context("r"))).parents == ()
+    assert await metadata.reader.operation(told(3).name) == told(3)
+    await metadata.metadata.delete((context("r"),), told(4))
+    assert await metadata.metadata.node(artifact("a")) == make_node(artifact("a"))
+
+
 async def test_a_context_is_never_above_itself_and_has_ten_parents(metadata: Store) -> None:
     names = [context(f"c{number}") for number in range(12)]
     await created(metadata, *map(make_node, names))
@@ -78,6 +147,15 @@ async def test_a_context_is_never_above_itself_and_has_ten_parents(metadata: Sto
         await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:11]])
     await metadata.metadata.link([edge(name, CHILD, names[11]) for name in names[:10]])
     assert (await metadata.metadata.node(names[11])).parents == tuple(sorted(names[:10]))
+
+
+async def test_nothing_is_linked_to_another_store(metadata: Store) -> None:
+    other = StoreName("q", "us-central1", "default")
+    await metadata.metadata.create_store(make_metadata_store(other), told(2))
+    theirs = NodeName(other, NodeKind.ARTIFACT, "a")
+    await created(metadata, make_node(theirs), make_node(context("e")))
+    with pytest.raises(InvalidRequest, match="does not lie in"):
+        await metadata.metadata.link([edge(context("e"), MEMBER, theirs)])
 
 
 async def test_lineage(metadata: Store) -> None:

@@ -1,4 +1,4 @@
-"""What every store promises of the outbox (`trainshed.store.resources`)."""
+"""What every store promises of the outbox (`trainshed.store.sqlite.resources`)."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What every store promises of secrets (`trainshed.store.resources`)."""
+"""What every store promises of secrets (`trainshed.store.sqlite.resources`)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every store promises of studies, trials and operations (`trainshed.store.studies`,
+"""What every store promises of studies, trials and operations (`trainshed.store.sqlite.studies`,
 spec/tuning#studies)."""
 
 import asyncio
