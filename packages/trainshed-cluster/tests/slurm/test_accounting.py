@@ -13,7 +13,7 @@ from tests.slurm.whole import configure, service_on
 
 pytestmark = (
     pytest.mark.soak
-)  # A database; the words of reasons are proved in unit/test_slurm_reasons.py.
+)  # A database; the words of reasons are proved in unit/test_reasons.py.
 
 _ACCOUNTS = """
 [engines.slurm.accounts]

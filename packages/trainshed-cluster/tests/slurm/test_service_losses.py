@@ -59,7 +59,7 @@ def test_an_agent_that_is_killed_is_started_again(
     assert "its agent on node" in lost["message"]
 
 
-@pytest.mark.soak  # unit/test_slurm_reasons.py has how it is told; the row is one of spec/failures' table.
+@pytest.mark.soak  # unit/test_reasons.py has how it is told; the row is one of spec/failures' table.
 def test_what_slurm_gives_to_a_job_that_goes_before_it_is_waited_for(
     slurm_lab: SlurmLab, slurm_service: Service, gate: Path
 ) -> None:
@@ -73,16 +73,3 @@ def test_what_slurm_gives_to_a_job_that_goes_before_it_is_waited_for(
     assert story.verdicts == [Verdict("cluster_preempted", "job_retries", budget="1/6")]
     [lost] = story.of_kind("replica_lost")
     assert "Slurm gave its allocation to a job that goes before it (PREEMPTED)" in lost["message"]
-
-
-@pytest.mark.soak  # Slurm looks at time limits every 30 seconds.
-def test_the_end_of_slurms_time_limit_is_the_end_of_one_life_of_many(
-    slurm_lab: SlurmLab, slurm_service: Service, gate: Path
-) -> None:
-    job_id, log = begun(slurm_service, gate)
-    number, _ = allocation(slurm_lab, job_id)
-    slurm_lab.slurm("scontrol", "update", f"jobid={number}", "TimeLimit=0")
-    story = went_on(slurm_lab, slurm_service, job_id, log, gate)
-    assert story.verdicts == [Verdict("allocation_expired", "replica_restarts", budget="1/20")]
-    [lost] = story.of_kind("replica_lost")
-    assert "Slurm's time limit for its allocation is over" in lost["message"]

@@ -25,10 +25,10 @@ from trainshed_cluster.remote.cluster import (
     NodeNeed,
     Owner,
 )
-from trainshed_cluster.slurm import commands, reasons
+from trainshed_cluster.slurm import commands
 from trainshed_cluster.slurm.client import Output, SlurmClient
 from trainshed_cluster.slurm.commands import Ask
-from trainshed_cluster.slurm.look import Look, compile_look, own_jobs
+from trainshed_cluster.slurm.look import Look, compile_look, end_of, own_jobs
 from trainshed_cluster.slurm.queries import list_jobs, list_nodes, list_pending, list_steps
 from trainshed_cluster.slurm.records import Gres, Job
 from trainshed_cluster.slurm.routes import Routes, SlurmRoute
@@ -191,7 +191,7 @@ class SlurmCluster:
         if last.state == "COMPLETING":
             # Slurm says who ended it once its last process has ended.
             raise ClusterUnavailable(f"{name}: job {last.id} is still ending")
-        return reasons.end(last)
+        return end_of(last)
 
     async def ending(self, name: HoldName) -> HoldEnd | None:
         return None  # Slurm kills agents with their programs, so that they report nothing.

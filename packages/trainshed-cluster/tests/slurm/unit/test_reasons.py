@@ -1,11 +1,11 @@
-"""Slurm's reasons in words: `trainshed_cluster.slurm.reasons`."""
+"""Slurm's reasons in words: `trainshed_cluster.slurm.look`."""
 
 import pytest
 
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.lifecycle.replica_events import Loss
+from trainshed_cluster.slurm.look import count_before, delay_of, end_of, reason_in_words
 from trainshed_cluster.slurm.queries import list_pending
-from trainshed_cluster.slurm.reasons import count_before, delay, end, in_words
 from trainshed_cluster.slurm.records import Job, Pending
 
 
@@ -31,7 +31,7 @@ from trainshed_cluster.slurm.records import Job, Pending
     ],
 )
 def test_a_reason_in_words(reason: str, words: str) -> None:
-    assert in_words(reason) == words
+    assert reason_in_words(reason) == words
 
 
 def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
@@ -39,20 +39,20 @@ def job(reason: str = "Priority", starts: int = 0, nodes: int = 1) -> Job:
 
 
 def test_what_is_told_names_slurms_own_word_and_what_it_expects() -> None:
-    assert delay(job(), -1, 100) == Delay(
+    assert delay_of(job(), -1, 100) == Delay(
         WaitReason.CLUSTER,
         "Slurm has not given its node yet: other jobs are before it (Priority)",
         word="Priority",
     )
-    seen = delay(job("Resources", 160, nodes=3), 4, 100)
+    seen = delay_of(job("Resources", 160, nodes=3), 4, 100)
     assert seen is not None
     assert (
         seen.message == "Slurm has not given its 3 nodes yet: what it needs is in use (Resources)"
     )
     assert (seen.position, seen.expected) == (5, 160 * 10**9)
-    passed = delay(job("Resources", 60), 4, 100)
+    passed = delay_of(job("Resources", 60), 4, 100)
     assert passed is not None and passed.expected == 0
-    assert delay(job("None"), 0, 100) is None, "it has not been looked at yet"
+    assert delay_of(job("None"), 0, 100) is None, "it has not been looked at yet"
 
 
 def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() -> None:
@@ -85,6 +85,6 @@ def test_a_place_in_the_queue_is_counted_where_jobs_may_be_in_each_others_way() 
     ],
 )
 def test_who_ended_an_allocation_is_told_by_its_state(state: str, loss: Loss | None) -> None:
-    ending = end(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
+    ending = end_of(Job(7, "a", state, 1, 1, 1, 1, (), (), 0, 0, "None"))
     assert (ending and ending.loss) == loss
     assert ending is None or ending.why.endswith(f"({state})")
