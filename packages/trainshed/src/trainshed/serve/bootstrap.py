@@ -12,14 +12,13 @@ from typing import Final, TypeVar
 
 import click
 import msgspec
-from msgspec import Struct
 
 from trainshed.access import sealing
 from trainshed.access.book import FILE, AccessFile, book_of
 from trainshed.access.job_tokens import KEY_FILE, JobKeyUnreadable, JobTokens
 from trainshed.access.tokens import TokenAuthority, digest_of, new_token
 from trainshed.buckets.listeners import Listeners
-from trainshed.buckets.setup import BucketRules, BucketSetup
+from trainshed.buckets.setup import BucketSetup
 from trainshed.httpd.hosts import listed
 from trainshed.replica.system import durable
 from trainshed.replica.system.listening import listen_tcp
@@ -48,37 +47,73 @@ class StartFailed(click.ClickException):
     """The service cannot start. The message says why and what to do."""
 
 
-class Bootstrap(Struct, frozen=True):
+class Bootstrap:
     """What exists before the event loop does."""
 
-    settings: Settings
-    #: The listening socket of REST.
-    listener: socket.socket
-    #: The Unix sockets on which replicas call the APIs.
-    programs: ProgramSockets
-    grpc: GrpcPorts
-    #: Done when the certificates for TLS are ready.
-    certified: "Future[Certificates]"
-    #: Done when the files of `certificates.interception_files` are there.
-    intercepting: "Future[Interception]"
-    buckets: BucketKeeper
-    #: The bucket process's own TCP ports, without and with TLS; 0 = none.
-    storage_port: int
-    storage_tls_port: int
-    #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
-    bucket_socket: Path
-    gateway_socket: Path
-    bucket_rules: BucketRules
-    store: Store
-    #: The owner's token.
-    token: str
-    #: Authenticates people by their tokens.
-    tokens: TokenAuthority
-    access: AccessKeeper
-    signing_in: SigningIn
-    #: Makes and checks the tokens of programs.
-    jobs: JobTokens
-    sealer: sealing.Sealer
+    def __init__(self, settings: Settings, cleanup: contextlib.ExitStack) -> None:
+        """Open everything, beginning with the store: its lock decides whether the data directory is ours.
+        Raises StartFailed."""
+        self.settings = settings
+        if (settings.data / UNFINISHED).exists():
+            raise StartFailed(
+                f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or "
+                "empty the directory and restore the backup again."
+            )
+        try:
+            self.store = open_database(settings.data)
+            cleanup.callback(self.store.close)
+            #: Makes and checks the tokens of programs.
+            self.jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
+            #: The owner's token.
+            self.token = owner_token(settings.data)
+            #: Authenticates people by their tokens.
+            self.tokens = _token_authority(settings.data, self.store, self.token, self.jobs)
+            owner = digest_of(self.token)
+            self.access = AccessKeeper(
+                self.store.access, self.tokens, owner, settings.data, clock.now
+            )
+            self.sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
+            # Child processes from here on, including setup scripts of users, inherit the environment.
+            os.environ.pop(sealing.VARIABLE, None)
+        except (StoreInUse, StoreUnreadable, JobKeyUnreadable, sealing.KeyUnusable) as failure:
+            raise StartFailed(str(failure)) from failure
+        except OSError as failure:
+            where = f"{failure.filename}: " if failure.filename else ""
+            raise StartFailed(
+                f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
+                "Mend that, or choose another one with --data or $TRAINSHED_DATA."
+            ) from failure
+        #: The listening socket of REST.
+        self.listener = _listen(settings.host, settings.port, "--port")
+        cleanup.callback(self.listener.close)
+        #: The Unix sockets on which replicas call the APIs.
+        self.programs = _program_sockets(settings.data)
+        cleanup.callback(self.programs.close)
+        # One after the other: either may be the first to need the authority.
+        threads = ThreadPoolExecutor(1, "certificates")
+        #: Done when the certificates for TLS are ready.
+        self.certified = _certify(settings, threads)
+        sockets = _grpc_sockets(settings, cleanup)
+        self.grpc = GrpcPorts(sockets["--grpc-port"], sockets["--grpc-tls-port"], self.certified)
+        #: Done when the files of `certificates.interception_files` are there.
+        self.intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
+        threads.shutdown(wait=False)
+        setup = _bucket_setup(settings, self.programs.rest_path)
+        listeners = _bucket_listeners(setup)
+        cleanup.callback(listeners.close)
+        self.buckets = BucketKeeper(setup, listeners)
+        self.bucket_rules = setup.rules
+        #: The bucket process's own TCP ports, without and with TLS; 0 = none.
+        self.storage_port, self.storage_tls_port = listeners.ports()
+        #: The bucket process's Unix sockets: for replicas, and for the service's gateway alone.
+        self.bucket_socket, self.gateway_socket = Path(setup.replicas), Path(setup.gateway)
+        self.signing_in = SigningIn(
+            settings.oidc,
+            self.access,
+            self.jobs.account_secret,
+            lambda: f"{browsers_address(settings, self.listener.getsockname()[1])}/login/back",
+            clock.now,
+        )
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -97,7 +132,7 @@ def assembled(
     thread while another one waits for disks and for other processes."""
     with contextlib.ExitStack() as cleanup:
         aside = ThreadPoolExecutor(1, "bootstrap")
-        opened = aside.submit(_open_in_order, settings, cleanup)
+        opened = aside.submit(Bootstrap, settings, cleanup)
         aside.shutdown(wait=False)
         try:
             meanwhile()
@@ -106,84 +141,6 @@ def assembled(
             wait([opened])
             raise
         yield bootstrap
-
-
-def _open_in_order(
-    settings: Settings,
-    cleanup: contextlib.ExitStack,
-) -> Bootstrap:
-    """Open everything, beginning with the store: its lock decides whether the data directory is ours. Raises
-    StartFailed."""
-    if (settings.data / UNFINISHED).exists():
-        raise StartFailed(
-            f"A restore into {settings.data} is under way, or was not finished. Wait for its end, or empty "
-            "the directory and restore the backup again."
-        )
-    try:
-        store = open_database(settings.data)
-        cleanup.callback(store.close)
-        jobs = JobTokens.open(settings.data / KEY_FILE, clock.now)
-        token = owner_token(settings.data)
-        tokens = _token_authority(settings.data, store, token, jobs)
-        owner = digest_of(token)
-        access = AccessKeeper(store.access, tokens, owner, settings.data, clock.now)
-        sealer = sealing.Sealer(settings.data / sealing.FILE, os.environ)
-        # Child processes from here on, including setup scripts of users, inherit the environment.
-        os.environ.pop(sealing.VARIABLE, None)
-    except (
-        StoreInUse,
-        StoreUnreadable,
-        JobKeyUnreadable,
-        sealing.KeyUnusable,
-    ) as failure:
-        raise StartFailed(str(failure)) from failure
-    except OSError as failure:
-        where = f"{failure.filename}: " if failure.filename else ""
-        raise StartFailed(
-            f"The data directory {settings.data} cannot be used: {where}{failure.strerror}. "
-            "Mend that, or choose another one with --data or $TRAINSHED_DATA."
-        ) from failure
-    listener = _listen(settings.host, settings.port, "--port")
-    cleanup.callback(listener.close)
-    programs = _program_sockets(settings.data)
-    cleanup.callback(programs.close)
-    # One after the other: either may be the first to need the authority.
-    threads = ThreadPoolExecutor(1, "certificates")
-    certified = _certify(settings, threads)
-    grpc_sockets = _grpc_sockets(settings, cleanup)
-    intercepting = threads.submit(_certified, lambda: _prepare(settings), settings.data)
-    threads.shutdown(wait=False)
-    setup = _bucket_setup(settings, programs.rest_path)
-    listeners = _bucket_listeners(setup)
-    cleanup.callback(listeners.close)
-    storage_port, storage_tls_port = listeners.ports()
-    return Bootstrap(
-        settings=settings,
-        listener=listener,
-        programs=programs,
-        grpc=GrpcPorts(grpc_sockets["--grpc-port"], grpc_sockets["--grpc-tls-port"], certified),
-        certified=certified,
-        intercepting=intercepting,
-        buckets=BucketKeeper(setup, listeners),
-        storage_port=storage_port,
-        storage_tls_port=storage_tls_port,
-        bucket_socket=Path(setup.replicas),
-        gateway_socket=Path(setup.gateway),
-        bucket_rules=setup.rules,
-        store=store,
-        token=token,
-        tokens=tokens,
-        access=access,
-        signing_in=SigningIn(
-            settings.oidc,
-            access,
-            jobs.account_secret,
-            lambda: f"{browsers_address(settings, listener.getsockname()[1])}/login/back",
-            clock.now,
-        ),
-        jobs=jobs,
-        sealer=sealer,
-    )
 
 
 def _bucket_setup(settings: Settings, service: Path) -> BucketSetup:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from msgspec.structs import replace
-
 from trainshed.access.job_tokens import JobClaims
 from trainshed.api.mcp.protocol import McpSurface
 from trainshed.api.rest import ApiApplication
@@ -45,7 +43,7 @@ from trainshed.serve.addresses import (
     write_private,
     write_private_text,
 )
-from trainshed.serve.app import wire
+from trainshed.serve.app import App
 from trainshed.serve.bootstrap import Bootstrap
 from trainshed.serve.children import settle
 from trainshed.serve.console import build_console
@@ -95,10 +93,10 @@ class Service:
         self._last_sign = last_sign
         self._taken_over: list[Job] = []
         self._stopping = asyncio.Event()
-        self._app = wire(bootstrap, self._stopping)
+        self._app = App(bootstrap, self._stopping)
         if emulation is not None:
             bootstrap.tokens.is_open = True
-            self._app = replace(self._app, services=emulation.around(self._app.services))
+            self._app.services = emulation.around(self._app.services)
         self._console: ConsoleApplication | None = None
         self._watching = Crew()
         bootstrap.tokens.refuse(self._is_over)
