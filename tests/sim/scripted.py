@@ -225,12 +225,11 @@ class ScriptedRuntimes:
         self.gate = asyncio.Event()
         self.gate.set()
         self.failure: Exception | None = None
-        self.prepared = self.looks = 0
+        self.prepared = 0
 
     def ready(
         self, choice: RuntimeChoice, packages: tuple[JobPackage, ...]
     ) -> PreparedRuntime | None:
-        self.looks += 1
         return PreparedRuntime("") if self.warm else None
 
     def reduction(self) -> str | None:

@@ -40,13 +40,10 @@ async def test_a_job_that_there_is_room_for_is_stored_placed_by_its_one_commit(
         await w.state(second, JobState.RUNNING)
 
 
-async def test_environments_that_are_there_are_looked_for_once_for_each_start(
-    tmp_path: Path,
-) -> None:
+async def test_environments_that_are_there_are_not_prepared(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         uid = await w.create(numbered(1, 1))
         await w.state(uid, JobState.RUNNING)
-        assert w.runtimes.looks == 1
         w.engine.exit(uid, 1, PRIMARY, 139)
         again = await w.until(uid, lambda job: job.attempt == 2)
         await w.state(uid, JobState.RUNNING)

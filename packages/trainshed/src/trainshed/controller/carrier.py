@@ -12,7 +12,7 @@ line causes a commit of its own.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain, count
 from types import TracebackType
 from typing import Self, assert_never
@@ -76,8 +76,6 @@ _LONGEST_TOLD = 300
 
 Package = tuple[RuntimeChoice, tuple[JobPackage, ...]]
 """A runtime and the packages on top of it."""
-Prepared = Mapping[Package, PreparedRuntime]
-"""Environments that are built and ready."""
 
 
 class JobCarrier:
@@ -90,8 +88,6 @@ class JobCarrier:
         self._job = job
         self._finished = finished
         self._done: set[Instruction] = set()
-        #: The environments that `is_ready` found, for the next instruction.
-        self._found: Prepared = {}
         self._current: Instruction | None = None
         self._changed = asyncio.Event()
         self._step: asyncio.Task[bool] | None = None
@@ -102,13 +98,6 @@ class JobCarrier:
     def task(self) -> asyncio.Task[None] | None:
         """The task that carries out instructions now; None if there is nothing to do."""
         return self._task
-
-    def is_ready(self, job: Job) -> bool:
-        """Whether a start needs no preparation. If the next instruction is that start, it uses the
-        environments that were found here and does not look for them again."""
-        prepared = found_runtimes(self._ports.runtimes, job)
-        self._found = {} if prepared is None else prepared
-        return prepared is not None
 
     def look(self) -> None:
         """Begin what the stored job demands; called when it has changed, or is seen for the first time."""
@@ -192,9 +181,7 @@ class JobCarrier:
         tries = 0
         while True:
             try:
-                prepared = self._found
-                self._found = {}
-                await _carry_out(self._ports, self._job(), instruction, prepared)
+                await _carry_out(self._ports, self._job(), instruction)
             except EngineUnavailable as failure:
                 delay = RETRY_DELAYS[min(tries, len(RETRY_DELAYS) - 1)]
                 if tries == _TOLD_AT and not isinstance(failure, StillWaiting):
@@ -256,15 +243,13 @@ def _includes(done: Instruction, other: Instruction) -> bool:
     return done == other
 
 
-async def _carry_out(ports: Ports, job: Job, instruction: Instruction, prepared: Prepared) -> None:
-    """Carry out one instruction. `prepared`: environments of the job that were ready just now; others are
-    looked for."""
+async def _carry_out(ports: Ports, job: Job, instruction: Instruction) -> None:
     engine, uid = ports.engine, job.uid
     match instruction:
         case PrepareRuntime():
             await prepare(ports, job, instruction.attempt)
         case StartReplicas():
-            await _start(ports, job, instruction, prepared)
+            await _start(ports, job, instruction)
         case StopReplica(attempt, replica, incarnation):
             if await _has_slots(engine, uid, attempt):
                 await engine.stop_replica(uid, attempt, replica, incarnation, ports.grace)
@@ -281,18 +266,16 @@ async def _carry_out(ports: Ports, job: Job, instruction: Instruction, prepared:
             assert_never(instruction)
 
 
-async def _start(ports: Ports, job: Job, instruction: StartReplicas, prepared: Prepared) -> None:
+async def _start(ports: Ports, job: Job, instruction: StartReplicas) -> None:
     # At the same time as the start: programs take longer than this to print their first line.
     beginning = begin(begin_log(ports, job), f"job {job.uid}: beginning its log")
-    await _launch(ports, job, instruction, prepared)
+    await _launch(ports, job, instruction)
     await beginning
 
 
-async def _launch(
-    ports: Ports, job: Job, instruction: StartReplicas, environments: Prepared
-) -> None:
-    prepared = await prepared_runtimes(ports, job, instruction.attempt, environments)
-    packages = await reduction_directory(ports, job)
+async def _launch(ports: Ports, job: Job, instruction: StartReplicas) -> None:
+    prepared = await _environments(ports, job, instruction.attempt)
+    packages = await _reduction_directory(ports, job)
     await _release_before(ports.engine, job.uid, instruction.attempt)
     requests = slot_requests(job, ports.launch_defaults)
     slots = await ports.engine.allocate(job.uid, instruction.attempt, requests)
@@ -341,20 +324,14 @@ def packages(job: Job) -> tuple[Package, ...]:
     return tuple(sorted(wanted, key=repr))
 
 
-def found_runtimes(runtimes: Runtimes, job: Job) -> Prepared | None:
-    """Return the environments of a job if its start needs no preparation, because everything is built and
-    nothing has to be probed or split; None otherwise."""
+def is_ready(runtimes: Runtimes, job: Job) -> bool:
+    """Whether a job's start needs no preparation, because everything is built and nothing has to be probed or
+    split."""
     if _is_probed(job) or job.spec.data is not None:
-        return None
+        return False
     if has_reducers(job.spec) and runtimes.reduction() is None:
-        return None
-    runtimes_there: dict[Package, PreparedRuntime] = {}
-    for package in packages(job):
-        runtime = runtimes.ready(*package)
-        if runtime is None:
-            return None
-        runtimes_there[package] = runtime
-    return runtimes_there
+        return False
+    return all(runtimes.ready(*package) is not None for package in packages(job))
 
 
 def preparation_message(job: Job) -> str:
@@ -412,28 +389,18 @@ async def begin_log(ports: Ports, job: Job) -> None:
         about(log, job.uid, attempt=job.attempt).warning("log not written: %s", failure)
 
 
-async def prepared_runtimes(
-    ports: Ports, job: Job, attempt: int, ready: Prepared
-) -> dict[Package, PreparedRuntime]:
-    """Return the environments of a job, and build again those that were removed since they were prepared.
-    `ready`: environments known to be ready."""
-    prepared = dict(ready)
-    missing: list[Package] = []
-    for package in packages(job):
-        if package not in prepared:
-            runtime = ports.runtimes.ready(*package)
-            if runtime is None:
-                missing.append(package)
-            else:
-                prepared[package] = runtime
-    if missing:
+async def _environments(ports: Ports, job: Job, attempt: int) -> dict[Package, PreparedRuntime]:
+    """Return the environments of a job, and build again those that were removed since they were prepared."""
+    runtimes = {package: ports.runtimes.ready(*package) for package in packages(job)}
+    ready = {package: runtime for package, runtime in runtimes.items() if runtime is not None}
+    if missing := [package for package in runtimes if package not in ready]:
         async with BuildOutput(job.uid, attempt, ports.log, ports.report) as output:
             for package in missing:
-                prepared[package] = await ports.runtimes.prepare(*package, output.hear)
-    return prepared
+                ready[package] = await ports.runtimes.prepare(*package, output.hear)
+    return ready
 
 
-async def reduction_directory(ports: Ports, job: Job) -> str:
+async def _reduction_directory(ports: Ports, job: Job) -> str:
     """Return the directory of the package that programs of a job with reducers need; "" for other jobs."""
     if not has_reducers(job.spec):
         return ""

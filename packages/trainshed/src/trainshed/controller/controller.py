@@ -12,13 +12,14 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.controller.budgets import Budgets
 from trainshed.controller.capacity import AT_ONCE
-from trainshed.controller.carrier import JobCarrier
+from trainshed.controller.carrier import JobCarrier, is_ready
 from trainshed.controller.curves import JobCurves
 from trainshed.controller.decisions import Decisions
 from trainshed.controller.jobs_of_jobs import MOST, JobsOfJobs
@@ -158,7 +159,7 @@ class Controller:
             jobs_of_jobs=self._jobs_of_jobs,
             decisions=self._decisions.new,
             report=self.report,
-            is_ready=lambda job: self._tracked[job.uid].carrier.is_ready(job),
+            is_ready=partial(is_ready, self._ports.runtimes),
         )
         self._curves = curves
         self._meters = meters or Meters()
