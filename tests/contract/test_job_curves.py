@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.programs.event_writer import EventWriter, field, varint
+from tests.e2e.programs.event_writer import EventWriter, field, framed, varint
 from tests.inline_store import Hook, InlineStore, open_inline
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import curves as curves_module
@@ -29,7 +29,6 @@ from trainshed.store.points import PointFiles
 from trainshed.store.port import Commit
 from trainshed.summaries import reading
 from trainshed.summaries.directories import LocalDirectory
-from trainshed.summaries.framing import framed
 from trainshed.summaries.reading import Directory
 
 RUNNING = replace(job(output="gs://b/out"), attempt=1, state=JobState.RUNNING)

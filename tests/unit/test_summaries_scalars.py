@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.e2e.programs import event_writer
+from tests.e2e.programs.event_writer import framed
 from tests.summary_writers import GOLDEN, WRITERS
-from trainshed.summaries.framing import NotEvents, framed, read_records
+from trainshed.summaries.framing import NotEvents, read_records
 from trainshed.summaries.scalars import read_scalars
 
 
@@ -66,7 +67,7 @@ def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
     data[at] ^= flipped
     found: list[bytes] = []
     try:
-        for record, _ in read_records(io.BytesIO(bytes(data))):
+        for record, _ in read_records(io.BytesIO(bytes(data)), 0, longest=1 << 20):
             found.append(record)
     except NotEvents as damaged:
         assert damaged.offset <= at
@@ -77,7 +78,7 @@ def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
-        for record, end in read_records(io.BytesIO(data)):
+        for record, end in read_records(io.BytesIO(data), 0, longest=1 << 20):
             assert len(record) < end <= len(data)
     except NotEvents as refused:
         assert 0 <= refused.offset <= len(data)

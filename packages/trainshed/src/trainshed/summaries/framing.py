@@ -13,9 +13,6 @@ from typing import BinaryIO, Final, cast
 
 import google_crc32c
 
-LONGEST: Final = 16 << 20
-"""Most bytes of a record that is read: scalars take a few hundred, and graphs and images are not needed."""
-
 _HEADER: Final = struct.Struct("<QI")
 _FOOTER: Final = struct.Struct("<I")
 _crc32c = cast(Callable[[bytes], int], vars(google_crc32c)["value"])
@@ -35,16 +32,7 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def framed(record: bytes) -> bytes:
-    """Return a record as it is in a file."""
-    length = struct.pack("<Q", len(record))
-    header = _HEADER.pack(len(record), masked_crc(length))
-    return header + record + _FOOTER.pack(masked_crc(record))
-
-
-def read_records(
-    file: BinaryIO, start: int = 0, *, longest: int = LONGEST
-) -> Iterator[tuple[bytes, int]]:
+def read_records(file: BinaryIO, start: int, *, longest: int) -> Iterator[tuple[bytes, int]]:
     """Yield the whole records from byte `start` on, each with the offset of its end; one that is longer than
     `longest` bytes, or whose own checksum is wrong, is left out. Raises NotEvents where no record begins."""
     size = file.seek(0, 2)

@@ -18,7 +18,7 @@ from trainshed.core.usage import Use
 from trainshed.store.logs.segments import contents, records
 
 
-class GpuLook(Struct, frozen=True):
+class GpuLook(Struct, frozen=True, array_like=True):
     """One GPU at a time: seconds for which it has been busy since the start, memory in use, in total, and at
     most. None: the GPU does not report it."""
 
@@ -160,9 +160,7 @@ class _Entry(msgspec.Struct, frozen=True):
     memory: Bytes = 0
     peak: Bytes = 0
     processes: int = 0
-    gpus: list[str | list[float | None]] = msgspec.field(
-        default_factory=list[str | list[float | None]]
-    )
+    gpus: tuple[str | GpuLook, ...] = ()
     disk: Bytes = 0
     last: bool = False
 
@@ -206,22 +204,8 @@ def _lives(data: bytes) -> tuple[Life, ...]:
 
 
 def _look(entry: _Entry) -> Look:
-    gpus = tuple(_gpu(cell) for cell in entry.gpus if isinstance(cell, list) and len(cell) == 4)
-    return Look(
-        entry.at,
-        entry.cpu,
-        entry.memory,
-        entry.peak,
-        entry.processes,
-        gpus,
-        entry.disk,
-    )
-
-
-def _gpu(cell: list[float | None]) -> GpuLook:
-    busy, *memory = cell
-    used, total, peak = (None if value is None else int(value) for value in memory)
-    return GpuLook(busy, used, total, peak)
+    gpus = tuple(gpu for gpu in entry.gpus if isinstance(gpu, GpuLook))
+    return Look(entry.at, entry.cpu, entry.memory, entry.peak, entry.processes, gpus, entry.disk)
 
 
 def _point(earlier: Look, later: Look) -> Point | None:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, assert_never
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
 from trainshed.core.metadata.conditions import (
@@ -53,7 +53,7 @@ class Metadata(Port):
 
     async def create_store(self, store: MetadataStore, operation: Operation | None = None) -> None:
         """Raises AlreadyExists."""
-        parameters = _of_store(store.name) | {"record": METADATA_STORE.encode(store)}
+        parameters = asdict(store.name) | {"record": METADATA_STORE.encode(store)}
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute(_SQL["insert_store"], parameters).rowcount != 1:
@@ -80,7 +80,7 @@ class Metadata(Port):
         def work(connection: sqlite3.Connection) -> None:
             _store(connection, name)
             for statement in ("delete_edges_of_store", "delete_nodes_of_store", "delete_store"):
-                connection.execute(_SQL[statement], _of_store(name))
+                connection.execute(_SQL[statement], asdict(name))
             insert_operation(connection, operation)
 
         await self._writer.run("delete_store", work)
@@ -215,7 +215,7 @@ def _ends(connection: sqlite3.Connection, edge: Edge) -> Parameters:
 
 
 def _store(connection: sqlite3.Connection, name: StoreName) -> MetadataStore:
-    row = connection.execute(_SQL["store"], _of_store(name)).fetchone()
+    row = connection.execute(_SQL["store"], asdict(name)).fetchone()
     if row is None:
         raise NotFound(f"{name} does not exist; create the metadata store first")
     return METADATA_STORE.decode(row[0])
@@ -246,12 +246,8 @@ def _decoded(connection: sqlite3.Connection, store: StoreName, number: int, raw:
     return replace(node, parents=names)
 
 
-def _of_store(name: StoreName) -> Parameters:
-    return {"project_id": name.project_id, "location": name.location, "store_id": name.store_id}
-
-
 def _of_node(name: NodeName) -> Parameters:
-    return _of_store(name.store) | {"kind": name.kind, "node_id": name.node_id}
+    return asdict(name.store) | {"kind": name.kind, "node_id": name.node_id}
 
 
 def _columns(node: Node) -> Parameters:

@@ -3,13 +3,15 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import asdict
+
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
 from trainshed.core.names import EvaluationName, ModelName
 from trainshed.core.pipelines.records import ModelEvaluation, ModelVersion
 from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing
-from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, model_parameters, rows_after
+from trainshed.store.sqlite.rows import ABOVE_ALL_UIDS, rows_after
 from trainshed.store.sqlite.writes import insert_operation
 
 _SQL = load_statements("models.sql")
@@ -52,7 +54,7 @@ class Models(Port):
         """Return all versions, newest first. Raises NotFound."""
 
         def read(connection: sqlite3.Connection) -> tuple[ModelVersion, ...]:
-            rows = connection.execute(_SQL["versions"], model_parameters(name))
+            rows = connection.execute(_SQL["versions"], asdict(name))
             return tuple([decode_version(*row) for row in rows])
 
         versions = await self._snapshots.aside(read)
@@ -87,13 +89,11 @@ class Models(Port):
 
     async def delete_version(self, name: ModelName, version: int, operation: Operation) -> None:
         """Raises NotFound, FailedPrecondition (the default version of a model that has others)."""
-        parameters = model_parameters(name) | {"version": version}
+        parameters = asdict(name) | {"version": version}
 
         def work(connection: sqlite3.Connection) -> None:
             stored = _numbered(connection, name, version)
-            others = (
-                len(connection.execute(_SQL["versions"], model_parameters(name)).fetchall()) - 1
-            )
+            others = len(connection.execute(_SQL["versions"], asdict(name)).fetchall()) - 1
             if not others:
                 _delete_model(connection, name)
                 return
@@ -155,13 +155,13 @@ def _take_aliases(
 
 def _delete_model(connection: sqlite3.Connection, name: ModelName) -> None:
     for statement in ("unmake_model", "delete_versions", "delete_aliases"):
-        connection.execute(_SQL[statement], model_parameters(name))
-    forget_model(connection, model_parameters(name))
+        connection.execute(_SQL[statement], asdict(name))
+    forget_model(connection, asdict(name))
 
 
 def _newest(connection: sqlite3.Connection, name: ModelName) -> int:
     """Return the number of the newest version, 0 if there is no such model."""
-    (newest,) = connection.execute(_SQL["newest_version"], model_parameters(name)).fetchone()
+    (newest,) = connection.execute(_SQL["newest_version"], asdict(name)).fetchone()
     return newest or 0
 
 
@@ -170,14 +170,14 @@ def _version(connection: sqlite3.Connection, name: ModelName, version: str) -> M
     if version.isascii() and version.isdecimal() and len(version) < 10:
         return _numbered(connection, name, int(version))
     alias = {"alias": version or _DEFAULT}
-    row = connection.execute(_SQL["version_of_alias"], model_parameters(name) | alias).fetchone()
+    row = connection.execute(_SQL["version_of_alias"], asdict(name) | alias).fetchone()
     if row is None:
         raise missing(f"{name}@{version}" if version else str(name))
     return _numbered(connection, name, row[0])
 
 
 def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> ModelVersion:
-    parameters = model_parameters(name) | {"version": version}
+    parameters = asdict(name) | {"version": version}
     row = connection.execute(_SQL["version"], parameters).fetchone()
     if row is None:
         raise missing(f"{name}@{version}")
@@ -185,7 +185,7 @@ def _numbered(connection: sqlite3.Connection, name: ModelName, version: int) -> 
 
 
 def _parameters(version: ModelVersion) -> Parameters:
-    return model_parameters(version.name) | {
+    return asdict(version.name) | {
         "version": version.version,
         "made": version.created,
         "record": VERSION.encode(version),
@@ -220,7 +220,7 @@ class Evaluations(Port):
         self, model: ModelName, version: int, below: int, limit: int
     ) -> tuple[ModelEvaluation, ...]:
         """Return the evaluations of one version, newest first, with ids below `below` if that is not 0."""
-        parameters = model_parameters(model) | {
+        parameters = asdict(model) | {
             "version": version,
             "below": below or ABOVE_ALL_UIDS,
             "limit": limit,
@@ -245,7 +245,7 @@ def _evaluation(connection: sqlite3.Connection, name: EvaluationName) -> ModelEv
 
 
 def _name_parameters(name: EvaluationName) -> Parameters:
-    return model_parameters(name.model) | {"evaluation_id": name.evaluation_id}
+    return asdict(name.model) | {"evaluation_id": name.evaluation_id}
 
 
 def _evaluation_parameters(evaluation: ModelEvaluation) -> Parameters:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.core.datasets.records import Dataset, DatasetName
 from trainshed.core.errors import AlreadyExists, NotFound
@@ -281,7 +281,7 @@ class Datasets(Port):
         """Delete a dataset's record; its files stay. Raises NotFound."""
 
         def work(connection: sqlite3.Connection) -> None:
-            if connection.execute(_DATASETS["delete"], _key(name)).rowcount != 1:
+            if connection.execute(_DATASETS["delete"], asdict(name)).rowcount != 1:
                 raise missing(name)
             insert_operation(connection, operation)
 
@@ -289,19 +289,11 @@ class Datasets(Port):
 
 
 def _dataset(connection: sqlite3.Connection, name: DatasetName) -> Dataset:
-    return existing(connection, _DATASETS["dataset"], _key(name), DATASET, name)
-
-
-def _key(name: DatasetName) -> Parameters:
-    return {
-        "project_id": name.project_id,
-        "location": name.location,
-        "dataset_id": name.dataset_id,
-    }
+    return existing(connection, _DATASETS["dataset"], asdict(name), DATASET, name)
 
 
 def _columns(dataset: Dataset) -> Parameters:
-    return _key(dataset.name) | {"made": dataset.created, "record": DATASET.encode(dataset)}
+    return asdict(dataset.name) | {"made": dataset.created, "record": DATASET.encode(dataset)}
 
 
 _CURVES = load_statements("curves.sql")

@@ -11,7 +11,7 @@ import msgspec
 
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import TimelineEntry
-from trainshed.core.names import Api, Collection, JobName, ModelName
+from trainshed.core.names import Api, Collection, JobName
 from trainshed.core.pipelines.records import Pipeline
 from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
@@ -28,11 +28,6 @@ from trainshed.store.codec import (
 )
 from trainshed.store.port import Intent
 from trainshed.store.sqlite.connections import Parameters
-
-
-def model_parameters(name: ModelName) -> Parameters:
-    return {"project_id": name.project_id, "location": name.location, "model_id": name.model_id}
-
 
 ABOVE_ALL_UIDS = 2**63 - 1
 """The upper bound of the first page of a list that descends from the newest uid; also above all times."""

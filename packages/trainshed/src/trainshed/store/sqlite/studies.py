@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final, NoReturn
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import AlreadyExists, NotFound, Unavailable
 from trainshed.core.names import StudyName
@@ -46,7 +46,7 @@ class Studies(Port):
 
     async def create_study(self, study: Study) -> None:
         """Store a study. Raises AlreadyExists if the location has a study of that display name or name."""
-        parameters = _name_parameters(study.name) | {
+        parameters = asdict(study.name) | {
             "uid": study.uid,
             "display_name": study.display_name,
             "record": STUDY.encode(study),
@@ -264,16 +264,8 @@ class Studies(Port):
         return await self._writer.run("finish_operation", work)
 
 
-def _name_parameters(name: StudyName) -> Parameters:
-    return {
-        "project_id": name.project_id,
-        "location": name.location,
-        "study_id": name.study_id,
-    }
-
-
 def _study(connection: sqlite3.Connection, name: StudyName) -> Study:
-    return existing(connection, _SQL["study"], _name_parameters(name), STUDY, name)
+    return existing(connection, _SQL["study"], asdict(name), STUDY, name)
 
 
 def _study_by_uid(connection: sqlite3.Connection, uid: StudyUid) -> Study:
