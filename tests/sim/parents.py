@@ -5,17 +5,19 @@ import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from trainshed.controller.parents import ModelBuckets, ParentStores, TrialMetrics
+from trainshed.controller.parents import ModelBuckets, ParentStores
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import Measurement, TrialState
 from trainshed.core.study.spec import StudySpec
+from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.sqlite.database import Store
-from trainshed.studies.port import Advisor, Curve, Proposals, Seen, StoppingVerdict
+from trainshed.studies.advisor_client import ProcessAdvisor
+from trainshed.studies.port import Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.reading import Directory
 
 
-class CountingAdvisor:
+class CountingAdvisor(ProcessAdvisor):
     """Proposes x = number of the trial / 1000 for every parameter, as a pure function of the trials that it
     is shown."""
 
@@ -42,7 +44,7 @@ class CountingAdvisor:
         return (StoppingVerdict(should_stop=False, why="nothing is stopped here"),) * len(numbers)
 
 
-class MadeUpMetrics:
+class MadeUpMetrics(MetricsReader):
     """Measurements by job, as a test puts them in."""
 
     def __init__(self) -> None:
@@ -132,8 +134,8 @@ def parent_stores(
     store: Store,
     now: Callable[[], int],
     *,
-    advisor: Advisor | None = None,
-    metrics: TrialMetrics | None = None,
+    advisor: ProcessAdvisor | None = None,
+    metrics: MetricsReader | None = None,
     summaries: SummaryPlaces | None = None,
     buckets: ModelBuckets | None = None,
     printed: Callable[[object], Awaitable[Sequence[tuple[int, str]]]] | None = None,

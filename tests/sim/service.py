@@ -2,8 +2,9 @@
 it."""
 
 import asyncio
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tests.sim.engine.streams import Journals
 from tests.sim.scenario import Scenario
@@ -22,6 +23,8 @@ from trainshed.datasets.port import Progress as Tell
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Progress
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, OrderKey, Severity, Stream
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.service_log import ServiceLog
 from trainshed.store.logs.usage import ReplicaUsage
 from trainshed.store.notices import Notices
 from trainshed.store.sqlite.database import Store
@@ -86,8 +89,10 @@ class SimBuckets:
     def write_probe(self, uri: str) -> None: ...
 
 
-class Unheard:
+class Unheard(ServiceLog):
     """Nobody listens to what builds of simulated runtimes say, for they say nothing."""
+
+    def __init__(self) -> None: ...
 
     async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
         """Nobody reads what the log begins with."""
@@ -96,7 +101,7 @@ class Unheard:
         raise AssertionError(lines)
 
 
-class SimLogs:
+class SimLogs(LogReader):
     """What the programs of a world have printed, as the store's reader would give it."""
 
     def __init__(self, journals: Journals) -> None:
@@ -109,11 +114,15 @@ class SimLogs:
         self,
         uid: JobUid,
         *,
-        replicas: set[ReplicaId] | None = None,
+        replicas: Collection[ReplicaId] | None = None,
         start: int = 0,
+        end: int | None = None,
         after: LogCursor | None = None,
         limit: int = 1000,
+        longest: float = math.inf,
+        descending: bool = False,
     ) -> LogPage:
+        assert end is None and not descending
         read = (
             LogLine(
                 uid,

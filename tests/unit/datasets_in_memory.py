@@ -8,14 +8,14 @@ from trainshed.core.datasets.records import DataFiles, DatasetKind, DatasetName
 from trainshed.core.datasets.wildcards import matches
 from trainshed.datasets.port import Written
 from trainshed.datasets.step import write_splits
-from trainshed.datasets.storage import Found
+from trainshed.datasets.storage import Found, Storage
 
 NAME = DatasetName("p", "us-central1", "7")
 OUT = "gs://b/out/dataset-7-tables-now"
 
 
-class Memory:
-    """`trainshed.datasets.step.Buckets`; blocks of a few bytes, so that every border is met."""
+class Memory(Storage):
+    """Buckets in memory; blocks of a few bytes, so that every border is met."""
 
     def __init__(self, objects: dict[str, bytes], block: int = 7) -> None:
         self.objects = dict(objects)

@@ -20,7 +20,7 @@ from trainshed.store.logs.service_log import ServiceLog
 UID = JobUid(7)
 
 
-class Written:
+class Written(ServiceLog):
     """A log that is a list of batches."""
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """How the log is searched for the lines that drills wait for (spec/operations#drills). No files, no clock."""
 
 import asyncio
+import math
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
@@ -11,9 +13,10 @@ from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.store.logs.lines import LogCursor, LogLine, LogPage, Severity, Stream
+from trainshed.store.logs.reader import LogReader
 
 
-class Log:
+class Log(LogReader):
     """One line, which is read when it is `released`."""
 
     def __init__(self, text: str) -> None:
@@ -25,10 +28,13 @@ class Log:
         self,
         uid: JobUid,
         *,
-        replicas: set[ReplicaId] | None = None,
+        replicas: Collection[ReplicaId] | None = None,
         start: int = 0,
+        end: int | None = None,
         after: LogCursor | None = None,
         limit: int = 1000,
+        longest: float = math.inf,
+        descending: bool = False,
     ) -> LogPage:
         self.asked.set()
         await self.released.wait()

@@ -11,6 +11,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamKind, StreamSource
 from trainshed.core.study.records import Measurement
 from trainshed.core.units import Nanos
+from trainshed.store.logs.metrics import MetricsReader
 
 
 class Line(Struct, frozen=True):
@@ -93,7 +94,7 @@ class JournalStreams:
         self._journals.remove(job_uid)
 
 
-class Notebooks:
+class Notebooks(MetricsReader):
     """By job: when its program was first started, and the newest value of each metric at each step."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self, assert_never
 
 from trainshed.controller.launch_plans import launch_plans, slot_requests
-from trainshed.controller.ports import Ports, PreparationLog
+from trainshed.controller.ports import Ports
 from trainshed.core.capacity import Delay, WaitReason
 from trainshed.core.cluster import has_reducers
 from trainshed.core.environment import service_account
@@ -57,6 +57,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.runtimes.port import BuildFailed, PackageFailed, PreparedRuntime, Runtimes
+from trainshed.store.logs.service_log import ServiceLog
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -431,7 +432,7 @@ class BuildOutput:
         self,
         uid: JobUid,
         attempt: int,
-        written_to: PreparationLog,
+        written_to: ServiceLog,
         report: Callable[[JobUid, Event], None],
     ) -> None:
         self._uid = uid

@@ -31,7 +31,7 @@ from trainshed.controller.parents import Parents, ParentStores, PipelineReconcil
 from trainshed.controller.ports import Ports
 from trainshed.controller.steps import JobSteps, count_step
 from trainshed.controller.tuning import TuningReconciler
-from trainshed.controller.watching import LogPages, Watchers
+from trainshed.controller.watching import Watchers
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import Event, NodesGiven, StartDelayed
@@ -57,6 +57,7 @@ from trainshed.engines.port import (
 )
 from trainshed.eventloop.background import begin, in_turns, joined, keep
 from trainshed.scheduler.model import Policy
+from trainshed.store.logs.reader import LogReader
 from trainshed.store.logs.usage import measured
 from trainshed.store.notices import Notices
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
@@ -102,7 +103,7 @@ class Controller:
         intake: Intake,
         ledger: Ledger,
         reader: Reader,
-        logs: LogPages,
+        logs: LogReader,
         ports: Callable[[Callable[[JobUid, Event], None]], Ports],
         notices: Notices,
         now: Callable[[], int],

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.idling import Action, IdlePolicy, Span, verdict, warning
@@ -15,7 +15,8 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, ReplicaState
 from trainshed.core.names import JobUid
 from trainshed.eventloop.background import Crew
-from trainshed.store.logs.usage import Life, ReplicaUsage
+from trainshed.store.logs.reader import LogReader
+from trainshed.store.logs.usage import Life
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader
 
@@ -23,14 +24,6 @@ IDLE: Final = "idle"
 """The kind of the timeline's entry."""
 PAUSE: Final = 60.0
 """Seconds between two checks."""
-
-
-class Usages(Protocol):
-    """Reads what replicas use."""
-
-    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]:
-        """Return the usage of those replicas of an attempt that were sampled."""
-        ...
 
 
 @dataclass(slots=True)
@@ -43,7 +36,7 @@ class IdleWatch:
 
     policy: IdlePolicy
     running: Callable[[], Iterable[Job]]
-    usages: Usages
+    usages: LogReader
     reader: Reader
     intake: Intake
     wake: Callable[[JobUid], None]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from itertools import chain, groupby
-from typing import Final, Protocol
+from typing import Final
 
 from trainshed.core.errors import Unavailable
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -14,7 +14,6 @@ from trainshed.core.notifications import (
     BudgetNotice,
     Notification,
     Occasion,
-    Target,
     budget_notices,
     next_try,
     notifications,
@@ -22,6 +21,7 @@ from trainshed.core.notifications import (
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget
 from trainshed.eventloop.background import Crew, joined
+from trainshed.notifying.senders import Senders
 from trainshed.notifying.targets import NotSent
 from trainshed.store.port import Commit
 from trainshed.store.records import Outgoing
@@ -47,19 +47,6 @@ _WORDS: Final = {
 }
 
 
-class Sender(Protocol):
-    """Delivers notifications to targets."""
-
-    @property
-    def targets(self) -> tuple[Target, ...]:
-        """The targets that can be notified."""
-        ...
-
-    async def send(self, target: str, id_: str, content: str) -> None:
-        """Try once to deliver. Raises NotSent. `id_`: the same at each try."""
-        ...
-
-
 class OutboxWorker:
     """Sends the notifications of the outbox to targets.
 
@@ -68,7 +55,7 @@ class OutboxWorker:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: Senders,
         outbox: Notifications,
         intake: Intake,
         now: Callable[[], int],

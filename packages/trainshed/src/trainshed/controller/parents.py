@@ -24,41 +24,25 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
 from trainshed.core.pipelines import machine
 from trainshed.core.pipelines.records import ModelVersion, Pipeline
-from trainshed.core.study.records import Measurement, Trial
+from trainshed.core.study.records import Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.engines.port import EngineUnavailable
+from trainshed.store.logs.metrics import MetricsReader
 from trainshed.store.port import Commit, LiveJob, NewWork, StaleCommit
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.models import Models
 from trainshed.store.sqlite.reader import Reader
 from trainshed.store.sqlite.studies import Studies
-from trainshed.studies.port import Advisor
+from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 5
 """Failures in a row to reconcile a work, a second after each other, before the work is given up."""
-
-
-class TrialMetrics(Protocol):
-    """Reads what the programs of jobs have measured (`store.logs.metrics.MetricsReader`). Blocking; called
-    from a thread."""
-
-    def measurements(self, job_uid: JobUid, started: Nanos = 0) -> tuple[Measurement, ...]:
-        """Return a job's measurements, ascending by step; elapsed times are counted from `started` (ns)."""
-        ...
-
-    def tags(self, job_uid: JobUid) -> tuple[str, ...]:
-        """Return every name under which anything was reported."""
-        ...
-
-    def forget(self, job_uid: JobUid) -> None:
-        """Drop what is held of a job that is over."""
-        ...
 
 
 class ModelBuckets(Protocol):
@@ -77,8 +61,8 @@ class ParentStores(Struct, frozen=True):
     reader: Reader
     studies: Studies
     models: Models
-    advisor: Advisor
-    metrics: TrialMetrics
+    advisor: ProcessAdvisor
+    metrics: MetricsReader
     summaries: SummaryPlaces
     buckets: ModelBuckets
     #: Returns when a job's primary printed what: (ns since the epoch, line), a bounded number of them.

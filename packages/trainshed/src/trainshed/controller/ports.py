@@ -1,7 +1,7 @@
 """The ports through which the controller's carrier works: the engine, the runtimes, datasets, a job's buckets
 and its log."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from trainshed.core.names import JobUid
 from trainshed.datasets.port import SplitFiles
 from trainshed.engines.port import Engine
 from trainshed.runtimes.port import Runtimes
+from trainshed.store.logs.service_log import ServiceLog
 
 
 class JobBuckets(Protocol):
@@ -28,18 +29,6 @@ class JobBuckets(Protocol):
         ...
 
 
-class PreparationLog(Protocol):
-    """The service's own part of a job's log (`store.logs.service_log.ServiceLog`)."""
-
-    async def begin(self, uid: JobUid, attempt: int, notices: Sequence[str]) -> None:
-        """Write the notices as the first lines of an attempt's log, unless it has begun. Raises OSError."""
-        ...
-
-    async def append(self, uid: JobUid, attempt: int, lines: Sequence[str]) -> None:
-        """Append lines, which can be read when this returns. Raises OSError."""
-        ...
-
-
 class Ports(Struct, frozen=True):
     """Everything that instructions are carried out through."""
 
@@ -49,7 +38,7 @@ class Ports(Struct, frozen=True):
     datasets: SplitFiles
     buckets: JobBuckets
     #: Takes the output of preparations.
-    log: PreparationLog
+    log: ServiceLog
     launch_defaults: LaunchDefaults
     #: Gives an event back to the control loop.
     report: Callable[[JobUid, Event], None]

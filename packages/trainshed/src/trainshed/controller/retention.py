@@ -8,10 +8,10 @@ interrupted, the next one finishes it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -33,6 +33,7 @@ from trainshed.core.retention import (
 )
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
+from trainshed.engines.streams import LogInventory
 from trainshed.eventloop.background import Crew
 from trainshed.store.conditions import Created
 from trainshed.store.port import JobQuery
@@ -52,18 +53,6 @@ _BREATH: Final = 0.01
 _PAGE: Final = 500
 _BLOCK: Final = 20
 """Logs that are measured by one call in a thread."""
-
-
-class Inventory(Protocol):
-    """Lists the logs on disk. Blocks, so called in a thread."""
-
-    def jobs(self) -> Collection[JobUid]:
-        """Return all jobs that have a log."""
-        ...
-
-    def size(self, uid: JobUid) -> int:
-        """Return the bytes that a job's log takes."""
-        ...
 
 
 class Removals(Struct, frozen=True):
@@ -89,7 +78,7 @@ class RetentionTimer:
     retention: Retention
     reader: Reader
     intake: Intake
-    inventory: Inventory
+    inventory: LogInventory
     removals: Removals
     now: Callable[[], int]
     meters: Meters
@@ -251,5 +240,5 @@ class RetentionTimer:
         self.meters.freed += size
 
 
-def _sizes(inventory: Inventory, over: list[tuple[JobUid, int]]) -> dict[JobUid, KeptLog]:
+def _sizes(inventory: LogInventory, over: list[tuple[JobUid, int]]) -> dict[JobUid, KeptLog]:
     return {uid: KeptLog(uid, ended, inventory.size(uid)) for uid, ended in over}

@@ -26,7 +26,8 @@ from trainshed.store.notices import Notices
 from trainshed.store.port import StaleCommit
 from trainshed.store.records import Operation, OperationKind, StoredTrial
 from trainshed.store.sqlite.studies import Studies
-from trainshed.studies.port import Advisor, StoppingVerdict
+from trainshed.studies.advisor_client import ProcessAdvisor
+from trainshed.studies.port import StoppingVerdict
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class StudyOperations:
     def __init__(
         self,
         studies: Studies,
-        advisor: Advisor,
+        advisor: ProcessAdvisor,
         notices: Notices,
         now: Callable[[], int],
         most: int = MAX_TRIALS,

@@ -37,7 +37,8 @@ from trainshed.core.units import Nanos
 from trainshed.core.works import Work
 from trainshed.eventloop.background import begin as begin_task
 from trainshed.store.port import Commit, LiveJob, NewWork
-from trainshed.studies.port import Advisor, AdvisorFailed, Proposals, Seen
+from trainshed.studies.advisor_client import ProcessAdvisor
+from trainshed.studies.port import AdvisorFailed, Proposals, Seen
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -236,7 +237,7 @@ class Answer(Struct, frozen=True):
 class TrialProposals:
     """Asks the advisor for the next trials, with one request per job at a time."""
 
-    def __init__(self, advisor: Advisor, wake: Callable[[JobUid], None]) -> None:
+    def __init__(self, advisor: ProcessAdvisor, wake: Callable[[JobUid], None]) -> None:
         """`wake`: has a job looked at, because there is an answer for it."""
         self._advisor = advisor
         self._wake = wake

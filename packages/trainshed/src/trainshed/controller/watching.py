@@ -4,18 +4,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from msgspec import Struct
 
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.names import JobUid, ReplicaId
+from trainshed.core.names import JobUid
 from trainshed.core.patterns import PatternError, Regex, compile_regex
 from trainshed.eventloop.background import keep
 from trainshed.store.logs.lines import LogCursor, LogPage
-from trainshed.store.logs.usage import ReplicaUsage
+from trainshed.store.logs.reader import LogReader
 from trainshed.telemetry.lines import about
 
 log = logging.getLogger(__name__)
@@ -23,22 +22,6 @@ log = logging.getLogger(__name__)
 _PAGE = 500
 _MOST_READ = 4096
 """Characters of a line in which a drill's pattern is looked for."""
-
-
-class LogPages(Protocol):
-    """Reads what the replicas of a job have written (`store.logs.reader.LogReader`)."""
-
-    async def page(
-        self,
-        uid: JobUid,
-        *,
-        replicas: set[ReplicaId] | None = None,
-        start: int = 0,
-        after: LogCursor | None = None,
-        limit: int = 1000,
-    ) -> LogPage: ...
-
-    async def usage(self, uid: JobUid, attempt: int) -> tuple[ReplicaUsage, ...]: ...
 
 
 def _any_matches(wanted: Regex, page: LogPage) -> bool:
@@ -64,7 +47,7 @@ class Watchers:
 
     def __init__(
         self,
-        logs: LogPages,
+        logs: LogReader,
         now: Callable[[], int],
         report: Callable[[JobUid, Event], None],
     ) -> None:

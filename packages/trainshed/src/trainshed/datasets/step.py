@@ -7,7 +7,7 @@ It blocks, and holds a few parts of files in memory, whatever their size.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from trainshed.core.datasets.lines import BadData
 from trainshed.core.datasets.plans import SPLITS, Split, SplitPlan
 from trainshed.core.datasets.records import DataFiles
 from trainshed.datasets.port import DataRefused, SplitCounts, Written
-from trainshed.datasets.storage import QUANTUM, Found
+from trainshed.datasets.storage import QUANTUM, Found, Storage
 
 # Writes the rows of one split into files of about 64 MB, each of which begins with the header.
 
@@ -27,22 +27,12 @@ PART: Final = 4 << 20
 _TYPES: Final = {"csv": "text/csv", "jsonl": "application/jsonl"}
 
 
-class Uploads(Protocol):
-    """Uploads files; implemented by `storage.Storage`."""
-
-    def begin_upload(self, uri: str, content_type: str) -> str: ...
-
-    def put_part(self, upload: str, uri: str, part: bytes, at: int, *, is_last: bool) -> None: ...
-
-    def write(self, uri: str, content: bytes, content_type: str) -> None: ...
-
-
 class Shards:
     """The files of one split. Which row begins a file follows from the rows alone, so a second try writes the
     same files."""
 
     def __init__(
-        self, plan: SplitPlan, split: Split, header: bytes | None, to: Uploads, *, size: int = SHARD
+        self, plan: SplitPlan, split: Split, header: bytes | None, to: Storage, *, size: int = SHARD
     ) -> None:
         """`header`: None = the files have none. `size`: bytes of a file."""
         self._plan = plan
@@ -125,20 +115,8 @@ _TOLD_AFTER: Final = 1.0
 """Seconds between two lines about the progress."""
 
 
-class Buckets(Uploads, Protocol):
-    """Reads and writes objects; implemented by `storage.Storage`."""
-
-    def named(self, pattern: str) -> list[Found]: ...
-
-    def read(self, uri: str) -> bytes | None: ...
-
-    def blocks(self, source: Found) -> Iterator[bytes]: ...
-
-    def delete(self, uri: str) -> None: ...
-
-
 def write_splits(
-    plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], *, shard: int = SHARD
+    plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], *, shard: int = SHARD
 ) -> Written:
     """Write the splits, unless their manifest is there. `shard`: bytes of a file. Raises DataRefused,
     DataUnwritten."""
@@ -157,7 +135,7 @@ def write_splits(
     return written
 
 
-def _written(plan: SplitPlan, buckets: Buckets, tell: Callable[[str], None], shard: int) -> Written:
+def _written(plan: SplitPlan, buckets: Storage, tell: Callable[[str], None], shard: int) -> Written:
     """Write everything but the manifest. Raises BadData, DataRefused, DataUnwritten."""
     sources = _sources(plan, buckets)
     total = sum(source.size for source, _ in sources)
@@ -201,7 +179,7 @@ def _nothing(plan: SplitPlan, ignored: int) -> str:
     )
 
 
-def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]:
+def _sources(plan: SplitPlan, buckets: Storage) -> list[tuple[Found, DataFiles]]:
     """The files to read, each once, in the order in which the dataset names them."""
     sources: dict[str, tuple[Found, DataFiles]] = {}
     for files in plan.files:
@@ -221,7 +199,7 @@ def _sources(plan: SplitPlan, buckets: Buckets) -> list[tuple[Found, DataFiles]]
 def _rows(
     plan: SplitPlan,
     sources: list[tuple[Found, DataFiles]],
-    buckets: Buckets,
+    buckets: Storage,
     meter: "_Meter",
 ) -> tuple[bytes | None, Iterable[tuple[bytes, Split | None]]]:
     """Returns the header (None: there is none) and the rows with their splits."""
@@ -236,7 +214,7 @@ def _rows(
     return table.header, tables.assigned(table, plan.rule, plan.dataset.dataset_id)
 
 
-def _tidy(plan: SplitPlan, buckets: Buckets, written: Written) -> None:
+def _tidy(plan: SplitPlan, buckets: Storage, written: Written) -> None:
     """Remove files of an earlier try that this one did not write: its sources may have been others."""
     for split, counts in zip(
         SPLITS, (written.training, written.validation, written.test), strict=True

@@ -1,5 +1,5 @@
-"""The service's side of the advisor (`studies.port.Advisor`): one process, started by a call and ended when
-there was no call for a while.
+"""The service's side of the advisor: one process, started by a call and ended when there was no call for a
+while.
 """
 
 import asyncio
@@ -44,7 +44,8 @@ _ANSWERS: Final[dict[Kind, Any]] = {
 
 
 class ProcessAdvisor:
-    """An advisor in a process. Calls are answered one after the other."""
+    """Algorithms and stopping rules in a process, for callers on an event loop. Calls are answered one after
+    the other; they raise AdvisorFailed."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
@@ -55,8 +56,9 @@ class ProcessAdvisor:
     async def suggest(
         self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
     ) -> Proposals:
-        """Ask in short turns, so that a call for many points does not hold up the others: to ask for some and
-        to ask again with these pending is the same (`studies.port`)."""
+        """Do as `Algorithm.suggest` of the algorithm that the study asks for, in short turns, so that a call
+        for many points does not hold up the others: to ask for some and to ask again with these pending is
+        the same (`studies.port`)."""
         shown, points = list(trials), list[Parameters]()
         while True:
             some = min(_TURN, count - len(points))
@@ -74,6 +76,9 @@ class ProcessAdvisor:
     async def should_stop(
         self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
     ) -> tuple[StoppingVerdict, ...]:
+        """Return whether the study's rule, if it has one, wants the trials of these numbers stopped early,
+        each compared with all others of `curves`. Verdicts are in the order of `numbers`; each must have a
+        curve."""
         call = StopCall(spec, tuple(curves), tuple(numbers))
         return await self._ask(Kind.SHOULD_STOP, call)
 

@@ -67,22 +67,3 @@ class StoppingVerdict(Struct, frozen=True):
 class AdvisorFailed(Exception):
     """The computation could not be done (its process died, or took too long). It may be asked again; the
     message says what happened."""
-
-
-class Advisor(Protocol):
-    """Algorithms and stopping rules for callers on an event loop, which they do not block. Methods raise
-    AdvisorFailed."""
-
-    async def suggest(
-        self, spec: StudySpec, trials: Sequence[Seen], count: int, seed: int
-    ) -> Proposals:
-        """Do as `Algorithm.suggest` of the algorithm that the study asks for."""
-        ...
-
-    async def should_stop(
-        self, spec: StudySpec, curves: Sequence[Curve], numbers: Sequence[int]
-    ) -> tuple[StoppingVerdict, ...]:
-        """Return whether the study's rule, if it has one, wants the trials of these numbers stopped early,
-        each compared with all others of `curves`. Verdicts are in the order of `numbers`; each must have a
-        curve."""
-        ...

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -47,12 +47,8 @@ _KEYS = {
 _LABELS = {"jobs": ("project_id", "job_id"), "studies": ("project_id", "display_name")}
 
 
-class SettingAside(Protocol):
-    """What the ports call for a record that they cannot read."""
-
-    def __call__(self, bad: UnreadableRecord) -> None:
-        """Set the record aside, durably. Blocks. Raises Unavailable."""
-        ...
+SettingAside = Callable[[UnreadableRecord], None]
+"""Sets a record aside that cannot be read, durably. Blocks. Raises Unavailable."""
 
 
 class FileSettingAside:
