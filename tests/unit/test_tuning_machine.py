@@ -11,10 +11,9 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.study.records import TrialState
-from trainshed.core.study.spec import Limits, Selection
+from trainshed.core.study.spec import Selection
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.records import SeenSummaries
-from trainshed.core.tuning.transition import Transition
 
 S = JobState
 
@@ -56,14 +55,6 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
 
 
 # --- results ---
-
-
-def test_the_best_trial_is_the_one_with_the_highest_value() -> None:
-    subject = ends(play(), 0.1, 0.9, 0.9, 0.3, 0.2, 0.8)
-    assert (subject.job.best, subject.job.best_value) == (2, 0.9)
-    assert subject.last == (
-        "The tuning job succeeded: 6 of 6 trials succeeded; the best is trial 2 with 0.9."
-    )
 
 
 @pytest.mark.parametrize(("selection", "value"), [(Selection.LAST, 0.2), (Selection.BEST, 0.7)])
@@ -129,14 +120,6 @@ def test_not_all_of_a_thousand_tags_are_named() -> None:
     subject.summaries[1] = SeenSummaries("gs://b/job/1", tags)
     reason = subject.becomes(1, S.SUCCEEDED).look().trials[1].infeasible_reason
     assert "'layer_19' and 980 more;" in reason
-
-
-def test_a_trial_whose_program_fails_has_no_result_though_it_measured_something() -> None:
-    subject = play(failed=6).reports(1, 0.9).becomes(1, S.FAILED, "it ran out of memory").look()
-    trial = subject.trials[1]
-    assert (trial.state, trial.final) == (TrialState.INFEASIBLE, None)
-    assert trial.infeasible_reason == "it ran out of memory"
-    assert not subject.job.best
 
 
 @pytest.mark.parametrize("gone", ["cancelled", "deleted"])
@@ -250,42 +233,7 @@ def test_when_nothing_is_left_to_try_the_job_ends_with_what_it_has() -> None:
     assert not subject.wrong()
 
 
-def test_a_search_space_without_a_point_that_is_left_ends_the_job_at_once() -> None:
-    """A resumed grid search that was complete: no trial, no result."""
-    subject = Play(tuning(), points=0).look()
-    assert subject.job.state is S.FAILED
-    assert not subject.wrong()
-
-
-def test_a_limit_of_the_study_stops_what_runs_if_it_says_so() -> None:
-    """facts/tuning#vertex, shouldStopAsap."""
-    for asap in (False, True):
-        subject = play(spec=study_spec(limits=Limits(stop_asap=asap)))
-        subject.becomes(1, S.RUNNING).reports(1, 0.5).look()
-        transition = Transition(subject.job, subject.now)
-        running = [subject.trials[trial.number] for trial in subject.job.running]
-        machine.reach_limit(transition, "it is old", running)
-        assert machine.wanted(transition.job) == 0
-        assert bool(machine.to_cancel(transition.job)) is asap
-        assert transition.job.outcome is None
-
-
 # --- cancel and limits of time ---
-
-
-def test_a_cancel_ends_the_job_when_its_trials_are_over() -> None:
-    """spec/lifecycle#cancel: CANCELLING until nothing of it lives."""
-    subject = ends(play(), 0.5).look(cancel=CancelCause.USER)
-    assert subject.job.state is S.CANCELLING
-    assert len(machine.to_cancel(subject.job)) == 3
-    subject.look()
-    assert sorted(subject.trials) == [1, 2, 3, 4], "a trial began after the cancel"
-    subject.obey().look()
-    assert subject.job.state is S.CANCELLED
-    assert subject.job.error is not None
-    assert "cancelled by the user" in subject.job.error.message
-    assert (subject.job.best, subject.job.succeeded) == (1, 1), "what it found stands"
-    assert not subject.wrong()
 
 
 def test_the_limits_of_time_of_an_ml_job_are_the_whole_job_s() -> None:

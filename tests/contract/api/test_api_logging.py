@@ -11,14 +11,10 @@ from tests.contract.api.house import LOCATION, SECOND, START, Answer, House
 from tests.people import known
 from tests.unit.jobs import exited
 from tests.unit.specs_requests import custom_job, ml_job, pool
-from trainshed.api.logging_v2 import audit
 from trainshed.api.logging_v2 import entries as entries_module
-from trainshed.api.logging_v2.audit import entry_of
-from trainshed.api.logging_v2.entry import AuditEntry
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted
 from trainshed.core.names import SERVICE_TASK, ReplicaId
-from trainshed.store.audit import AuditRow
 
 PRIMARY = ReplicaId(0, 0)
 ALL_TIME = 'timestamp>="1970-01-01T01:00:00.000000000Z"'
@@ -241,22 +237,3 @@ async def test_a_filter_that_lets_others_pass_lists_the_lines_of_jobs(
     house.write_log(1000, "workerpool0-0", (START + 9 * SECOND, "cloudaudit.googleapis.com"))
     shown = (await entries(house, filter_)).json["entries"]
     assert {"protoPayload" in entry for entry in shown} == {is_of_audit}
-
-
-async def test_the_audit_of_many_projects_costs_no_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[AuditEntry] = []
-
-    def counted(row: AuditRow) -> AuditEntry:
-        seen.append(entry_of(row))
-        return seen[-1]
-
-    monkeypatch.setattr(audit, "entry_of", counted)
-    monkeypatch.setattr(entries_module, "AT_MOST", 4)
-    for project in ("p1", "p2"):
-        for _ in range(4):
-            path = f"{LOCATION.replace('p1', project)}/customJobs"
-            await house.call("POST", path, custom_job(pool()))
-    assert (await entries(house, AUDIT, resourceNames=["projects/p1", "projects/p2"])).status == 200
-    assert len(seen) == 4

@@ -1,7 +1,6 @@
 """`aiplatform` v1 trials over REST against a real store (spec/tuning#trials, facts/resources#trials,
 facts/tuning)."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -331,13 +330,3 @@ async def test_a_change_that_another_client_got_ahead_of_is_made_on_what_there_i
     await measure(house, trial["name"], 0.5, stepCount=1)
     done = await house.result("POST", f"/v1/{trial['name']}:complete", {})
     assert done["finalMeasurement"]["metrics"][0]["value"] == 0.125
-
-
-async def test_of_two_clients_that_complete_a_trial_at_once_one_does(
-    house: House, adviser: Adviser
-) -> None:
-    (trial,) = await suggested(house, await study(house))
-    answers = await asyncio.gather(
-        *(house.call("POST", f"/v1/{trial['name']}:complete", FINAL) for _ in range(4))
-    )
-    assert sorted(answer.status for answer in answers) == [200, 400, 400, 400]

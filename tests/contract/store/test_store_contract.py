@@ -210,19 +210,6 @@ async def test_a_failing_command_hurts_no_other_of_its_commit(store: Store) -> N
     await created(store, make_job(41, "other"))
 
 
-async def test_of_many_steps_from_one_generation_exactly_one_wins(store: Store) -> None:
-    await created(store, make_job(1))
-    epoch = await store.ledger.acquire("a")
-    live = await loaded(store, 1)
-    steps = (step(live, JobState.PREPARING, f"try{number}") for number in range(16))
-    results = await outcomes(*(store.ledger.commit(epoch, each) for each in steps))
-    won = [number for number, result in enumerate(results) if result == 2]
-    assert len(won) == 1
-    assert sum(isinstance(result, StaleCommit) for result in results) == 15
-    kinds = [entry.kind for entry in await store.reader.timeline(JobUid(1))]
-    assert kinds == ["created", f"try{won[0]}"]
-
-
 async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone(
     store: Store,
 ) -> None:

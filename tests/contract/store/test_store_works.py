@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.contract.store.store_samples import T0, cancel, entry, make_job, operation
+from tests.contract.store.store_samples import cancel, entry, make_job, operation
 from tests.contract.store.study_samples import (
     child,
     make_pipeline,
@@ -17,10 +17,10 @@ from tests.contract.store.study_samples import (
     measured,
     told,
 )
-from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
+from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
-from trainshed.core.names import Collection, JobUid
+from trainshed.core.names import JobUid
 from trainshed.core.pipelines.records import ModelVersion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import RunningTrial
@@ -48,23 +48,6 @@ def _ended(work: Work) -> Work:
     if isinstance(work.state, PipelineState):
         return replace(work, state=PipelineState.CANCELLED)
     return replace(work, state=JobState.CANCELLED)
-
-
-async def test_the_name_of_another_collection_is_not_found(store: Store) -> None:
-    """Ids of the Vertex API are unique without the collection, names are not."""
-    tuning = make_tuning(1)
-    await created(store, tuning)
-    for collection in (Collection.CUSTOM_JOBS, Collection.PIPELINES):
-        other = replace(tuning.name, collection=collection)
-        for call in (
-            store.reader.job(other),
-            store.intake.request_cancel(other, cancel()),
-            store.intake.replace_labels(other, (), "", T0),
-            store.intake.delete_job(other, operation(1)),
-        ):
-            with pytest.raises(NotFound):
-                await call
-    assert (await store.reader.job(tuning.name))[0] == tuning
 
 
 async def test_several_are_created_or_none(store: Store) -> None:
