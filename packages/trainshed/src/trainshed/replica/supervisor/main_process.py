@@ -178,7 +178,7 @@ class _Beginning:
         mounts.make_directory("/tmp", 0o1777, self._view.owners)
         # At level `user` there is only one user, who is root inside the namespace.
         if (user or group) and self._level != protocol.LEVEL_USER:
-            self._program.run_as(user, group)
+            self._program.user = user, group
 
     def _say_made(self) -> None:
         owner = self._view.owner

@@ -135,41 +135,17 @@ class Program:
         groups: cgroups.ControlGroups,
     ) -> None:
         """`directory`: its working directory, which has to exist when it starts."""
-        self._argv = argv
-        self._environ = environ
-        self._directory = directory
-        self._output = output
-        self._errors = errors
+        #: The program and its arguments; empty = none is run, but shells can be opened in its place.
+        self.argv = argv
+        self.environ = environ
+        #: Its working directory.
+        self.directory = directory
+        self.output = output
+        self.errors = errors
+        #: (user, group) that it runs as; None = this process's.
+        self.user: "tuple[int, int] | None" = None
         self._groups = groups
-        self._user: "tuple[int, int] | None" = None
         self._input = -1
-
-    @property
-    def argv(self) -> "list[str]":
-        """The program and its arguments; empty = none is run, but shells can be opened in its place."""
-        return self._argv
-
-    @property
-    def environ(self) -> "dict[str, str]":
-        return self._environ
-
-    @property
-    def directory(self) -> str:
-        """Its working directory."""
-        return self._directory
-
-    @property
-    def output(self) -> int:
-        return self._output
-
-    @property
-    def errors(self) -> int:
-        return self._errors
-
-    @property
-    def user(self) -> "tuple[int, int] | None":
-        """(user, group) that it runs as; None = this process's."""
-        return self._user
 
     def beside(self, argv: "list[str]", environ: "dict[str, str]", streams: int) -> "Program":
         """Return another program for the same directory and control groups, run as the same user. `streams`:
@@ -178,18 +154,14 @@ class Program:
         other = Program(
             argv=argv,
             environ=environ,
-            directory=self._directory,
+            directory=self.directory,
             output=streams,
             errors=streams,
             groups=self._groups,
         )
-        other._user = self._user
+        other.user = self.user
         other._input = streams
         return other
-
-    def run_as(self, user: int, group: int) -> None:
-        """Have it run as another user than this process's."""
-        self._user = (user, group)
 
     def become(self) -> "NoReturn":
         """Turn this process into the program. Raises NotRun, OSError (control groups)."""
@@ -198,8 +170,8 @@ class Program:
             os.setsid()
             self._input = os.open(os.devnull, os.O_RDONLY)
         os.dup2(self._input, 0)
-        os.dup2(self._output, 1)
-        os.dup2(self._errors, 2)
+        os.dup2(self.output, 1)
+        os.dup2(self.errors, 2)
         os.umask(0o022)
         for number in _IGNORED_OR_HANDLED:
             signal.signal(number, signal.SIG_DFL)
@@ -208,23 +180,23 @@ class Program:
 
     def take_rights(self) -> None:
         """Move this process to the program's directory and user. Raises OSError."""
-        os.chdir(self._directory)
-        if self._user is not None:
-            user, group = self._user
+        os.chdir(self.directory)
+        if self.user is not None:
+            user, group = self.user
             os.setgroups([group])
             os.setresgid(group, group, group)
             os.setresuid(user, user, user)
 
     def _execute(self) -> "NoReturn":
         """Execute the first file on the program's PATH that can be, as a shell would. Raises NotRun."""
-        name, path = self._argv[0], self._environ.get("PATH", os.defpath)
+        name, path = self.argv[0], self.environ.get("PATH", os.defpath)
         places = [name] if "/" in name else [os.path.join(d or ".", name) for d in path.split(":")]
         if not name:
             name, places = "''", []  # Python itself would not even try.
         refusal = errno.ENOENT
         for place in places:
             try:
-                os.execve(place, self._argv, self._environ)
+                os.execve(place, self.argv, self.environ)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     refusal = error.errno or errno.EACCES
@@ -236,7 +208,7 @@ class Program:
         else:
             text = "%s: cannot be executed: %s" % (name, os.strerror(refusal))
             code = EXIT_NOT_EXECUTABLE
-        os.write(self._errors, (text + "\n").encode("utf-8", "replace"))
+        os.write(self.errors, (text + "\n").encode("utf-8", "replace"))
         raise NotRun(code)
 
 

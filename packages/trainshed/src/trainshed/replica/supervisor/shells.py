@@ -189,7 +189,8 @@ def inside(
     if made["home"] is not None:
         main.environ.setdefault("HOME", made["home"])
     if made["user"] is not None:
-        main.run_as(*made["user"])
+        user, group = made["user"]
+        main.user = user, group
     namespaces = handles[:-1] if made["owned"] else handles
     owner = handles[-1] if made["owned"] else None
 

@@ -130,7 +130,6 @@ class Shim:
         self._sidecars = sidecars.Sidecars(
             plan,
             self._groups,
-            os.getpid(),
             self._loop,
             self,
             notes=self._notes,

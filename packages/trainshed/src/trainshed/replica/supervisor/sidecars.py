@@ -3,7 +3,7 @@ program's place, memory limit, metrics, usage, disk, reduction reports, stall wa
 
 import json
 import os
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainshed.replica import protocol
 from trainshed.replica.endpoint import peers, relay
@@ -21,42 +21,8 @@ from trainshed.replica.sandbox import socket_calls
 from trainshed.replica.supervisor import memory_limit, program
 from trainshed.replica.system import cgroups, loop
 
-
-class Reporter(Protocol):
-    """What the sidecars ask of the shim about its program, and report to it."""
-
-    def main_process(self) -> int:
-        """Return the process id of the program's main process."""
-        ...
-
-    def has_ended(self) -> bool:
-        """Whether the main process is known to have ended."""
-        ...
-
-    def output_bytes(self) -> int:
-        """Return the bytes that the program has written to its outputs so far."""
-        ...
-
-    def output_waits(self) -> bool:
-        """Whether the program may have to wait for us, because the log's disk is full."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Write a line of the service's own to the program's log."""
-        ...
-
-    def tell(self, message: protocol.Message) -> None:
-        """Send a message to all connected services."""
-        ...
-
-    def end_for_disk(self) -> None:
-        """Kill the program, whose files take more disk than they may."""
-        ...
-
-    def end_stalled(self) -> None:
-        """Kill the program, which makes no progress."""
-        ...
-
+if TYPE_CHECKING:
+    from trainshed.replica.supervisor.shim import Shim
 
 _LOOK_EVERY = 10.0
 """Seconds between two measurements of the disk if the replica's other use is not measured."""
@@ -74,7 +40,7 @@ _WRITTEN_HERE_TEXT = (
 class Sidecars:
     """The helpers of one incarnation; each exists only if the plan asks for it.
 
-    `shim`: its process id. `retries`: retries writes that found a full disk. `mask`: texts that must not
+    `retries`: retries writes that found a full disk. `mask`: texts that must not
     be written. Raises OSError if the endpoint's port is taken.
     """
 
@@ -82,9 +48,8 @@ class Sidecars:
         self,
         plan: protocol.LaunchDocument,
         groups: cgroups.ControlGroups,
-        shim: int,
         events: loop.Loop,
-        reporter: Reporter,
+        shim: "Shim",
         *,
         notes: notes.Notes,
         retries: growing_files.DiskRetries,
@@ -92,18 +57,18 @@ class Sidecars:
     ) -> None:
         self._plan = plan
         self._shim = shim
+        process = os.getpid()
         self._loop = events
-        self._reporter = reporter
         #: Those of the main process and what it starts, of a preloader's fork, and of shells.
         self._calls: list[socket_calls.SocketCalls] = []
         self.memory = memory_limit.MemoryLimit(
             groups=groups,
             limit=plan.limits.memory_limit,
             polled=plan.limits.memory_polling,
-            shim=shim,
+            shim=process,
             events=events,
-            main=reporter.main_process,
-            has_ended=reporter.has_ended,
+            main=shim.main_process,
+            has_ended=shim.has_ended,
         )
         self._notes = notes
         self._mask = mask
@@ -117,7 +82,7 @@ class Sidecars:
                 events,
                 identity=network.identity.encode("utf-8"),
                 certificate=network.certificate,
-                peers=peers.Peers(shim, plan.isolation.users),
+                peers=peers.Peers(process, plan.isolation.users),
                 proxy=plan.program.environ.get("https_proxy")
                 or plan.program.environ.get("HTTPS_PROXY", ""),
                 service=(network.rest_socket, network.grpc_socket),
@@ -128,8 +93,8 @@ class Sidecars:
                 observation.logs,
                 plan.incarnation,
                 events,
-                say=reporter.say,
-                tell=lambda: reporter.tell({"e": "metrics"}),
+                say=shim.say,
+                tell=lambda: shim.tell({"e": "metrics"}),
                 retries=retries,
                 mask=mask,
             )
@@ -138,7 +103,7 @@ class Sidecars:
             self._reduction = reduction_reports.Reduction(
                 plan,
                 events,
-                say=reporter.say,
+                say=shim.say,
                 notes=notes,
                 mask=mask,
             )
@@ -151,7 +116,7 @@ class Sidecars:
                 every=observation.usage_every or _LOOK_EVERY,
                 events=events,
                 note=self._note_of_disk,
-                end=reporter.end_for_disk if plan.limits.disk_enforced else None,
+                end=shim.end_for_disk if plan.limits.disk_enforced else None,
             )
         if observation.usage_every > 0:
             self._usage = usage.Usage(
@@ -161,7 +126,7 @@ class Sidecars:
                 limit=plan.limits.memory_limit,
                 gpus=observation.gpus,
                 directories=groups.directories(),
-                shim=shim,
+                shim=process,
                 events=events,
                 disk=lambda: self._disk.used if self._disk is not None else 0,
             )
@@ -181,13 +146,13 @@ class Sidecars:
         if self._plan.limits.stall_after > 0:
             stall.Watchdog(
                 self._plan.limits.stall_after,
-                self._shim,
+                os.getpid(),
                 self._loop,
-                output=self._reporter.output_bytes,
+                output=self._shim.output_bytes,
                 relay=lambda: self._storage.process if self._storage is not None else 0,
-                has_ended=self._reporter.has_ended,
-                excused=self._reporter.output_waits,
-                bark=self._reporter.end_stalled,
+                has_ended=self._shim.has_ended,
+                excused=self._shim.output_waits,
+                bark=self._shim.end_stalled,
             )
 
     def _note_of_disk(self, name: str, is_warning: bool, text: str) -> None:

@@ -139,16 +139,6 @@ class ControlGroups:
         """Return the directories of the groups, each once."""
         return sorted({path for path in (self._memory, self._cpu, self._pids) if path})
 
-    @property
-    def memory(self) -> str:
-        """Directory of the group that counts memory; "" = there is none."""
-        return self._memory
-
-    @property
-    def cpu(self) -> str:
-        """Directory of the group that shares the processors; "" = there is none."""
-        return self._cpu
-
     def create(self) -> None:
         """Make the groups, replacing those of an earlier incarnation. Raises OSError if a promised limit
         cannot be set."""

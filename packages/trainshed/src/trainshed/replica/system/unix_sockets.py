@@ -14,8 +14,8 @@ _HANDLE = struct.Struct("i")
 
 
 def send(connection: socket.socket, line: bytes, *handles: int) -> None:
-    """Send a line, newline included, and copies of handles. Raises OSError if the receiver is dead."""
-    sent = connection.sendmsg([line], _with(*handles) if handles else [])
+    """Send a line, newline included, and copies of `handles`. Raises OSError if the receiver is dead."""
+    sent = connection.sendmsg([line], _with(*handles))
     if sent < len(line):
         connection.sendall(line[sent:])
 
@@ -27,6 +27,8 @@ def send_some(connection: socket.socket, line: bytes, handle: int) -> int:
 
 
 def _with(*handles: int) -> "list[tuple[int, int, bytes]]":
+    if not handles:
+        return []
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, b"".join(map(_HANDLE.pack, handles)))]
 
 
