@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.engines.port import Slot
 from trainshed.replica import protocol
@@ -90,7 +92,10 @@ class Layout:
         """Record the attempt's slots, atomically. The file is not synced: a power cut that loses it ends the
         processes as well."""
         self.attempt(job_uid, attempt).mkdir(parents=True, exist_ok=True)
-        durable.write(str(self.record(job_uid, attempt)), slots_text(slots), sync=False)
+        fields = {str(slot.replica): asdict(slot) for slot in slots}
+        for own in fields.values():
+            del own["replica"]
+        durable.write(str(self.record(job_uid, attempt)), json.dumps(fields), sync=False)
 
     def write_hosts(self, job_uid: JobUid, attempt: int, text: str) -> Path:
         """Bring the gang's hosts file up to date, in place so that running programs see it; return its path.
@@ -134,25 +139,6 @@ class Layout:
             is_last = [entry.name for entry in directory.parent.iterdir()] == [directory.name]
             gone = directory.parent if is_last else directory
             gone.rename(self.trash / uuid.uuid4().hex)
-
-
-def slots_text(slots: Sequence[Slot]) -> str:
-    """Return the content of the file `record`."""
-    return json.dumps(
-        {
-            str(slot.replica): {
-                "node": slot.node,
-                "hostname": slot.hostname,
-                "host": slot.host,
-                "address": slot.address,
-                "port": slot.port,
-                "devices": slot.devices,
-                "users": slot.users,
-                "endpoint": slot.endpoint,
-            }
-            for slot in slots
-        }
-    )
 
 
 PATH = "/etc/hosts"
