@@ -111,7 +111,7 @@ ROWS = (
     Row(
         "spying",
         "memory, environment or handles of the shim and the relay beside it, or of others",
-        _UNDONE,
+        (HELD, HELD, OPEN, HELD, VARIES),
     ),
     Row("processes without end", "more processes than `max_processes`", _NAMESPACED),
     Row(

@@ -19,9 +19,8 @@ SERVICE = (
 _READY_SECONDS = 60.0
 
 
-FORKED = 4
-"""As which process of its namespace a program finds itself at least if it was forked; otherwise as one before
-that."""
+FORKED = range(4, 10)
+"""As which process of its namespace a program finds itself if it was forked; otherwise as one before that."""
 
 
 @dataclass

@@ -42,7 +42,7 @@ _HERE: dict[str, tuple[Says, Says, Says, Says, Says]] = {
     "daemons": (HELD, HELD, HELD, HELD, VARIES),
     "processes": _NAMESPACED,
     "signals": _NAMESPACED,
-    "spying": _NAMESPACED,
+    "spying": (HELD, HELD, HELD, HELD, VARIES),
     "processes without end": _NAMESPACED,
     "own limits": _EVERYWHERE,
     "bucket directory": _NAMESPACED,
