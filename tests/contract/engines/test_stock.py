@@ -29,11 +29,11 @@ def programs(shim: int) -> list[int]:
 
 
 def shims(zygote: int) -> list[int]:
-    """At level `session` a keeper is between."""
+    """At level `session` a warden is between."""
     below = children(zygote)
     for child in below.copy():
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{child}/comm").read_text() == "ts-keeper\n":
+            if Path(f"/proc/{child}/comm").read_text() == "ts-warden\n":
                 below += children(child)
     return [shim for shim in below if programs(shim)]
 

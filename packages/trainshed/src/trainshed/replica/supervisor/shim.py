@@ -56,9 +56,9 @@ class Shim:
         *,
         slot: str,
         main: main_process.MainProcess,
-        keeper: socket.socket | None,
+        warden: socket.socket | None,
     ) -> None:
-        """`main`: waits for `go`. `keeper`: the connection to it (`start.Keeper`), if there is one."""
+        """`main`: waits for `go`. `warden`: the connection to it (`start`), if there is one."""
         self._plan = plan
         self._clients = listeners
         self._claim = claim
@@ -70,7 +70,7 @@ class Shim:
         self._outputs = ((main.output, "o"), (main.errors, "e"))
         self._groups = cgroups.ControlGroups(plan.limits)
         self._program = main_process.program_of(slot, plan, self._groups, (-1, -1))
-        self._keeper = keeper
+        self._warden = warden
         self._shells: shells.Shells | None = None
         self._children = -1
         self._sidecars: sidecars.Sidecars | None = None
@@ -144,9 +144,9 @@ class Shim:
         self._children = kernel.child_signals()
         self._loop.add(self._children, self._note_children)
         self._loop.add(self._control.fileno(), self._hear_main)
-        if self._keeper is not None:
+        if self._warden is not None:
             # Who has lost that has nobody to end what it leaves, and ends all of it while it can.
-            self._loop.add(self._keeper.fileno(), self._lose_keeper)
+            self._loop.add(self._warden.fileno(), self._lose_warden)
 
     def _serve(self) -> None:
         """Turn the loop until all of the program has ended and both pipes are at their end."""
@@ -293,7 +293,7 @@ class Shim:
     def _end_rest(self) -> None:
         """Kill all other processes of the replica. They are reaped by and by, since the memory of some may
         take seconds to be given back."""
-        if self._keeper is not None:
+        if self._warden is not None:
             for process in processes.descendants(os.getpid()):
                 processes.send(process, signal.SIGKILL)
         elif os.getpid() == 1:
@@ -306,9 +306,9 @@ class Shim:
             program.signal_group(self._main, signal.SIGKILL)
             processes.send(self._main, signal.SIGKILL)
 
-    def _lose_keeper(self) -> None:
-        assert self._keeper is not None
-        self._loop.drop(self._keeper.fileno())
+    def _lose_warden(self) -> None:
+        assert self._warden is not None
+        self._loop.drop(self._warden.fileno())
         self._kill()
 
     def main_process(self) -> int:

@@ -35,19 +35,19 @@ class Enclosed(NamedTuple):
     identity: journal.Shim
     #: The main process, or why there can be none.
     main: main_process.MainProcess | OSError
-    #: The connection to its keeper; None = it has a namespace, and needs none.
-    keeper: socket.socket | None
+    #: The connection to its warden; None = it has a namespace, and needs none.
+    warden: socket.socket | None
 
 
 def enclose(level: str) -> Enclosed:
     """Go on as the shim of a replica at that level. It has the machine's view as the service has it, but its
     own processes in /proc. Only the process that is the shim returns."""
-    keeper: socket.socket | None = None
+    warden: socket.socket | None = None
     namespace: users.Namespace | None = None
     refused: OSError | None = None
     try:
         if level == protocol.LEVEL_SESSION:
-            keeper = _leave_keeper()
+            warden = _leave_warden()
         elif os.getpid() != 1:
             levels.detach(level)
             if os.fork():
@@ -59,7 +59,7 @@ def enclose(level: str) -> Enclosed:
     if refused is not None:
         return Enclosed(identity, refused, None)
     try:
-        if keeper is None:
+        if warden is None:
             handle = mounts.open_path("/proc", os.O_DIRECTORY)
             kernel.unshare(kernel.CLONE_NEWNS)
             # What the service mounts and unmounts later is so here as well.
@@ -70,12 +70,12 @@ def enclose(level: str) -> Enclosed:
             namespace = _namespace() if level == protocol.LEVEL_OWN else None
         main = main_process.MainProcess(level, namespace)
     except OSError as error:
-        return Enclosed(identity, error, keeper)
+        return Enclosed(identity, error, warden)
     if namespace is not None:
         namespace.close()
-    if keeper is None:
+    if warden is None:
         kernel.forbid_inspection()  # The program is in our namespace, perhaps as the same user.
-    return Enclosed(identity, main, keeper)
+    return Enclosed(identity, main, warden)
 
 
 def _namespace() -> users.Namespace | None:
@@ -85,9 +85,9 @@ def _namespace() -> users.Namespace | None:
         return None
 
 
-def _leave_keeper() -> socket.socket:
-    """Go on in a fork whose parent, its keeper, ends whatever the fork leaves if it is killed. Returns the
-    connection to the keeper, by which that is given the slot's lock, and a word at the end that nothing is
+def _leave_warden() -> socket.socket:
+    """Go on in a fork whose parent, its warden, ends whatever the fork leaves if it is killed. Returns the
+    connection to the warden, by which that is given the slot's lock, and a word at the end that nothing is
     left."""
     ours, theirs = socket.socketpair()
     kernel.adopt_orphans()
@@ -95,7 +95,7 @@ def _leave_keeper() -> socket.socket:
         ours.close()
         kernel.adopt_orphans()
         return theirs
-    kernel.name_process("ts-keeper")
+    kernel.name_process("ts-warden")
     kernel.close_all(h for h in kernel.open_handles() if h > 2 and h != ours.fileno())
     received = unix_sockets.Receiver(ours).receive_one()
     if received is None or not ours.recv(1):
@@ -121,7 +121,7 @@ def await_order(connection: socket.socket, level: str) -> None:
 def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed) -> None:
     """Run one incarnation, reporting to `connection` and to every later connection. Blocks until it has
     ended."""
-    main, keeper = enclosed.main, enclosed.keeper
+    main, warden = enclosed.main, enclosed.warden
     if not isinstance(main, OSError):
         # It begins with what needs nothing of the slot.
         main.say(order)
@@ -140,14 +140,14 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
     try:
         if isinstance(main, OSError):
             raise main
-        if keeper is not None:
-            unix_sockets.send(keeper, b"%d\n" % main.process, claim.lock)
+        if warden is not None:
+            unix_sockets.send(warden, b"%d\n" % main.process, claim.lock)
         main.say(b"claimed")
         # These locks keep the cache cleaner away from what a live program runs from. If it was removed just
         # before, the main process does not find it, and reports that.
         directories = [*plan.isolation.read_only, plan.isolation.image]
         program.hold_leases([directory for directory in directories if directory])
-        running = shim.Shim(plan, listeners, claim, slot=slot, main=main, keeper=keeper)
+        running = shim.Shim(plan, listeners, claim, slot=slot, main=main, warden=warden)
         record, waits = running.run(), running
     except Exception as error:  # Whatever it is, the replica has ended and that is recorded.
         if running is None or not running.found_disk_full:
@@ -165,8 +165,8 @@ def run_incarnation(order: bytes, connection: socket.socket, enclosed: Enclosed)
         if "lost" in record
         else {"e": "exited", "record": record}
     )
-    if keeper is not None:
-        keeper.sendall(b".")
+    if warden is not None:
+        warden.sendall(b".")
 
 
 _NO_SPACE_PAUSE = 0.5
