@@ -388,3 +388,28 @@ def test_objects_are_downloads(service: Service, enter: Callable[..., Page]) -> 
         refused = page.request.get(below + name, headers=credentials)
         assert refused.status == status, name
         assert "content-disposition" not in refused.headers, "an error is no file"
+
+
+def test_ranges_of_axes_narrow_the_trials(
+    service: Service, enter: Callable[..., Page], pages: dict[str, str]
+) -> None:
+    """By the pointer and by keys, on as many axes as one likes; Escape lets go."""
+    page = enter()
+    page.goto(service.rest + pages["study"])
+    rate, loss = (page.get_by_role("button", name=f"Range of {name}") for name in ("rate", "loss"))
+    kept = page.locator("[data-brushed]")
+    box = rate.bounding_box()
+    assert box is not None
+    middle = box["x"] + box["width"] / 2
+    page.mouse.move(middle, box["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(middle, box["y"] + box["height"] * 0.7)
+    page.mouse.up()
+    expect(kept).to_have_text("2 of 3")
+    expect(page.locator(".trial.out")).to_have_count(1)
+    loss.press("ArrowDown")
+    loss.press("ArrowDown")
+    expect(kept).to_have_text("1 of 3")
+    for axis in (rate, loss):
+        axis.press("Escape")
+    expect(kept).to_be_empty()

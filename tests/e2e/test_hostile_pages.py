@@ -141,7 +141,7 @@ def test_what_signs_in_at_a_name_on_the_network_goes_to_no_other_port_of_it(
         printed = trainshed("console", "--data", str(service.data), data=service.data).stdout
         link = urlsplit(printed.split()[0])
         page.goto(f"https://shed.example:{port}/login?{link.query}")
-        page.wait_for_url(f"https://shed.example:{port}/")
+        page.wait_for_url(f"https://shed.example:{port}/overview")
         expect(page.get_by_role("button", name="Sign out")).to_be_visible()
         # A 204 leaves the page where it is.
         with page.expect_response(f"https://shed.example:{other.server_port}/**"):

@@ -23,6 +23,7 @@ from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
+    SKLEARN,
     Service,
     command,
     container_job,
@@ -109,6 +110,41 @@ def test_a_page_opens_from_its_job_and_its_websocket_works(
         shown = opened.value
         expect(shown.locator("#heard")).to_have_text("echo: hello")
         assert re.fullmatch(rf"http://{name}-\d+-[a-z2-7]{{24}}\.localhost:\d+/", shown.url)
+
+
+@WITH_CHROMIUM
+@pytest.mark.soak
+def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> None:
+    """JupyterLab as `trainshed run --notebook` installs it, with a kernel behind a WebSocket; what is saved
+    lies in the job's output."""
+    words = (
+        "run",
+        "--notebook",
+        "--detach",
+        "--image",
+        SKLEARN,
+        "--output",
+        "gs://trainshed/notes",
+    )
+    made = trainshed(*words, data=service.data).stdout.strip().rpartition("/")[2]
+    for line in service.follow(made):
+        if "is running at" in line:
+            break
+    # What JupyterLab's own page complains about is not ours.
+    page = enter().context.new_page()
+    page.set_default_timeout(120_000)
+    page.goto(f"{service.rest}/jobs/{made}/ports/notebook")
+    page.wait_for_url("**/lab*")
+    page.locator(".jp-LauncherCard", has_text="Python 3").first.click()
+    page.get_by_text("| Idle").wait_for()
+    page.locator(".jp-Notebook .jp-Cell .cm-content").first.click()
+    page.keyboard.type("print(6 * 7000)")
+    page.keyboard.press("Shift+Enter")
+    page.locator(".jp-OutputArea-output", has_text="42000").wait_for()
+    page.context.close()
+    service.call("POST", f"{CUSTOM_JOBS}/{made}:cancel", {})
+    service.finish(made, 60)
+    assert service.read("trainshed", "notes/Untitled.ipynb")
 
 
 def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) -> None:

@@ -44,7 +44,7 @@ async def test_a_token_signs_in_and_a_wrong_one_does_not(house: ConsoleHouse) ->
     assert "not known here" in refused.error["message"]
     assert "nonsense" not in refused.body.decode()
     welcome = await browser.sign_in(token=f" {house.token}\n")
-    assert welcome.json == {"session": browser.session, "next": "/"}
+    assert welcome.json == {"session": browser.session, "next": "/overview"}
     assert "no-store" in welcome.headers["cache-control"]
     assert (await browser.get("/")).status == 200
 
@@ -96,9 +96,9 @@ async def test_credentials_that_are_none_are_nobody_s(house: ConsoleHouse, text:
     ("wanted", "words"),
     [
         ("/jobs/7?x=1", "/jobs/7?x=1"),
-        ("//evil.example", "/"),
-        ("https://evil.example", "/"),
-        ("/\\evil.example", "/"),
+        ("//evil.example", "/overview"),
+        ("https://evil.example", "/overview"),
+        ("/\\evil.example", "/overview"),
         ("/x\r\nset-cookie: a=b", "/x%0D%0Aset-cookie:%20a=b"),
     ],
 )
@@ -117,7 +117,7 @@ async def test_a_link_is_good_once_and_not_for_long(house: ConsoleHouse) -> None
     again = await Browser(house).open(link)
     assert again.status == 401
     assert "used already" in again.error["message"]
-    assert (await first.open(link)).json == {"next": "/"}, "who is signed in stays so"
+    assert (await first.open(link)).json == {"next": "/overview"}, "who is signed in stays so"
     assert first.session == session
     late = house.console.link(house.token)
     house.clock += LINK_LIFETIME

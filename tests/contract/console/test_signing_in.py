@@ -137,7 +137,7 @@ async def test_a_sign_in_leads_to_no_other_site(
         query = parse_qs(urlsplit(answer.headers["location"]).query)
         assert (await browser.sign_in(code=query["code"][0], next=query["next"][0])).json[
             "next"
-        ] == "/"
+        ] == "/overview"
 
 
 async def test_a_state_that_this_service_did_not_make_or_long_ago_is_refused(

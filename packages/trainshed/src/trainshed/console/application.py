@@ -483,10 +483,10 @@ async def _form(call: Request, most: int) -> dict[str, str]:
 
 
 def _local(following: str) -> str:
-    """Return `following` encoded for a Location header, or "/" if it is not a path of this host: browsers
-    take `//elsewhere.example` for another host."""
+    """Return `following` encoded for a Location header, or the overview if it is not a path of this host:
+    browsers take `//elsewhere.example` for another host."""
     is_here = following.startswith("/") and following[1:2] not in ("/", "\\")
-    return quote(following if is_here else "/", safe="/?&=%:+-._~")
+    return quote(following if is_here else "/overview", safe="/?&=%:+-._~")
 
 
 def _is_loopback(host: str) -> bool:

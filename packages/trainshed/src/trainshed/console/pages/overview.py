@@ -11,7 +11,7 @@ from msgspec import Struct
 from trainshed.console.pages.capacity import waiting_jobs
 from trainshed.console.pages.jobs import first_line, row
 from trainshed.console.rendering import epoch
-from trainshed.console.visits import View, Visit
+from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.capacity import NodeList, UsageReport
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary, Status
 
@@ -46,27 +46,22 @@ async def page(visit: Visit) -> View:
     )
     running = [job for job in holding.jobs if job.state == "RUNNING"]
     counts = holding.counts or {}
-    return View(
-        "Overview",
-        "overview.html",
-        {
-            "running": [{"job": job, **row(job)} for job in running[:_SHOWN]],
-            "running_count": counts.get("RUNNING", 0),
-            "waiting": waiting[0][:_SHOWN],
-            "waiting_count": counts.get("QUEUED", 0) + counts.get("PREPARING", 0),
-            "failed_count": f"{len(failed.jobs)}{'+' if failed.next_page_token else ''}",
-            "causes": causes(failed.jobs),
-            "people": accelerators_by_person(holding.jobs),
-            "days": days,
-            "accelerators": _accelerators(nodes) if nodes else {},
-            "conditions": Counter(node.condition or "GONE" for node in nodes.nodes)
-            if nodes
-            else {},
-            "status": status,
-            "epoch": epoch,
-        },
-        place="overview",
-    )
+    values: dict[str, object] = {
+        "running": [{"job": job, **row(job)} for job in running[:_SHOWN]],
+        "running_count": counts.get("RUNNING", 0),
+        "waiting": waiting[0][:_SHOWN],
+        "waiting_count": counts.get("QUEUED", 0) + counts.get("PREPARING", 0),
+        "failed_count": f"{len(failed.jobs)}{'+' if failed.next_page_token else ''}",
+        "causes": causes(failed.jobs),
+        "people": accelerators_by_person(holding.jobs),
+        "days": days,
+        "accelerators": _accelerators(nodes) if nodes else {},
+        "conditions": Counter(node.condition or "GONE" for node in nodes.nodes) if nodes else {},
+        "status": status,
+        "epoch": epoch,
+    }
+    parts = {"now": Part("_overview.html", values)}
+    return View("Overview", "overview.html", parts=parts, lives=True, place="overview")
 
 
 async def _jobs(visit: Visit, **query: str) -> JobList:

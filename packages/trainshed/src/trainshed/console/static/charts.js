@@ -86,7 +86,55 @@ document.addEventListener("click", (event) => {
   curves();
 });
 
-const everything = () => { usage(); curves(); };
+// Ranges of axes in parallel coordinates, by the axis's place: lines that leave one are faded.
+const ranges = new Map();
+const brush = () => {
+  for (const field of document.querySelectorAll(".parallel .field")) {
+    for (const grab of field.querySelectorAll(".grab")) {
+      const range = ranges.get(grab.dataset.axis);
+      grab.nextElementSibling.setAttribute("y", range ? range[0] : 0);
+      grab.nextElementSibling.setAttribute("height", range ? range[1] - range[0] : 0);
+    }
+    let kept = 0;
+    const lines = field.querySelectorAll(".trial");
+    for (const line of lines) {
+      const at = new Map(line.getAttribute("points").split(" ").map((point) => point.split(",")));
+      const passes = [...ranges].every(([axis, [top, end]]) => at.has(axis) && at.get(axis) >= top - 1 && at.get(axis) <= end + 1);
+      line.classList.toggle("out", !passes);
+      kept += passes;
+    }
+    field.closest("section").querySelector("[data-brushed]").textContent = ranges.size ? `${kept} of ${lines.length}` : "";
+  }
+};
+document.addEventListener("pointerdown", (event) => {
+  const grab = event.target.closest(".parallel .grab");
+  if (!grab) return;
+  const box = grab.ownerSVGElement.getBoundingClientRect();
+  const place = (e) => Math.min(250, Math.max(10, ((e.clientY - box.top) / box.height) * 260));
+  const from = place(event);
+  const drag = (e) => {
+    const to = place(e);
+    if (Math.abs(to - from) < 4) ranges.delete(grab.dataset.axis);
+    else ranges.set(grab.dataset.axis, [Math.min(from, to), Math.max(from, to)]);
+    brush();
+  };
+  grab.setPointerCapture(event.pointerId);
+  grab.addEventListener("pointermove", drag);
+  grab.addEventListener("pointerup", (e) => { drag(e); grab.removeEventListener("pointermove", drag); }, { once: true });
+});
+document.addEventListener("keydown", (event) => {
+  const axis = event.target.closest?.(".parallel .grab")?.dataset.axis;
+  const step = { ArrowUp: -24, ArrowDown: 24, Escape: 0 }[event.key];
+  if (axis === undefined || step === undefined) return;
+  event.preventDefault();
+  // The first press takes the upper or the lower quarter, each further one moves it; Escape lets go.
+  const [top, end] = ranges.get(axis) ?? (step < 0 ? [34, 94] : [166, 226]);
+  if (!step) ranges.delete(axis);
+  else if (top + step >= 10 && end + step <= 250) ranges.set(axis, [top + step, end + step]);
+  brush();
+});
+
+const everything = () => { usage(); curves(); brush(); };
 document.addEventListener("part", everything);
 addEventListener("theme", everything);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", everything);
