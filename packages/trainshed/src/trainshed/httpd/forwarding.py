@@ -234,8 +234,8 @@ def _sent(scope: Scope, rules: Rules) -> Headers:
 async def relay(
     line: Line, scope: Scope, receive: Receive, send: Send, *, rules: Rules, over: Sequence[Any]
 ) -> None:
-    """Carry a WebSocket, which the client has asked for, until either side or one of the awaitables `over`
-    ends it. Raises NoAnswer: nothing was accepted yet."""
+    """Carry a WebSocket, which the client has asked for, until either side ends it or one of `over`
+    returns. Raises NoAnswer: nothing was accepted yet."""
     # Loaded with the first WebSocket: most services never have one.
     from websockets.client import ClientProtocol
     from websockets.typing import Subprotocol
@@ -252,7 +252,11 @@ async def relay(
     try:
         await far.shake_hands(request, rules)
         await send({"type": "websocket.accept", "subprotocol": protocol.subprotocol})
-        tasks = [joined(far.hear(send)), joined(far.say(receive)), *map(joined, over)]
+        tasks = [
+            joined(far.hear(send)),
+            joined(far.say(receive)),
+            *(joined(wait()) for wait in over),
+        ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -8,6 +8,7 @@ that cookie, and no page of the service is at this host.
 """
 
 import logging
+from functools import partial
 from html import escape
 from typing import Final
 
@@ -71,7 +72,7 @@ class PortSurface:
         try:
             ticket = await self._admitted(Request(scope, receive))
             line = await open_port(services, ticket)
-            over = [services.closing.wait(), services.access.lapse(ticket.principal)]
+            over = (services.closing.wait, partial(services.access.lapse, ticket.principal))
             await relay(line, scope, receive, send, rules=_RULES, over=over)
         except (RequestError, NoAnswer):
             await send({"type": "websocket.close", "code": 1008})  # Before it is accepted: 403.
