@@ -1,9 +1,17 @@
-"""Who may look by TensorBoard: links, marks, the addresses that a page may reach (docs/adr/0034)."""
+"""Who may look by TensorBoard, and at pages of jobs: links, marks, what a page may reach (docs/adr/0034)."""
 
 import pytest
 
 from trainshed.access.principals import Bearer
-from trainshed.api.calls.links import LIFETIME, MOST_JOBS, Passes, ViewLinks, jobs_of, view_of
+from trainshed.api.calls.links import (
+    LIFETIME,
+    MOST_JOBS,
+    Links,
+    Passes,
+    ViewLinks,
+    jobs_of,
+    view_of,
+)
 from trainshed.core.names import JobUid
 
 WHOSE = "ab" * 32
@@ -66,3 +74,22 @@ def test_behind_a_proxy_with_a_path_both_addresses_may_be_reached() -> None:
 @pytest.mark.parametrize("host", ["[::1]:8080", "a;script-src *", "a b", ""])
 def test_a_host_that_a_policy_cannot_name_stands_for_nothing_else(host: str) -> None:
     assert links().sources("/tensorboard/7/m/", host) == "127.0.0.1:8080/tensorboard/7/m/ 'self'"
+
+
+def test_a_page_has_a_host_and_a_mark_of_its_own_also_after_a_restart() -> None:
+    """What another service with the same key has made is as good."""
+
+    def pages(now: int = 0, key: bytes = b"key", below: str = "localhost:80") -> Links:
+        return Links(Passes(key), "http://127.0.0.1:80", lambda: now, below)
+
+    host = pages().host_of(JobUid(7), "web").removeprefix("http://")
+    assert pages().page_at(host) == pages().page_at(host.upper()) == (7, "web")
+    for other in (host.replace("web", "wob"), host.replace("-7-", "-8-"), "web", "localhost"):
+        assert pages().page_at(other) is None
+    assert pages(key=b"another").page_at(host) is None
+    assert pages(below="").host_of(JobUid(7), "web") == ""
+    mark = pages().mark(JobUid(7), "web", WHOSE)
+    assert pages(LIFETIME - 1).lets(JobUid(7), "web", mark) == WHOSE
+    assert pages(LIFETIME).lets(JobUid(7), "web", mark) is None
+    assert pages().lets(JobUid(7), "wob", mark) is None
+    assert links().lets("7", mark) is None
