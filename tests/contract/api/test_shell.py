@@ -16,6 +16,7 @@ from tests.unit.specs_requests import container, custom_job, ml_job, package, po
 from trainshed.access.book import AccessBook
 from trainshed.access.principals import Principal
 from trainshed.access.tokens import digest_of
+from trainshed.api.calls.links import Links, Passes
 from trainshed.api.calls.tickets import LIFETIME, Ticket
 from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
@@ -122,6 +123,23 @@ async def test_a_port_in_place_of_a_shell(house: Shelled) -> None:
         f"{opened} the page page of workerpool0-0.",
         f"{opened} port 6006 of workerpool0-0.",
     ]
+
+
+async def test_a_page_that_the_job_offers_no_more_opens_nothing(house: Shelled) -> None:
+    """Least of all a shell, which would take requests for commands."""
+    links = house.shells.links = Links(Passes(b"key"), ADDRESS, house.now, "localhost")
+    body = ml_job(labels={"trainshed-ports": "page"})
+    await house.result("POST", "/v1/projects/p1/jobs", body)
+    name = "projects/p1/jobs/job_1"
+    job = await house.run(name)
+    ticket = await house.result("POST", f"/trainshed/v1/jobs/{job.uid}:shell", {"port": "page"})
+    uri = urlsplit(str(ticket["uri"]))
+    opened = await house.call("GET", f"{uri.path}?{uri.query}", headers=[("Host", uri.netloc)])
+    headers = [("Host", uri.netloc), ("Cookie", opened.headers["set-cookie"].partition(";")[0])]
+    await house.result("PATCH", f"/v1/{name}?updateMask=labels", {"labels": {}})
+    assert (await house.call("GET", "/;reboot", headers=headers)).status == 404
+    assert links.page_at(uri.netloc) == (job.uid, "page")
+    assert house.shells.opened == []
 
 
 async def test_who_goes_away_hangs_up_and_that_is_told(house: Shelled) -> None:

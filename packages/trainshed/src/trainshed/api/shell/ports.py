@@ -18,7 +18,7 @@ from trainshed.api.calls.services import Services, Shells
 from trainshed.api.calls.tickets import Ticket
 from trainshed.api.resources.web_access import OPEN as OPEN_SHELL
 from trainshed.api.shell.opening import open_port, tell_of_port
-from trainshed.core.errors import PermissionDenied, RequestError, Unavailable
+from trainshed.core.errors import NotFound, PermissionDenied, RequestError, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import is_port, pages_of
@@ -146,7 +146,9 @@ class PortSurface:
         assert isinstance(job, Job), "only jobs with replicas have pages"
         projects = (job.name.project_id,)
         principal = holder(self._services.access.known, shown, OPEN_SHELL, projects)
-        port = name if is_port(name) else pages_of(job.labels).get(name, "")
+        port = name if is_port(name) else pages_of(job.labels).get(name)
+        if port is None:
+            raise NotFound("The job offers this page no more: its labels have changed.")
         return Ticket(uid, ReplicaId(0, 0), principal.email, principal, 0, port, name)
 
     def _page(self, call: Request) -> tuple[JobUid, str]:
