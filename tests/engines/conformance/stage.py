@@ -179,7 +179,7 @@ class Stage:
         """Start one replica of a new job."""
         uid = self.job()
         await self.allocate(uid)
-        await self.engine.launch([self.plan(uid, program, **fields)])
+        await self.launch(self.plan(uid, program, **fields))
         return uid
 
     async def run_together(
@@ -190,7 +190,7 @@ class Stage:
         replicas = [PRIMARY, *(ReplicaId(1, n) for n in range(len(programs) - 1))]
         await self.allocate(uid, *replicas)
         pairs = zip(programs, replicas, strict=True)
-        await self.engine.launch([self.plan(uid, *pair, **fields) for pair in pairs])
+        await self.launch(*(self.plan(uid, *pair, **fields) for pair in pairs))
         return uid, replicas
 
     # --- what is seen ---
