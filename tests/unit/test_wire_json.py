@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainshed.wire import json as wire
-from trainshed.wire import pool
+from trainshed.wire import pool, routes
+from trainshed.wire.binding import bind
 from trainshed.wire.status import WireError
 
 AI = "google.cloud.aiplatform.v1."
@@ -112,11 +113,13 @@ def test_field_masks_are_taken_in_both_spellings() -> None:
 def test_value_fields_keep_the_clients_numbers() -> None:
     """spec/clients#task-inputs: Struct loses integers above 2^53 and tells 1 from 1.0 no more."""
     text = b'{"trainingTaskInputs": {"n": 9007199254740993, "a": 1, "b": 1.0, "c": null}}'
-    parsed = wire.parse_exact(AI + "TrainingPipeline", text)
-    assert parsed.value_texts == {
-        "training_task_inputs": '{"n":9007199254740993,"a":1,"b":1.0,"c":null}'
+    matched = routes.match("POST", "/v1/projects/p/locations/us-central1/trainingPipelines")
+    assert matched is not None
+    bound = bind(*matched, (), text)
+    assert bound.value_texts == {
+        "training_pipeline.training_task_inputs": '{"n":9007199254740993,"a":1,"b":1.0,"c":null}'
     }
-    inputs = wire.to_public(parsed.message)["trainingTaskInputs"]
+    inputs = wire.to_public(bound.message)["trainingPipeline"]["trainingTaskInputs"]
     assert inputs == {"n": 9007199254740992, "a": 1, "b": 1, "c": None}
 
 

@@ -103,6 +103,7 @@ async def refuse(scope: Scope, send: Send, fault: Fault) -> None:
     await send({"type": f"{kind}.body", "body": body})
 
 
+@lru_cache(256)
 def name_of(host: str) -> str:
     """The name or address in a Host header, in lower case; "" if the header has not that form."""
     matched = _HOST.fullmatch(host.strip().lower())

@@ -41,7 +41,9 @@ class Bound(Struct, frozen=True):
     """A request as the handler gets it, and the form in which the client wants the answer."""
 
     message: Message
-    #: As `json.Parsed.value_texts`, with the body field's name in front.
+    #: The client's own JSON of google.protobuf.Value fields, by proto path
+    #: (`training_pipeline.training_task_inputs`): compact, in which integers above 2^53, and 1 as opposed to
+    #: 1.0, are as they were sent.
     value_texts: Mapping[str, str]
     enums_as_ints: bool
 

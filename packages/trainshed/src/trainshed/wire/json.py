@@ -142,15 +142,6 @@ MessageType = str | type[Message]
 """A full name (`google.cloud.aiplatform.v1.CustomJob`) or a class of the private pool."""
 
 
-class Parsed(Struct, frozen=True):
-    """A message, and the clients' own JSON of its google.protobuf.Value fields."""
-
-    message: Message
-    #: By proto path (`training_pipeline.training_task_inputs`): compact JSON in which integers above 2^53,
-    #: and 1 as opposed to 1.0, are as they were sent.
-    value_texts: Mapping[str, str]
-
-
 class Resource(Struct, frozen=True):
     """A stored resource in public JSON, and what the service adds to it. Its JSON is made without a message
     in between, which would take several times as long."""
@@ -187,17 +178,6 @@ def parse(
     `path` is the body's place in the request (`job`, the route's body field), which the texts name.
     Output-only fields are ignored unread unless they are to be kept. An empty body is an empty message.
     """
-    return parse_exact(message_type, data, path=path, keep_output_only=keep_output_only).message
-
-
-def parse_exact(
-    message_type: MessageType,
-    data: bytes | Mapping[str, Any],
-    *,
-    path: str = "",
-    keep_output_only: bool = False,
-) -> Parsed:
-    """Read a body as `parse` does, and return the original JSON of the Value fields as well."""
     kind = pool.message_class(message_type) if isinstance(message_type, str) else message_type
     raw = decode_text(data) if isinstance(data, bytes | bytearray) else data
     message = kind()
@@ -205,7 +185,7 @@ def parse_exact(
     walk.message(plans.plan_for(kind), raw, message, path)
     if walk.violations:
         raise WireError(tuple(walk.violations))
-    return Parsed(message, walk.value_texts)
+    return message
 
 
 def render(

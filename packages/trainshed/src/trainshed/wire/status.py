@@ -5,7 +5,7 @@ that BadRequest carries. Sources: facts/limits#error-texts; google.rpc.Code.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, Final
 
@@ -120,32 +120,13 @@ class Refused(Exception):
         self.violations = violations
 
 
-def error_body(
-    code: StatusCode,
-    message: str,
-    violations: Iterable[Violation] = (),
-    *,
-    reason: str | None = None,
-    domain: str = "googleapis.com",
-    metadata: Mapping[str, str] | None = None,
-) -> bytes:
+def error_body(code: StatusCode, message: str, violations: Iterable[Violation] = ()) -> bytes:
     """Return the REST error object: `{"error": {code, message, status, details}}` as UTF-8 JSON.
-
-    `violations` become a google.rpc.BadRequest; `reason` (with `domain` and `metadata`) a
-    google.rpc.ErrorInfo. `details` is omitted if there is neither.
-    """
+    `violations` become a google.rpc.BadRequest; `details` is omitted without any."""
     error: dict[str, Any] = {"code": code.http, "message": message, "status": code.name}
-    details: list[dict[str, Any]] = []
-    if reason is not None:
-        info: dict[str, Any] = {"@type": _url("ErrorInfo"), "reason": reason, "domain": domain}
-        if metadata:
-            info["metadata"] = dict(metadata)
-        details.append(info)
-    listed = [{"field": v.field, "description": v.description} for v in violations]
-    if listed:
-        details.append({"@type": _url("BadRequest"), "fieldViolations": listed})
-    if details:
-        error["details"] = details
+    if listed := [{"field": v.field, "description": v.description} for v in violations]:
+        kind = "type.googleapis.com/google.rpc.BadRequest"
+        error["details"] = [{"@type": kind, "fieldViolations": listed}]
     return json.dumps({"error": error}, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
@@ -166,7 +147,3 @@ def status_message(
     for detail in details:
         packed.add().Pack(detail)
     return status
-
-
-def _url(name: str) -> str:
-    return f"type.googleapis.com/google.rpc.{name}"

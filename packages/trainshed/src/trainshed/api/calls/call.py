@@ -227,17 +227,16 @@ def refuse_more(principal: Principal, public: object) -> None:
         )
 
 
-def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+def _texts(public: object) -> Iterator[tuple[str, str]]:
     """Yield every text of a request but those of labels, each with the name of its field."""
-    if isinstance(value, str):
-        yield name, value
-    elif isinstance(value, dict):
-        for key, part in cast("dict[str, Any]", value).items():
-            if key != "labels":
-                yield from _texts(part, key)
-    elif isinstance(value, list):
-        for part in cast("list[Any]", value):
-            yield from _texts(part)
+    parts: list[tuple[str, object]] = [("", public)]
+    for name, value in parts:  # Grows meanwhile: half the time of a generator for each level.
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, dict):
+            parts += [item for item in cast("dict[str, Any]", value).items() if item[0] != "labels"]
+        elif isinstance(value, list):
+            parts += [("", part) for part in cast("list[Any]", value)]
 
 
 def projects_of(request: Message) -> Iterator[str]:

@@ -6,8 +6,6 @@ from typing import Final, assert_never
 from msgspec import UNSET, UnsetType
 
 from trainshed.api.calls.services import Services
-from trainshed.api.resources.jobs import find_work
-from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.curves import number
 from trainshed.api.trainshed_v1.describing import seen, waits_of
 from trainshed.core.lifecycle.records import Job
@@ -22,13 +20,6 @@ from trainshed.wire.trainshed_v1 import jobs as records
 NOT_KNOWN: Final = Estimate(None, "")
 _LONGEST: Final = 300
 """Most characters of a last line."""
-
-
-async def progress(call: JsonCall) -> records.Progress:
-    """`GET /trainshed/v1/jobs/{job}/progress`: return how far a running job is. A tuning job's
-    progress counts its trials."""
-    work, _ = await find_work(call.services.reader, call.target)
-    return await progress_of(call.services, work) or records.Progress()
 
 
 async def progress_of(services: Services, work: Work) -> records.Progress | None:

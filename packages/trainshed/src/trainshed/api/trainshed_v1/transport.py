@@ -40,7 +40,6 @@ from trainshed.api.trainshed_v1 import (
     logs,
     models,
     nodes,
-    progress,
     quotas,
     resume,
     secrets,
@@ -140,7 +139,6 @@ METHODS: Final[dict[tuple[str, str], Method]] = {
     ),
     ("GET", "jobs/{job}"): Method("trainshed.v1.Jobs.Describe", jobs.describe),
     ("GET", "jobs/{job}/timeline"): Method("trainshed.v1.Jobs.Timeline", jobs.timeline),
-    ("GET", "jobs/{job}/progress"): Method("trainshed.v1.Jobs.Progress", progress.progress),
     ("POST", "jobs/{job}:cancel"): Method("trainshed.v1.Jobs.Cancel", jobs.cancel),
     ("DELETE", "jobs/{job}"): Method("trainshed.v1.Jobs.Delete", jobs.delete),
     ("POST", "jobs/{job}:drill"): Method("trainshed.v1.Jobs.Drill", drills.drill, body=DrillOrder),
@@ -184,15 +182,13 @@ class TrainshedSurface:
         if matched is None:
             return refusal_answer(no_such_method(request))
         request.api = "trainshed_v1"
-        method, variables = matched
+        method, _ = matched
         if method.stream is None:
             request.scope[METHOD] = method.name
-        target = next(iter(variables.values()), "")
         principal = self._authenticate(request.headers.get("authorization"))
         authorize(principal, method.name)
         body = await _body(request, method.most)
-        call = JsonCall(principal, self._services, target, request.values, body, method.body)
-        call = await _authorized(call, method.name)
+        call = await self._call(principal, matched, request.values, body)
         if method.stream is not None:
             lapse = partial(self._services.access.lapse, principal)
             parts = await method.stream(call)
@@ -208,33 +204,37 @@ class TrainshedSurface:
         body: Mapping[str, Any],
     ) -> Record:
         """Return the answer to a caller who is known already. `path`: encoded, below the prefix."""
-        method, call = await self._call(principal, verb, path, query, body)
-        return await _answer(method, call)
+        matched = _known(verb, path)
+        return await _answer(matched[0], await self._call(principal, matched, query, body))
 
     async def lines(
         self, principal: Principal, path: str, query: Mapping[str, Sequence[str]]
     ) -> AsyncGenerator[bytes]:
         """Return the lines of a method that answers with a stream, for a caller who is known already."""
-        method, call = await self._call(principal, "GET", path, query, {})
-        assert method.stream is not None, f"{path} is no stream"
-        return await method.stream(call)
+        matched = _known("GET", path)
+        stream = matched[0].stream
+        assert stream is not None, f"{path} is no stream"
+        return await stream(await self._call(principal, matched, query, {}))
 
     async def _call(
         self,
         principal: Principal,
-        verb: str,
-        path: str,
+        matched: tuple[Method, dict[str, str]],
         query: Mapping[str, Sequence[str]],
         body: Mapping[str, Any],
-    ) -> tuple[Method, JsonCall]:
-        matched = _ROUTER.match(verb, PREFIX + path)
-        if matched is None:
-            raise NotFound(f"There is no method {verb} {PREFIX}{path}.")
+    ) -> JsonCall:
         method, variables = matched
         authorize(principal, method.name)
         target = next(iter(variables.values()), "")
         call = JsonCall(principal, self._services, target, query, body, method.body)
-        return method, await _authorized(call, method.name)
+        return await _authorized(call, method.name)
+
+
+def _known(verb: str, path: str) -> tuple[Method, dict[str, str]]:
+    matched = _ROUTER.match(verb, PREFIX + path)
+    if matched is None:
+        raise NotFound(f"There is no method {verb} {PREFIX}{path}.")
+    return matched
 
 
 async def _answer(method: Method, call: JsonCall) -> Record:

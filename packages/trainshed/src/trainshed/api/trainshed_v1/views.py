@@ -133,7 +133,6 @@ def with_replicas(
         view,
         substitutions=job.spec.substitutions,
         attempt=job.attempt,
-        phase=job.phase.value,
         retries=dict(job.retries),
         replicas=tuple(_replica(job, replica) for replica in _replicas(job)),
         autopsies=tuple(
@@ -319,7 +318,6 @@ def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> recor
         task=pipeline.spec.task.value,
         job=job,
         job_state=state.value if state else "",
-        best_job=sibling_name(pipeline.name, pipeline.best_job, Collection.CUSTOM_JOBS),
         model=pipeline.model,
     )
 

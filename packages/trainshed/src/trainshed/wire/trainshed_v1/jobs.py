@@ -294,8 +294,6 @@ class Pipeline(Record, frozen=True):
     job: str = ""
     #: That job's state; "" if it was deleted.
     job_state: str = ""
-    #: Name of the best trial's job; "" = none.
-    best_job: str = ""
     #: Name of the model version that it left; "" = none yet.
     model: str = ""
 
@@ -312,8 +310,6 @@ class JobDescription(JobSummary, frozen=True):
     substitutions: tuple[str, ...] = ()
     #: Of a job: number of the current attempt.
     attempt: int | UnsetType = UNSET
-    #: Of a job: the attempt's phase.
-    phase: str | UnsetType = UNSET
     #: Of a job: retries so far, by rule.
     retries: Mapping[str, int] | UnsetType = UNSET
     #: Of a job.
