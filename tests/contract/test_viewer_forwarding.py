@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from trainshed.httpd.forwarding import NoAnswer, forward
+from trainshed.httpd.forwarding import NoAnswer, Rules, forward
 from trainshed.httpd.messages import BodyTooLarge, Request
 from trainshed.viewers.process import RULES, connected
 
@@ -42,7 +43,11 @@ class Got:
 
 
 async def got(
-    socket: str, method: str = "GET", body: bytes = b"", headers: dict[bytes, bytes] | None = None
+    socket: str,
+    method: str = "GET",
+    body: bytes = b"",
+    headers: dict[bytes, bytes] | None = None,
+    rules: Rules = RULES,
 ) -> Got:
     scope: dict[str, Any] = {
         "type": "http",
@@ -64,7 +69,7 @@ async def got(
         sent.append(message)
 
     line = await connected(socket)
-    answer = await forward(line, Request(scope, receive), RULES, asyncio.Event())
+    answer = await forward(line, Request(scope, receive), rules, asyncio.Event())
     await answer.send(receive, send)
     start, *rest = sent
     return Got(start["status"], dict(start["headers"]), b"".join(m["body"] for m in rest))
@@ -108,12 +113,42 @@ async def test_a_form_is_sent_on_and_its_size_is_bounded(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 18)],
+    [
+        *(b"", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 18),
+        b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 999 OK\r\nContent-Length: 0\r\n\r\n",
+    ],
 )
 async def test_what_is_no_answer_is_told_as_such(tmp_path: Path, answer: bytes) -> None:
     async with Server(answer).listening(tmp_path) as socket:
         with pytest.raises(NoAnswer):
             await got(socket)
+
+
+async def test_an_answer_is_one_and_whole(tmp_path: Path) -> None:
+    """Whatever goes before it and comes behind it; one that is cut is never taken for a whole one."""
+    ok = b"HTTP/1.1 200 OK\r\n"
+    hints, sized = b"HTTP/1.1 103 Early Hints\r\nX: y\r\n\r\n", ok + b"Content-Length: 2\r\n\r\n{}"
+    async with Server(hints + sized + sized).listening(tmp_path) as socket:
+        assert await got(socket) == Got(200, {b"content-length": b"2"}, b"{}")
+    async with Server(ok + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n").listening(
+        tmp_path
+    ) as socket:
+        with pytest.raises(NoAnswer):
+            await got(socket)
+
+
+async def test_a_server_that_does_not_take_a_request_is_not_waited_for(tmp_path: Path) -> None:
+    """Nor one that closes while it is sent one."""
+    path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
+    async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
+        with pytest.raises(NoAnswer, match="does not take"):
+            await got(path, "POST", bytes(1 << 20), rules=replace(RULES, patience=0.1))
+        kept.clear()
+    async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
+        with pytest.raises(NoAnswer, match="has ended"):
+            await got(path, "POST", bytes(1 << 20))
 
 
 async def test_nobody_there_is_told_as_such(tmp_path: Path) -> None:

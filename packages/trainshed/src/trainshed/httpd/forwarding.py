@@ -64,8 +64,10 @@ class StreamLine:
             return b""
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        with contextlib.suppress(OSError):  # `read` reports the end.
+        with contextlib.suppress(
+            OSError, RuntimeError
+        ):  # `read` reports the end; uvloop raises either.
+            self._writer.write(data)
             await self._writer.drain()
 
     async def end_input(self) -> None:
@@ -86,7 +88,7 @@ class Rules(Struct, frozen=True):
     passed: Callable[[Headers], Headers]
     #: Most bytes of a request's body; None = any number.
     most: int | None = None
-    #: Seconds for the head of an answer.
+    #: Seconds for the head of an answer, and for each block of a request to be taken.
     patience: float = 120.0
 
 
@@ -94,6 +96,7 @@ class _Answer:
     """Collects what the HTTP parser reports to its callbacks."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
         self.headers: list[tuple[bytes, bytes]] = []
         self.has_head = False
         self.is_done = False
@@ -104,13 +107,21 @@ class _Answer:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.has_head = True
+        if self.status >= 200:
+            self.has_head = True
+        else:
+            self.headers.clear()  # The answer itself is still to come.
 
     def on_body(self, block: bytes) -> None:
-        self.body.append(block)
+        if not self.is_done:
+            self.body.append(block)
 
     def on_message_complete(self) -> None:
-        self.is_done = True
+        self.is_done = self.has_head
+
+    @property
+    def status(self) -> int:
+        return self.parser.get_status_code()
 
     def blocks(self) -> bytes:
         """Return what came of the body since the last call."""
@@ -131,13 +142,13 @@ async def forward(
     try:
         await line.write(_head(request, rules))
         await _send_body(line, request, rules)
-        answer, parser = await _answered(line, rules.patience)
+        answer = await _answered(line, rules.patience)
     except BaseException:
         line.close()
         raise
+    streamed = Streamed(_parts(line, answer), closing, b"", lapse)
+    streamed.status = answer.status
     answer.is_done |= request.method == "HEAD"
-    streamed = Streamed(_parts(line, parser, answer), closing, b"", lapse)
-    streamed.status = parser.get_status_code()
     headers = [
         pair
         for pair in answer.headers
@@ -152,8 +163,7 @@ async def status_of(line: Line, path: str, patience: float) -> int:
     message = f"GET {path} HTTP/1.1\r\nhost: viewer\r\nconnection: close\r\n\r\n"
     try:
         await line.write(message.encode("latin-1"))
-        _, parser = await _answered(line, patience)
-        return parser.get_status_code()
+        return (await _answered(line, patience)).status
     finally:
         line.close()
 
@@ -167,15 +177,18 @@ async def _send_body(line: Line, request: Request, rules: Rules) -> None:
         size += len(block)
         if rules.most is not None and size > rules.most:
             raise BodyTooLarge(rules.most)
-        await line.write(b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block)
+        try:
+            async with asyncio.timeout(rules.patience):
+                await line.write(b"%x\r\n%b\r\n" % (len(block), block) if is_chunked else block)
+        except TimeoutError:
+            raise NoAnswer("it does not take the request") from None
     if is_chunked:
         await line.write(b"0\r\n\r\n")
 
 
-async def _answered(line: Line, patience: float) -> tuple[_Answer, httptools.HttpResponseParser]:
+async def _answered(line: Line, patience: float) -> _Answer:
     """Wait for the head of the answer. Raises NoAnswer."""
     answer = _Answer()
-    parser = httptools.HttpResponseParser(answer)
     size = 0
     try:
         async with asyncio.timeout(patience):
@@ -184,16 +197,19 @@ async def _answered(line: Line, patience: float) -> tuple[_Answer, httptools.Htt
                 size += len(data)
                 if not data or size > _LONGEST_HEAD + _READ:
                     raise NoAnswer("it has ended" if not data else "its head has no end")
-                parser.feed_data(data)
+                answer.parser.feed_data(data)
     except (TimeoutError, httptools.HttpParserError) as failure:
         raise NoAnswer(str(failure) or "it does not answer") from None
-    return answer, parser
+    except httptools.HttpParserUpgrade:
+        raise NoAnswer("it changes the protocol unasked") from None
+    if answer.status >= 600:
+        raise NoAnswer(f"it says {answer.status}")
+    return answer
 
 
-async def _parts(
-    line: Line, parser: httptools.HttpResponseParser, answer: _Answer
-) -> AsyncGenerator[bytes]:
-    """Yield the body as it comes. If it is cut short, the server cuts its own answer to the browser."""
+async def _parts(line: Line, answer: _Answer) -> AsyncGenerator[bytes]:
+    """Yield the body as it comes. If it is cut short, the server cuts its own answer to the browser: by its
+    length, or because this raises NoAnswer."""
     try:
         while True:
             if body := answer.blocks():
@@ -202,8 +218,10 @@ async def _parts(
                 return
             data = await line.read()
             if not data:
+                if any(name == b"transfer-encoding" for name, _ in answer.headers):
+                    raise NoAnswer("it has ended amid its answer")
                 return
-            parser.feed_data(data)
+            answer.parser.feed_data(data)
     finally:
         line.close()
 

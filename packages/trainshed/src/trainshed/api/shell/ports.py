@@ -135,8 +135,8 @@ class PortSurface:
     async def _admitted(self, call: Request) -> Ticket:
         """Return what a browser's cookie leads to. Raises PermissionDenied, FailedPrecondition, NotFound."""
         is_of_others = call.headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if is_of_others and call.headers.get("sec-fetch-mode") != "navigate":
-            raise PermissionDenied("Pages of others may load nothing from here.")
+        if is_of_others and call.headers.get("sec-fetch-dest") != "document":
+            raise PermissionDenied("Pages of others may load and frame nothing from here.")
         uid, name = self._page(call)
         marks = [part.removeprefix(_COOKIE) for part in _cookies(call.scope) if _is_ours(part)]
         held = (self._shells.links.lets(uid, name, mark) for mark in marks)
