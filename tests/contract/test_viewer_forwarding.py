@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from trainshed.httpd.forwarding import NoAnswer, Rules, forward
-from trainshed.httpd.messages import BodyTooLarge, Request
+from trainshed.httpd.messages import BodyTooLarge, Disconnected, Request
 from trainshed.viewers.process import RULES, connected
 
 
@@ -48,6 +48,8 @@ async def got(
     body: bytes = b"",
     headers: dict[bytes, bytes] | None = None,
     rules: Rules = RULES,
+    *,
+    leaves: bool = False,
 ) -> Got:
     scope: dict[str, Any] = {
         "type": "http",
@@ -57,7 +59,8 @@ async def got(
         "query_string": b"a=b&c",
         "headers": [*(headers or {}).items(), (b"content-length", str(len(body)).encode())],
     }
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    gone = [{"type": "http.disconnect"}] * leaves
+    messages = [*gone, {"type": "http.request", "body": body, "more_body": False}]
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -140,11 +143,13 @@ async def test_an_answer_is_one_and_whole(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_does_not_take_a_request_is_not_waited_for(tmp_path: Path) -> None:
-    """Nor one that closes while it is sent one."""
+    """Nor one that closes while it is sent one, nor any for somebody who has gone."""
     path, kept = str(tmp_path / "silent"), list[asyncio.StreamWriter]()
     async with await asyncio.start_unix_server(lambda _, writer: kept.append(writer), path):
         with pytest.raises(NoAnswer, match="does not take"):
             await got(path, "POST", bytes(1 << 20), rules=replace(RULES, patience=0.1))
+        with pytest.raises(Disconnected):
+            await got(path, leaves=True)
         kept.clear()
     async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
         with pytest.raises(NoAnswer, match="has ended"):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -159,6 +160,13 @@ def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) 
     assert headers["Referrer-Policy"] == "same-origin"
     _, _, body = visitor.ask("/put", "PUT", bytes(3 << 20), Cookie=visitor.cookie)
     assert json.loads(body)["body"] == 3 << 20
+
+
+def test_many_requests_at_once_are_all_answered(service: Service, job: str) -> None:
+    visitor = Visitor(service, job, "page")
+    with ThreadPoolExecutor(100) as browsers:
+        asked = [browsers.submit(visitor.ask, "/x", Cookie=visitor.cookie) for _ in range(100)]
+    assert {answer.result()[0] for answer in asked} == {200}
 
 
 def test_nobody_else_is_let_in(service: Service, job: str) -> None:

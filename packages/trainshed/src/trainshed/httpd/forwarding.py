@@ -12,7 +12,16 @@ import httptools
 from msgspec import Struct
 
 from trainshed.eventloop.background import joined
-from trainshed.httpd.messages import BodyTooLarge, Headers, Receive, Request, Scope, Send, Streamed
+from trainshed.httpd.messages import (
+    BodyTooLarge,
+    Disconnected,
+    Headers,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    Streamed,
+)
 
 if TYPE_CHECKING:
     from websockets.client import ClientProtocol
@@ -142,7 +151,16 @@ async def forward(
     try:
         await line.write(_head(request, rules))
         await _send_body(line, request, rules)
-        answer = await _answered(line, rules.patience)
+        answering, leaving = joined(_answered(line, rules.patience)), joined(request.left())
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                raise Disconnected
+        finally:
+            for task in (answering, leaving):
+                task.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+        answer = answering.result()
     except BaseException:
         line.close()
         raise

@@ -192,6 +192,11 @@ class Request:
                     self._is_gone = (await self._receive())["type"] == "http.disconnect"
         return self._is_gone
 
+    async def left(self) -> None:
+        """Return when the client has gone away. What it still sends is dropped."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
 
 class Response:
     """A response whose body is known before it is sent."""

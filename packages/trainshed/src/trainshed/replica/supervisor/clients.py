@@ -26,7 +26,7 @@ def listen() -> socket.socket:
         pass  # The first incarnation of the slot.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(protocol.SOCKET)
-    listener.listen(16)
+    listener.listen(1024)  # Each request of a page is a connection, and a full queue refuses it.
     listener.setblocking(False)
     return listener
 
