@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.yard import OTHER, OWN, PROGRAMS, Yard, parent_of
-from tests.e2e.packages import package_job, source_package, upload
+from tests.e2e.hostile.yard import BUCKETS, OTHER, OWN, PROGRAMS, Yard, parent_of
+from tests.e2e.packages import package_job, source_package
 from trainshed.core.launch import WARM_LABEL
 
 SERVICE = (
@@ -25,11 +25,11 @@ FORKED = range(4, 10)
 
 @dataclass
 class WarmYard(Yard):
-    """Their programs begin warm. `uris`: the packages that programs were uploaded as, by program; `jobs`: all
-    that were submitted."""
+    """Their programs begin warm. `uploaded`: the programs that are in their project's bucket, as (project,
+    program); `jobs`: all that were submitted."""
 
     labels: dict[str, str] = field(default_factory=dict[str, str])
-    uris: dict[str, str] = field(default_factory=dict[str, str])
+    uploaded: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     jobs: list[str] = field(default_factory=list[str])
 
     def submit(self, project: str, program: str, *arguments: str, **environ: str) -> str:
@@ -90,16 +90,17 @@ class WarmYard(Yard):
         arguments: tuple[str, ...],
         environ: dict[str, str],
     ) -> str:
-        if program not in self.uris:
-            uploaded = upload(self.service, f"{program}/pkg-1.0.tar.gz", source_package(text))
-            self.uris[program] = uploaded
-        body = package_job(self.uris[program])
+        bucket, name = BUCKETS[project], f"{program}/pkg-1.0.tar.gz"
+        if (project, program) not in self.uploaded:
+            self.service.put(bucket, name, source_package(text))
+            self.uploaded.add((project, program))
+        body = package_job(f"gs://{bucket}/{name}")
         package = body["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]
         package["args"] = list(arguments)
         package["env"] = [{"name": name, "value": value} for name, value in environ.items()]
         body |= {"displayName": program, "labels": {WARM_LABEL: "on"}}
-        name: str = self.service.call("POST", parent_of(project), body)["name"]
-        self.jobs.append(name.rsplit("/", 1)[1])
+        job: str = self.service.call("POST", parent_of(project), body)["name"]
+        self.jobs.append(job.rsplit("/", 1)[1])
         return self.jobs[-1]
 
 

@@ -25,6 +25,8 @@ from trainshed.core.names import project_number
 from trainshed.replica.system import trees
 
 OWN, OTHER = "attacking-project", "attacked-project"
+BUCKETS = {OWN: "attacking", OTHER: "attacked"}
+"""The bucket of each project."""
 REGION = "us-central1"
 STAGING = (
     *("trainshed", f"trainshed-{OTHER}"),
@@ -276,7 +278,7 @@ Y = TypeVar("Y", bound=Yard)
 def furnished(yard: Y) -> Y:
     """With a bucket of each project's, and something in it."""
     service = yard.service
-    for bucket, project in (("attacking", OWN), ("attacked", OTHER), (STAGING[1], OTHER)):
+    for project, bucket in (*BUCKETS.items(), (OTHER, STAGING[1])):
         service.call("POST", f"/storage/v1/b?project={project}", {"name": bucket})
     for bucket in STAGING[:2]:
         service.put(bucket, STAGED, b"theirs")
