@@ -65,7 +65,7 @@ def errors(share: float) -> Iterator[float]:
     for path in RECORDINGS:
         first, *lines, last = path.read_text("utf-8").splitlines()
         end = float(last.split()[-1])
-        tracker = Tracker(totals_of(first.split()[1:]))
+        tracker = Tracker(0.0, totals_of(first.split()[1:]))
         for at, _, text in (line.partition(" ") for line in lines):
             if at == "#":
                 tracker.restarted()
@@ -89,7 +89,7 @@ def test_after_a_fifth_of_a_run_the_rest_is_known_to_a_tenth() -> None:
 def estimate_of(
     *lines: tuple[float, str], now: float, totals: dict[str, float] | None = None
 ) -> Estimate:
-    tracker = Tracker(totals)
+    tracker = Tracker(0.0, totals)
     for at, text in lines:
         tracker.feed(at, text)
     estimate = tracker.estimate(now)

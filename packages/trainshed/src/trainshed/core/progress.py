@@ -3,8 +3,8 @@
 A line counts only if it tells how much is done, and either how much there is or what is counted: bars of
 tqdm, Keras, Lightning and Hugging Face, and lines that count epochs or steps. One of the things that a
 program counts measures the whole program: its epochs if it says how many there are, else a bar or steps that
-do not start over again and again. The time of one unit is the mean over those seen since the program, or the
-count, last began.
+do not start over again and again. The time of one unit is the mean over the newer half of the units seen; the
+time between the end of a program and its restart does not count.
 """
 
 import enum
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 
@@ -32,6 +32,8 @@ class Count(Struct, frozen=True):
     done: float
     #: 0 = not said.
     total: float
+    #: The rest of the line has numbers as well, as lines at the end of an epoch do.
+    has_more: bool = False
     #: The line says which epoch it belongs to: it counts within that epoch, not over the whole program.
     is_within: bool = False
 
@@ -93,7 +95,8 @@ def counts(text: str) -> tuple[Count, ...]:
     """Return all that a line (`last_state`) counts: epochs before steps, and of either the last one first."""
     words, bars = _words(text), _bars(text)
     if bars:
-        words = [count for count in words if count.level]
+        # The numbers behind the epoch are the bar's: they do not say that the epoch is over.
+        words = [replace(count, has_more=False) for count in words if count.level]
         bars = [replace(bar, is_within=bool(words)) for bar in bars]
     return tuple(sorted(words + bars, key=lambda count: -count.level))
 
@@ -109,14 +112,20 @@ def _words(text: str) -> list[Count]:
     for match in reversed(list(_COUNTED.finditer(text))):
         word, done, total = match[1].lower(), int(match[2]), int(match[3])
         if 0 < total >= done and word not in by_word:
-            by_word[word] = Count(LEVELS[word], word, done, total)
+            has_more = _DIGITS.search(text, match.end()) is not None
+            by_word[word] = Count(LEVELS[word], word, done, total, has_more)
     for match in reversed(list(_WITHOUT_TOTAL.finditer(text))):
         word = match[1].lower()
         if word not in by_word:
-            by_word[word] = Count(LEVELS[word], word, float(match[2]), 0)
+            has_more = _DIGITS.search(text[: match.start()] + text[match.end() :]) is not None
+            by_word[word] = Count(LEVELS[word], word, float(match[2]), 0, has_more)
     if not by_word and (match := _ROUND.match(text)):
-        return [Count(Level.EPOCH, "round", float(match[1]), 0)]
-    return list(by_word.values())
+        return [Count(Level.EPOCH, "round", float(match[1]), 0, True)]
+    words = list(by_word.values())
+    if any(count.level is Level.STEP and count.total for count in words):
+        # The line is about a step: its further numbers do not say that the epoch is over.
+        return [replace(count, has_more=False) for count in words]
+    return words
 
 
 def _bars(text: str) -> list[Count]:
@@ -157,8 +166,14 @@ def totals_of(arguments: Sequence[str]) -> Mapping[str, float]:
 
 
 _MOST_COUNTERS: Final = 32
+_MOST_MARKS: Final = 128
 _NEARLY: Final = 0.97
 """A counter that has come so far counts as complete when it starts over."""
+_EARLY: Final = 0.35
+"""If the first epoch is counted before this part of an epoch's time has passed, its line was printed when the
+epoch began."""
+_LEAST_SPANS: Final = 8
+"""Spans that a pace is measured over, to hold what comes only now and then, such as a validation."""
 
 
 class Estimate(Struct, frozen=True):
@@ -181,17 +196,22 @@ class _Counter(Struct):
     #: It counts within an epoch, not over the whole program.
     is_within: bool
     began: float
-    #: (seconds, count) when it last began, and when its count grew last.
-    first: tuple[float, float]
-    last: tuple[float, float]
+    #: (seconds, count) at each moment at which its count grew, oldest first, since it last began.
+    marks: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     #: When the count was seen last, grown or not.
-    seen: float
+    seen: float = 0.0
     #: It started over after it was complete.
     is_repeated: bool = False
+    #: (seconds, units) between each two successive marks from before the program's last restart.
+    earlier: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    #: The program was started again since the last mark.
+    is_cut: bool = False
+    #: Lines of an epoch that say more than its number, as those at its end do, less those that do not.
+    ends: int = 0
 
     @property
     def done(self) -> float:
-        return self.last[1]
+        return self.marks[-1][1]
 
     @property
     def is_aside(self) -> bool:
@@ -201,52 +221,78 @@ class _Counter(Struct):
     def is_through(self) -> bool:
         return self.total > 0 and self.done >= self.total * _NEARLY
 
-    @property
-    def pace(self) -> float | None:
-        """The seconds that a unit takes; None if the count has not grown."""
-        units = self.done - self.first[1]
-        return (self.last[0] - self.first[0]) / units if units else None
-
-    def take(self, at: float, done: float) -> None:
-        """Take the count of a line."""
+    def take(self, at: float, done: float) -> bool:
+        """Take the count of a line; return False if it is the same as before."""
         self.seen = at
-        if done < self.done:
-            self.is_repeated |= self.is_through
-            self.first = (at, done)
-        if done != self.done:
-            self.last = (at, done)
+        if self.marks and done == self.done:
+            return False
+        if self.marks and (self.is_cut or done < self.done):
+            self.is_repeated |= self.is_through and done < self.done
+            self.earlier = [] if self.is_repeated else self.spans()[-_MOST_MARKS:]
+            self.marks, self.is_cut = [], False
+        self.marks.append((at, done))
+        if len(self.marks) > _MOST_MARKS:
+            # Keep every other one of the older half.
+            self.marks = self.marks[: _MOST_MARKS // 2 : 2] + self.marks[_MOST_MARKS // 2 :]
+        return True
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Return (seconds, units) between each two successive marks, oldest first."""
+        pairs = zip(self.marks, self.marks[1:], strict=False)
+        return self.earlier + [(b[0] - a[0], b[1] - a[1]) for a, b in pairs]
+
+    def pace(self) -> float | None:
+        """Return the seconds that a unit takes, by the newer half of the spans; None if there are none."""
+        spans = [span for span in self.spans() if span[1] > 0]
+        spans = spans[-max(len(spans) // 2, min(len(spans) - 1, _LEAST_SPANS), 1) :]
+        units = sum(span[1] for span in spans)
+        return sum(span[0] for span in spans) / units if units else None
 
 
 class Tracker:
-    """Takes the lines of a program in their order, and estimates its progress, in bounded memory. `totals`:
-    the total of each count, for lines that do not give it (`totals_of`)."""
+    """Takes the lines of a program in their order, and estimates its progress. `began`: when the program was
+    started, in seconds of the lines' clock; `totals`: the total of each count, for lines that do not give it
+    (`totals_of`).
 
-    __slots__ = ("_counters", "_totals")
+    Its memory is bounded, whatever it is given: 32 counters with 128 marks each."""
 
-    def __init__(self, totals: Mapping[str, float] | None = None) -> None:
+    __slots__ = ("_began", "_counters", "_totals")
+
+    def __init__(
+        self, began: float | None = None, totals: Mapping[str, float] | None = None
+    ) -> None:
+        self._began = began
         self._totals = dict(totals or {})
         self._counters: dict[tuple[str, float], _Counter] = {}
 
     def restarted(self) -> None:
-        """Note that the program was started anew: what it counts is measured anew."""
-        self._counters.clear()
+        """Note that the program was started anew: the time until it has come as far again is not measured."""
+        for counter in self._counters.values():
+            counter.is_cut = True
 
     def feed(self, at: float, text: str) -> None:
         """Take a line that was printed at `at`, in seconds."""
-        for count in counts(last_state(text)):
-            total = count.total or self._totals.get(count.what, 0.0)
-            if count.done > total:
-                total = 0.0
-            counter = self._counters.get((count.what, total))
-            if counter is not None:
-                counter.take(at, count.done)
-                continue
+        if self._began is None:
+            self._began = at
+        line_counts = counts(last_state(text))
+        has_steps = any(count.level is Level.STEP for count in line_counts)
+        for count in line_counts:
+            counter = self._counter(at, count)
+            if counter.take(at, count.done):
+                counter.ends += 1 if count.has_more and not has_steps else -1
+
+    def _counter(self, at: float, count: Count) -> _Counter:
+        total = count.total or self._totals.get(count.what, 0.0)
+        if count.done > total:
+            total = 0.0
+        key = (count.what, total)
+        counter = self._counters.get(key)
+        if counter is None:
             if len(self._counters) >= _MOST_COUNTERS:
                 del self._counters[min(self._counters, key=lambda key: self._counters[key].seen)]
-            mark = (at, count.done)
-            self._counters[count.what, total] = _Counter(
-                count.level, count.what, total, count.is_within, at, mark, mark, at
-            )
+            counter = _Counter(count.level, count.what, total, count.is_within, at)
+            self._counters[key] = counter
+        return counter
 
     def estimate(self, now: float) -> Estimate | None:
         """Estimate how far the program is at `now`, which is no earlier than its last line; None if no line
@@ -290,7 +336,7 @@ class Tracker:
             if not (
                 counter.is_repeated
                 or counter.is_aside
-                or (counter.is_through and counter.first == counter.last)
+                or (counter.is_through and len(counter.marks) == 1)
             )
         ]
         if any(counter.level is Level.EPOCH for counter in self._counters.values()):
@@ -303,20 +349,28 @@ class Tracker:
         return max(once, key=lambda counter: counter.seen, default=None)
 
     def _by_epochs(self, epochs: _Counter, now: float) -> Estimate:
-        """Estimate by epochs, of which the last one that was told is under way."""
-        last, text = epochs.last[0], _text(epochs)
+        last, first = epochs.marks[-1][0], epochs.marks[0]
+        text, pace, from_zero = _text(epochs), epochs.pace(), first[1] == 0
+        is_over = epochs.ends > 0 and not (
+            pace and self._began is not None and first[0] - self._began < pace * _EARLY
+        )
+        over = min(epochs.done + is_over + from_zero - 1, epochs.total)
+        if over >= epochs.total:
+            return Estimate(1.0, text, 0.0)
         inner = self._inner(last)
         share = min(inner.done / inner.total, 1.0) if inner else 0.0
-        # Some programs count epochs from zero.
-        over = epochs.done + (epochs.first[1] == 0) - 1
-        done = min((over + share) / epochs.total, 1.0)
-        pace = epochs.pace
-        if pace is None and inner is not None and inner.pace is not None:
-            pace = inner.pace * inner.total
+        done = (over + share) / epochs.total
         if pace is None:
-            return Estimate(done, text)
+            if is_over and over == 1 and self._began is not None:
+                # It took no longer than the program so far.
+                pace = last - self._began
+            else:
+                step = inner.pace() if inner else None
+                if inner is None or step is None:
+                    return Estimate(done, text)
+                pace = step * inner.total
         this = max(pace - max(now - last, 0.0), 0.0)
-        return Estimate(done, text, this + max(epochs.total - over - 1, 0) * pace)
+        return Estimate(done, text, this + (epochs.total - over - 1) * pace)
 
     def _inner(self, since: float) -> _Counter | None:
         """Return the largest counter of steps within the epoch that began at `since`."""
@@ -325,7 +379,7 @@ class Tracker:
             for counter in self._counters.values()
             if counter.level is Level.STEP
             and counter.total > 0
-            and counter.last[0] >= since
+            and counter.marks[-1][0] >= since
             and not counter.is_aside
         ]
         return max(steps, key=lambda counter: (counter.total, counter.seen), default=None)
@@ -339,12 +393,12 @@ def _by_steps(counter: _Counter, now: float) -> Estimate:
     text, done = _text(counter), min(counter.done / counter.total, 1.0)
     if done >= 1:
         return Estimate(1.0, text, 0.0)
-    pace = counter.pace
+    pace = counter.pace()
     if pace is None:
         return Estimate(done, text)
     rest = (counter.total - counter.done) * pace
     # Less what was presumably done since its last line.
-    return Estimate(done, text, max(rest - max(now - counter.last[0], 0.0), 0.0))
+    return Estimate(done, text, max(rest - max(now - counter.marks[-1][0], 0.0), 0.0))
 
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

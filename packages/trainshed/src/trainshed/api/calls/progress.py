@@ -115,8 +115,9 @@ def progress_book(most: int = _MOST_TRACKED) -> LogBook[Tracker]:
     """Return the book of how far programs are."""
 
     def tracker(job: Job, replica: Replica) -> Tracker:
+        began = replica.started / _SECOND if replica.started else None
         program = job.spec.pool(replica.id.pool).program
-        return Tracker(totals_of((*program.command, *program.args)))
+        return Tracker(began, totals_of((*program.command, *program.args)))
 
     return LogBook(tracker, most)
 
