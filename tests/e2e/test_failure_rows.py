@@ -322,8 +322,11 @@ print("main is done")
     assert "main is done" in service.lines(job_id)
 
 
-ELSEWHERE = {"stock_out", "preempted", "out_of_disk", "data_failed", "reducer_lost"}
-"""Scripted in `test_queueing`, `test_reduction`, `tests/contract/engines/test_disks.py` and
+ELSEWHERE = {
+    *("stock_out", "preempted", "budget_used_up"),
+    *("out_of_disk", "data_failed", "reducer_lost"),
+}
+"""Scripted in `test_queueing`, `test_team`, `test_reduction`, `tests/contract/engines/test_disks.py` and
 `tests/sim/test_controller.py`."""
 ON_CLUSTERS = {
     "node_failed",

@@ -59,35 +59,6 @@ class Line(Protocol):
     def close(self) -> None: ...
 
 
-class StreamLine:
-    """A line of a reader and a writer."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def read(self) -> bytes:
-        try:
-            return await self._reader.read(_READ)
-        except OSError:
-            return b""
-
-    async def write(self, data: bytes) -> None:
-        with contextlib.suppress(
-            OSError, RuntimeError
-        ):  # `read` reports the end; uvloop raises either.
-            self._writer.write(data)
-            await self._writer.drain()
-
-    async def end_input(self) -> None:
-        """Say that nothing more will be written."""
-        with contextlib.suppress(OSError):
-            self._writer.write_eof()
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 class Rules(Struct, frozen=True):
     """What passes. Headers of single connections never do."""
 

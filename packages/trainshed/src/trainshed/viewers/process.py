@@ -19,7 +19,8 @@ from typing import Final
 from msgspec import Struct
 
 from trainshed.eventloop.background import joined
-from trainshed.httpd.forwarding import NoAnswer, Rules, StreamLine, forward, status_of
+from trainshed.eventloop.lines import StreamLine
+from trainshed.httpd.forwarding import NoAnswer, Rules, forward, status_of
 from trainshed.httpd.messages import Headers, Request, Response
 from trainshed.replica import protocol
 from trainshed.replica.system.unix_sockets import reachable

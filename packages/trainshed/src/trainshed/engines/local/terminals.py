@@ -22,7 +22,7 @@ from trainshed.engines.local.slot_handle import SlotHandle
 from trainshed.engines.local.spawner import Spawner
 from trainshed.engines.port import EngineUnavailable
 from trainshed.engines.terminals import TerminalRefused
-from trainshed.httpd.forwarding import StreamLine
+from trainshed.eventloop.lines import StreamLine
 from trainshed.replica import protocol
 from trainshed.replica.supervisor.clients import connect
 from trainshed.replica.system import durable, unix_sockets
