@@ -37,22 +37,22 @@ class Size(Struct, frozen=True):
 
 
 CEILINGS: Final = {
-    "modules": 813,
-    "modules that one machine needs": 684,
-    "lines": 136_920,
-    "lines that one machine needs": 115_920,
-    "lines of code": 96_720,
-    "lines of code on the way of a start": 11_290,
-    "lines of tests": 108_590,
+    "modules": 775,
+    "modules that one machine needs": 667,
+    "lines": 133_220,
+    "lines that one machine needs": 113_200,
+    "lines of code": 94_170,
+    "lines of code on the way of a start": 11_110,
+    "lines of tests": 105_150,
     "settings of the service": 50,
-    "settings of Slurm": 19,
-    "settings of Kubernetes": 24,
-    "commands": 43,
+    "settings of Slurm": 18,
+    "settings of Kubernetes": 23,
+    "commands": 42,
     "ideas on the way of a start": 30,
     "ideas with a cluster": 44,
     "decision records": 50,
-    "words of decision records": 14_220,
-    "words of documents": 81_920,
+    "words of decision records": 14_190,
+    "words of documents": 81_910,
 }
 
 
