@@ -1,7 +1,7 @@
 """Tickets: the rights to open shells, and connections to ports, each good once.
 
-A ticket is held in memory for a minute: whoever may open the shell fetches it and uses it at once. It is
-never in an address that is sent to a server, so no log contains it.
+A ticket is held in memory for a minute: whoever may open the shell fetches it and uses it at once. In an
+address it stands only where a browser opens a job's page, which makes it void.
 """
 
 import hashlib
