@@ -111,8 +111,8 @@ async def test_a_batch_read_names_twenty_series(house: House) -> None:
     name = run.removeprefix("/v1/")
     series = f"{name}/timeSeries/{await series_made(house, run)}"
     twenty = "&".join([f"timeSeries={series}"] * 20)
-    found = await house.result("GET", f"{board}:batchRead?{twenty}")
-    assert len(found["timeSeriesData"]) == 20
+    read = await house.result("GET", f"{board}:batchRead?{twenty}")
+    assert len(read["timeSeriesData"]) == 20
     answer = await house.call("GET", f"{board}:batchRead?{twenty}&timeSeries={series}")
     assert fields(answer) == {"time_series"}
     assert fields(await house.call("GET", f"{board}:batchRead")) == {"time_series"}

@@ -160,10 +160,10 @@ async def test_the_filters_of_the_sdk(house: House) -> None:
     )
 
     async def listed(path: str, text: str) -> list[str]:
-        found = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
+        page = await house.result("GET", f"{path}?{urlencode({'filter': text})}")
         return [
             resource["name"].rpartition("/")[2]
-            for resource in found.get(path.rpartition("/")[2], [])
+            for resource in page.get(path.rpartition("/")[2], [])
         ]
 
     experiment = f"{STORE}/contexts/e"
