@@ -76,6 +76,8 @@ _GUARDS: Final = (
 )
 _STOPS: Final = "The service stops; the job runs on. Come back later."
 _LAPSED: Final = "Your rights here have changed: hung up. Open the shell again if you still may."
+_MOST_NOTED: Final = 1000
+"""Uses of ports that are remembered; an older one is on its timeline once more if it goes on."""
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
 REFUSED: Final = 1008
@@ -97,7 +99,8 @@ class ShellSurface:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._told: set[tuple[JobUid, ReplicaId, str, str]] = set()
+        #: Uses of ports that are on timelines, oldest first.
+        self._noted: dict[tuple[JobUid, ReplicaId, str, str], None] = {}
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises whatever is wrong with a request for a ticket."""
@@ -190,8 +193,10 @@ class ShellSurface:
         as `open_port`."""
         terminal = await open_port(self._services, ticket)
         use = (ticket.job_uid, ticket.replica, ticket.port, ticket.who)
-        if use not in self._told:
-            self._told.add(use)
+        if use not in self._noted:
+            while len(self._noted) >= _MOST_NOTED:
+                del self._noted[next(iter(self._noted))]
+            self._noted[use] = None
             await tell_of_port(self._services, ticket)
         await say(send, {"title": ticket.name})
         await bridge(receive, send, terminal, 0.0, self._end(ticket))
