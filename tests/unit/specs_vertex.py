@@ -8,7 +8,6 @@ from tests.unit.specs_requests import FakeRuntimes, Request, custom_job, pool
 from trainshed.core.errors import InvalidRequest
 from trainshed.core.specs.vertex import ParsedCustomJob, parse_custom_job
 
-DAY = 24 * 3600 * 10**9
 POOLS = "job_spec.worker_pool_specs"
 FIRST = f"{POOLS}[0]"
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.jobs import job
 from tests.unit.specs_requests import (
     CUSTOM_IMAGE,
     GUIDE,
@@ -27,18 +26,13 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
 from trainshed.core.cluster import Endpoint, hostname
-from trainshed.core.environment import Gang, arguments, cluster_spec, environment, expand
+from trainshed.core.environment import Gang, arguments, environment, expand
 from trainshed.core.job.spec import JobSpec
-from trainshed.core.launch import LaunchPlan
-from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job
-from trainshed.engines.port import Slot
-from trainshed.runtimes.port import PreparedRuntime
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
@@ -189,12 +183,6 @@ def test_every_recorded_launch_has_its_test() -> None:
     assert {path.stem for path in GOLDEN.glob("*.json")} == set(PLANS)
 
 
-def cluster_of(spec: JobSpec, replica: ReplicaId) -> dict[str, Any]:
-    found = cluster_spec(spec, gang(spec).endpoints, replica)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize(
     ("text", "expanded"),
     [
@@ -226,13 +214,3 @@ def test_a_newer_framework_does_as_the_one_that_was_asked_for() -> None:
     assert given()["LOADS_ALL"] == "1"
     assert given((("LOADS_ALL", "0"),))["LOADS_ALL"] == "0"
     assert "LOADS_ALL" not in given((("LOADS_LITTLE", "1"),))
-
-
-def plans(spec: JobSpec) -> tuple[LaunchPlan, ...]:
-    """Of all replicas of a job whose pools have one runtime."""
-    replicas = tuple(Replica(r, node="node", incarnation=1) for r in spec.replicas())
-    subject = replace(job(1), spec=spec, replicas=replicas, attempt=1)
-    slots = [Slot(r.id, "node", str(r.id), str(r.id), "", 2222) for r in replicas]
-    program = spec.pools[0].program
-    prepared = {(program.runtime, program.packages): PreparedRuntime("")}
-    return launch_plans(subject, slots, prepared, LaunchDefaults(), {r.id: 1 for r in replicas})

@@ -5,7 +5,6 @@ import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +14,6 @@ from tests.inline_store import open_inline
 from tests.sim.parents import CountingAdvisor, MadeUpMetrics, parent_stores
 from tests.sim.tuning_jobs import METRIC, study_spec, tuning
 from tests.unit.jobs import CREATED
-from trainshed.controller.measurements import Curves
 from trainshed.controller.parents import Next
 from trainshed.controller.trial_summaries import SummaryPlaces
 from trainshed.controller.tuning import TuningReconciler
@@ -24,10 +22,9 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid
 from trainshed.core.study.progress import moments
 from trainshed.core.study.records import Measurement, StudyUid, Trial, TrialState
-from trainshed.core.study.spec import Limits, MedianStopping, Selection, StudySpec
+from trainshed.core.study.spec import Limits, Selection, StudySpec
 from trainshed.core.tuning.records import TuningJob
 from trainshed.store.port import Commit
-from trainshed.store.sqlite.studies import Studies
 from trainshed.studies.port import AdvisorFailed, Curve, Proposals, Seen, StoppingVerdict
 from trainshed.summaries.directories import LocalDirectory
 from trainshed.summaries.reading import Directory
@@ -330,31 +327,6 @@ def test_summaries_that_are_removed_have_measured_all_the_same(
 
 
 # --- early stopping ---
-
-
-class Counted:
-    """Counts the trials whose measurements are read by number, and looks at all at once."""
-
-    def __init__(self, studies: Studies) -> None:
-        self._studies = studies
-        self.read: list[tuple[int, ...] | None] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._studies, name)
-
-    async def measurements(
-        self, study: StudyUid, numbers: Sequence[int] | None = None
-    ) -> dict[int, tuple[Measurement, ...]]:
-        self.read.append(None if numbers is None else tuple(numbers))
-        return await self._studies.measurements(study, numbers)
-
-
-def stopping(trials: int, parallel: int) -> tuple[House, Counted]:
-    spec = replace(study_spec(), median_stopping=MedianStopping())
-    house = House(tuning(trials=trials, parallel=parallel, spec=spec))
-    counted = Counted(house.store.studies)
-    house.reconciler._curves = Curves(cast(Studies, counted))  # pyright: ignore[reportPrivateUsage] # nothing else shows what is read
-    return house, counted
 
 
 def test_trials_that_end_while_a_suggestion_is_worked_out_are_followed_too() -> None:

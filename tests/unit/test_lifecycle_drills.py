@@ -9,8 +9,6 @@ from trainshed.core.lifecycle.states import AttemptState, JobState
 from trainshed.core.lifecycle.transition import instructions
 from trainshed.core.names import ReplicaId
 
-FAULTS = [DrillKind.KILL, DrillKind.OOM, DrillKind.SEGV]
-
 
 def order(
     kind: DrillKind, replica: ReplicaId = WORKER, *, at_line: str = "", after: int = 0, at: int = 0

@@ -1,19 +1,8 @@
 """Which jobs and logs go, and when (docs/operate.md)."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from trainshed.core.retention import parse_age, parse_size
-
-DAY = 86400 * 10**9
-NOW = 100 * DAY
-
-
-@dataclass(frozen=True)
-class Over:
-    uid: int
-    ended: int
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,6 @@ def records(data: bytes, start: int = 0, longest: int = 1 << 20) -> list[tuple[b
     return list(read_records(io.BytesIO(data), start, longest=longest))
 
 
-def scalars(data: bytes) -> dict[str, dict[int, float]]:
-    points: dict[str, dict[int, float]] = {}
-    for record, _ in records(data):
-        for scalar in read_scalars(record):
-            points.setdefault(scalar.tag, {})[scalar.step] = scalar.value
-    return points
-
-
 def golden(name: str) -> bytes:
     return (GOLDEN / f"{name}.tfevents").read_bytes()
 

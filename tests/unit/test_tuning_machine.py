@@ -35,9 +35,6 @@ def ends(subject: Play, *values: float | None) -> Play:
     return subject
 
 
-# --- trials begin ---
-
-
 # --- states ---
 
 

@@ -64,7 +64,6 @@ def reported(outcome: str = "resumed", **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-WAITING = {"drill": DRILL, "outcome": "", "why": "it has not fired yet", "advice": "wait."}
 UNDER_WAY = reported(
     "unknown", restart=None, lost=None, steps=dict.fromkeys(("first", "before", "after")), why="no"
 )

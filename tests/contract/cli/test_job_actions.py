@@ -45,7 +45,7 @@ def test_waiting_mirrors_what_came_of_the_jobs(
 
 def test_waiting_ends_in_time(trainshed: Invoke, service: FakeService) -> None:
     gate = threading.Event()
-    service.on("GET", f"{JOBS}/7", job())
+    service.on("GET", f"{JOBS}/7", job(), job(state="SUCCEEDED"))
     service.on("GET", f"{JOBS}/7/watch", Stream([job(), job(state="SUCCEEDED")], gate))
     result = trainshed("jobs", "wait", "7", "--timeout", "0.2")
     assert result.exit_code == 124

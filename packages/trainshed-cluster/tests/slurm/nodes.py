@@ -186,16 +186,6 @@ class Machines:
         init = self._machines[name].init
         return [pid for pid in _of_namespace(init) if not command or _command(pid) == command]
 
-    def outer(self, name: str, pid: int) -> int:
-        """A process of a machine, as the real machine numbers it. Raises ProcessLookupError."""
-        for process in self.processes(name):
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{process}/status").read_text()
-                (numbers,) = re.findall(r"^NSpid:\t(.*)$", status, re.MULTILINE)
-                if numbers.split()[-1] == str(pid):
-                    return process
-        raise ProcessLookupError(f"{name} has no process {pid}")
-
     def on_disk(self, name: str, path: str) -> Path:
         """Where a node's own file or directory in /tmp is found from outside."""
         return self.directory / f"{name}.tmp" / Path(path).relative_to("/tmp")
