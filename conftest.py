@@ -12,7 +12,6 @@ from typing import Any
 import hypothesis
 import pytest
 import uvloop
-from tests.e2e import nursery
 from tests.soaks import SOAKS
 
 # With one thread, as the service computes: several wait for each other where tests run side by side.
@@ -83,9 +82,6 @@ TOGETHER = {
 """Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the
 Vertex SDK; one worker runs them."""
 
-
-if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-    os.environ.setdefault(nursery.RUN, f"{run} {os.getppid()}")
 
 # What collecting makes stays to the end, and looking through it again and again takes a quarter of the time.
 gc.disable()

@@ -3,10 +3,7 @@
 A test starts a service, or a program with the Vertex SDK, where what it loads takes longer than what it does.
 A nursery is a process of one thread that has loaded the modules and done nothing; `fork` is like
 `subprocess.Popen([sys.executable, ...])` but for the command line that others see. Of services, test_up.py
-starts real ones.
-
-The workers of one run of the tests share their nurseries: whoever needs one first begins it, the others find
-its socket, and it ends when the run does.
+starts real ones. A nursery ends when the process of the tests that began it does.
 """
 
 import array
@@ -16,7 +13,6 @@ import faulthandler
 import fcntl
 import functools
 import gc
-import hashlib
 import importlib
 import json
 import os
@@ -56,8 +52,6 @@ BUCKETS = (
     *("uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvloop"),
 )
 SDK = ("google.cloud.aiplatform", "google.cloud.storage")
-RUN = "PYTEST_RUN_OF_NURSERIES"
-"""A variable of workers: a name of their run, and the process that begins and outlives them."""
 _ROOT = Path(__file__).parents[2]
 _FREE = 100
 """A descriptor that no caller has asked for, nor any above it."""
@@ -115,21 +109,11 @@ class Nursery:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._lock = threading.Lock()
-        self._ours = socket.socket(socket.AF_UNIX)
-        run, keeper = os.environ.get(RUN, f"{os.getpid()} {os.getpid()}").split()
-        what = json.dumps([*modules, str(python), sorted((environ or {}).items())])
-        name = hashlib.sha256(f"{run} {what}".encode()).hexdigest()[:32]
-        directory = Path(tempfile.gettempdir(), f"trainshed-nurseries-{os.getuid()}")
-        directory.mkdir(mode=0o700, exist_ok=True)
-        path = directory / name
-        with (directory / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            try:
-                self._ours.connect(str(path))
-            except (FileNotFoundError, ConnectionRefusedError):
-                path.unlink(missing_ok=True)
-                self._process = _begin(path, modules, str(python), environ, keeper)
-                self._ours.connect(str(path))
+        self._ours, its = socket.socketpair()
+        with its:
+            # "up": by this word tests tell services from what they have started.
+            words = [str(python), "-m", __name__, "up", str(its.fileno()), *modules]
+            self._process = subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=[its.fileno()])
         atexit.register(self._ours.close)
 
     def fork(
@@ -207,23 +191,6 @@ class Nursery:
             return subprocess.CompletedProcess(program, status, output.read(), complained.read())
 
 
-def _begin(
-    path: Path, modules: Sequence[str], python: str, environ: Mapping[str, str] | None, keeper: str
-) -> subprocess.Popen[bytes]:
-    """`path`: where it listens. `keeper`: the process with which it ends."""
-    # Not every Python that a nursery may be of knows such handles.
-    handle = os.pidfd_open(int(keeper))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(64)
-        kept = listener.fileno(), handle
-        # "up": by this word tests tell services from what they have started.
-        words = [python, "-m", __name__, "up", *map(str, kept), *modules]
-        begun = subprocess.Popen(words, env=environ, cwd=_ROOT, pass_fds=kept)
-    os.close(handle)
-    return begun
-
-
 @functools.cache
 def services() -> Nursery:
     return Nursery(SERVICE)
@@ -243,55 +210,43 @@ def sdk_programs() -> Nursery:
 # --- the process itself ---
 
 
-def _serve(listener: socket.socket, keeper: int) -> None:
-    """Returns in a child that is to run `sys.argv`. `keeper`: a pidfd; this ends when it does."""
+def _serve(control: socket.socket) -> None:
+    """Returns in a child that is to run `sys.argv`."""
     waker, woken = socket.socketpair()
     waker.setblocking(False)
     woken.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, _heard)
     pids: dict[int, int] = {}
-    controls: list[socket.socket] = []
     while True:
-        ready = select.select([listener, woken, keeper, *controls], [], [])[0]
-        if keeper in ready:
-            # Those who were forked end by themselves or are ended.
-            path = Path(listener.getsockname())
-            path.unlink(missing_ok=True)
-            path.with_suffix(".lock").unlink(missing_ok=True)
-            os._exit(0)
+        ready = select.select([control, woken], [], [])[0]
         if woken in ready:
             woken.recv(4096)
             _bury(pids)
-        if listener in ready:
-            controls.append(listener.accept()[0])
-        control = next((each for each in controls if each in ready), None)
-        if control is None:
+        if control not in ready:
             continue
         descriptors = array.array("i")
         size, ancillary, _, _ = control.recvmsg(10, socket.CMSG_SPACE(64 * descriptors.itemsize))
         if not size:
-            controls.remove(control)
-            control.close()
-            continue
+            # The tests are over. Those who were forked end by themselves or are ended.
+            os._exit(0)
         for _, _, content in ancillary:
             descriptors.frombytes(content)
         request = json.loads(control.recv(int(size), socket.MSG_WAITALL))
-        writer, *given = descriptors
+        writer, *handles = descriptors
         if pid := os.fork():
             pids[pid] = writer
-            for descriptor in given:
-                os.close(descriptor)
+            for handle in handles:
+                os.close(handle)
             control.sendall(f"{pid:10}".encode())
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (listener, waker, woken, *controls):
-            each.close()
-        os.close(keeper)
-        for each in (*pids.values(), writer):
-            os.close(each)
-        _become(request, given)
+        for end in (control, waker, woken):
+            end.close()
+        for descriptor in (*pids.values(), writer):
+            os.close(descriptor)
+        _become(request, handles)
         return
 
 
@@ -299,21 +254,22 @@ def _heard(_number: int, _frame: FrameType | None) -> None:
     """Of the end of a child: `select` is woken by its number."""
 
 
-def _bury(told: dict[int, int]) -> None:
-    while told:
+def _bury(pids: dict[int, int]) -> None:
+    """Tell who waits for a child of its end. `pids`: where each is told."""
+    while pids:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        writer = told.pop(pid)
+        writer = pids.pop(pid)
         with contextlib.suppress(BrokenPipeError):
             os.write(writer, str(os.waitstatus_to_exitcode(status)).encode())
         os.close(writer)
 
 
-def _become(request: Mapping[str, Any], given: Sequence[int]) -> None:
+def _become(request: Mapping[str, Any], handles: Sequence[int]) -> None:
     """Have the surroundings of a process that was started."""
-    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in given]
-    for descriptor in given:
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in handles]
+    for descriptor in handles:
         os.close(descriptor)
     for descriptor, number in zip(high, (0, 1, 2, *request["kept"]), strict=True):
         os.dup2(descriptor, number)
@@ -336,12 +292,12 @@ def _run() -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in sys.argv[4:]:
+    for module in sys.argv[3:]:
         importlib.import_module(module)
     assert threading.active_count() == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
-    _serve(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
+    _serve(socket.socket(fileno=int(sys.argv[2])))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run()
 
