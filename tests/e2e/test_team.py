@@ -150,19 +150,6 @@ def test_a_key_file_opens_the_project_to_gcloud_and_the_sdk(
     assert "walk-gone" not in owner.run("projects", "list", "--format=value(projectId)").stdout
 
 
-def test_people_see_what_their_roles_allow_and_are_told_of(service: Service, job: str) -> None:
-    bo = token_of(service, "bo@corp.example", "roles/aiplatform.viewer")["token"]
-    eve = token_of(service, "eve@corp.example", "roles/owner", "walk-speech")["token"]
-    for path in (f"{JOBS}/{job}", f"/trainshed/v1/jobs/{job}"):
-        assert ask(service, bo, path) == 200
-        assert ask(service, eve, path) == 403
-    assert ask(service, bo, f"{JOBS}/{job}:cancel", "POST", {}) == 403
-    assert ask(service, bo, JOBS, "POST", container_job("pass")) == 403
-    rows = service.call("GET", f"/trainshed/v1/audit?project={PROJECT}")["entries"]
-    [row] = [row for row in rows if row["resource"].endswith(f"/{job}")]
-    assert (row["who"], row["method"].rpartition(".")[2]) == ("ana@corp.example", "CreateCustomJob")
-
-
 def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, job: str) -> None:
     """A log that is followed, a shell, REST, and the buckets, which are another process."""
     bo = token_of(service, "bo@corp.example", "roles/aiplatform.user")

@@ -36,7 +36,7 @@ from trainshed.core.specs.vertex import parse_custom_job
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "launch"
 UID = JobUid(7)
-PRIMARY, WORKER, SERVER = (ReplicaId(position, 0) for position in range(3))
+PRIMARY = ReplicaId(0, 0)
 NESTED = ("CLUSTER_SPEC", "TF_CONFIG", "CLOUD_ML_JOB")
 
 

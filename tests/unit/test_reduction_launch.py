@@ -40,9 +40,7 @@ from trainshed.engines.port import Slot
 from trainshed.replica import protocol
 from trainshed.serve.engine_adapters import JobCertificate, job_certificate
 
-PRIMARY, WORKER, FIRST, SECOND, EVALUATOR = (
-    ReplicaId(*each) for each in ((0, 0), (1, 0), (2, 0), (2, 1), (3, 0))
-)
+PRIMARY, WORKER, FIRST, EVALUATOR = (ReplicaId(position, 0) for position in range(4))
 
 
 def reducers(machine: str = "n1-highcpu-16", **spec: Any) -> Request:
@@ -68,9 +66,6 @@ def environ(
 
 THREE = parsed(package(), pool(), reducers(), package())
 TOKEN_MARK = secrets.job_mark(secrets.Made.TOKEN, 7)
-
-
-_SMALL, _LARGE = {"machineType": "n1-standard-4"}, {"machineType": "n1-standard-32"}
 
 
 def test_the_users_word_counts_but_for_the_token() -> None:

@@ -14,7 +14,7 @@ from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.streams import StreamSource
 from trainshed.engines.streams import FileStreams, ServiceStreams
 from trainshed.store.logs import segments
-from trainshed.store.logs.lines import LogLine, LogPosition, Severity, Stream
+from trainshed.store.logs.lines import LogLine, LogPage, LogPosition, Severity, Stream
 from trainshed.store.logs.onward import JobLog
 from trainshed.store.logs.reader import LogReader
 
@@ -39,9 +39,16 @@ def write(
     return path
 
 
+def reader_of(root: Path) -> LogReader:
+    return LogReader(FileStreams(root), ServiceStreams(root))
+
+
+def page_of(root: Path, **arguments: Any) -> LogPage:
+    return asyncio.run(reader_of(root).page(UID, **arguments))
+
+
 def page_keys(root: Path, **arguments: Any) -> list[tuple[str, int, int]]:
-    page = asyncio.run(LogReader(FileStreams(root), ServiceStreams(root)).page(UID, **arguments))
-    return keys(page.lines)
+    return keys(page_of(root, **arguments).lines)
 
 
 def keys(lines: Iterable[LogLine]) -> list[tuple[str, int, int]]:
@@ -56,17 +63,17 @@ def told(source: StreamSource, data: bytes) -> tuple[str, ...]:
 
 def read_on(log: JobLog, most: int = 1 << 20) -> list[str]:
     """All that can be read now, replica by replica."""
-    found: list[str] = []
+    names: list[str] = []
     for writer in log.writers():
         is_followed = True
         while is_followed:
             lines, is_followed = writer.read(most, told)
-            found.extend(lines or ())
-    return found
+            names.extend(lines or ())
+    return names
 
 
 def onward(root: Path, position: LogPosition | None = None) -> JobLog:
-    return LogReader(FileStreams(root), ServiceStreams(root)).onward(UID, position or {})
+    return reader_of(root).onward(UID, position or {})
 
 
 def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
@@ -79,7 +86,7 @@ def test_a_line_is_read_with_all_it_carries(tmp_path: Path) -> None:
             stored(2, T0 + 2, "x" * 65536, p=1),
         ],
     )
-    lines = asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)).lines
+    lines = page_of(tmp_path).lines
     assert lines[0] == LogLine(UID, 1, PRIMARY, 0, T0, Stream.SERVICE, "ready", Severity.NOTICE)
     assert (lines[1].text, lines[1].severity) == ("é", Severity.ERROR)
     assert lines[1].payload == {"message": "é", "k": 1}
@@ -91,15 +98,10 @@ def test_nothing_there_is_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / str(UID) / "1" / "something else").mkdir()
     (tmp_path / str(UID) / "notes").mkdir()
     for root in (tmp_path, tmp_path / "absent"):
-        page = asyncio.run(LogReader(FileStreams(root), ServiceStreams(root)).page(UID))
+        page = page_of(root)
         assert (page.lines, page.next) == ((), None)
         assert read_on(onward(root)) == []
-        assert (
-            asyncio.run(
-                LogReader(FileStreams(root), ServiceStreams(root)).tail(UID, 3, replicas={PRIMARY})
-            )
-            == ()
-        )
+        assert asyncio.run(reader_of(root).tail(UID, 3, replicas={PRIMARY})) == ()
 
 
 def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -> None:
@@ -118,13 +120,10 @@ def test_lines_of_all_replicas_and_attempts_are_merged_by_time(tmp_path: Path) -
     assert page_keys(tmp_path, replicas={WORKER}) == expected[1:3]
     assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20) == expected[2:4]
     assert page_keys(tmp_path, start=T0 + 10, end=T0 + 20, descending=True) == expected[3:1:-1]
-    lines = asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).page(UID)).lines
+    lines = page_of(tmp_path).lines
     order = [(line.at, line.insert_id) for line in lines]
     assert order == sorted(order)
-    assert (
-        keys(asyncio.run(LogReader(FileStreams(tmp_path), ServiceStreams(tmp_path)).tail(UID, 2)))
-        == expected[-2:]
-    )
+    assert keys(asyncio.run(reader_of(tmp_path).tail(UID, 2))) == expected[-2:]
 
 
 def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
@@ -208,7 +207,7 @@ def test_pages_and_following_give_every_line_once_in_order(
             )
             expected.append((at, replica.pool, replica.index, attempt, n))
     expected.sort(reverse=descending)
-    reader = LogReader(FileStreams(root), ServiceStreams(root))
+    reader = reader_of(root)
 
     async def paged() -> list[LogLine]:
         got: list[LogLine] = []

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,49 +55,6 @@ def test_runs_are_directories_however_deep(place: Path, follower: Follower, cloc
     assert set(follower.runs("acc")) == {"", "eval", "logs/validation"}
     assert follower.tags == {"acc", "loss"}
     assert follower.runs("loss") == {}, "nobody asked for it"
-
-
-def test_a_torn_end_counts_once_it_is_whole(place: Path, follower: Follower, clock: Clock) -> None:
-    writer = EventWriter(place, clock)
-    writer.scalar("acc", 0.25, 1)
-    writer.scalar("acc", 0.5, 2)
-    path = event_file(place)
-    data = path.read_bytes()
-    path.write_bytes(data[:-3])
-    follower.look()
-    assert values(follower, "") == {1: 0.25}
-    with path.open("ab") as file:
-        file.write(data[-3:])
-    follower.look()
-    assert values(follower, "") == {1: 0.25, 2: 0.5}
-
-
-def replaced(path: Path, data: bytes) -> None:
-    """As an object is, by another file."""
-    path.with_name("new").write_bytes(data)
-    path.with_name("new").replace(path)
-
-
-def rewritten(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("changed", [replaced, rewritten])
-def test_a_file_that_holds_something_else_is_read_anew(
-    place: Path,
-    tmp_path: Path,
-    follower: Follower,
-    clock: Clock,
-    changed: Callable[[Path, bytes], None],
-) -> None:
-    EventWriter(place, clock).scalar("acc", 0.25, 1)
-    follower.look()
-    other = EventWriter(tmp_path / "other", clock)
-    for step in (2, 3):
-        other.scalar("acc", 0.75, step)
-    changed(event_file(place), event_file(tmp_path / "other").read_bytes())
-    follower.look()
-    assert values(follower, "") == {2: 0.75, 3: 0.75}
 
 
 def test_what_was_there_before_is_somebody_elses(place: Path, directory: Counted) -> None:
@@ -213,6 +170,3 @@ def test_files_that_vanish_or_are_no_event_files() -> None:
     follower = Follower(Vanishing(), {"acc"})
     assert follower.look()
     assert follower.tags == set()
-
-
-# --- which run counts

@@ -61,16 +61,6 @@ def event_file(directory: Path) -> Path:
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=6).map(sorted))
 def test_a_file_may_end_anywhere_while_it_is_written(cuts: list[int], whole: bytes) -> None:
-    check_cuts(cuts, whole)
-
-
-def test_a_file_may_end_at_every_byte(whole: bytes) -> None:
-    for cut in range(len(whole)):
-        check_cuts([cut], whole)
-
-
-def check_cuts(cuts: list[int], whole: bytes) -> None:
-
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "events.out.tfevents.1"
         reader = Reader(Path(place))

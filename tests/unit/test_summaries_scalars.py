@@ -45,14 +45,6 @@ def whole(most: int) -> bytes:
     return b"".join(framed(b"record %d" % number) for number in range(most))
 
 
-@given(st.integers(0, 300))
-def test_what_is_whole_before_a_torn_end_counts(cut: int) -> None:
-    data = whole(10)
-    ends = [end for _, end in records(data)]
-    found = records(data[:cut])
-    assert [end for _, end in found] == [end for end in ends if end <= cut]
-
-
 @given(st.integers(0, 220), st.integers(1, 255))
 def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
     data = bytearray(whole(10))
@@ -86,12 +78,6 @@ def test_a_damaged_event_breaks_nothing(name: str, data: st.DataObject) -> None:
         record[data.draw(st.integers(0, len(record) - 1))] = data.draw(st.integers(0, 255))
     for scalar in read_scalars(bytes(record[: data.draw(st.integers(0, len(record)))])):
         assert isinstance(scalar.value, float)
-
-
-def test_long_records_are_stepped_over() -> None:
-    """A graph may have a hundred megabytes."""
-    data = framed(b"small") + framed(b"x" * 5000) + framed(b"last")
-    assert [record for record, _ in records(data, longest=1000)] == [b"small", b"last"]
 
 
 # --- events that no library of today writes

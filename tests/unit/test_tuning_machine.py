@@ -3,7 +3,7 @@ jobs show leads to its next state."""
 
 import pytest
 
-from tests.sim.tuning_jobs import METRIC, study_spec, tuning
+from tests.sim.tuning_jobs import METRIC, tuning
 from tests.sim.tuning_play import Play
 from tests.unit.jobs import CREATED, SECOND
 from trainshed.core.job.spec import Scheduling
@@ -11,7 +11,6 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api
 from trainshed.core.study.records import TrialState
-from trainshed.core.study.spec import Selection
 from trainshed.core.tuning import machine
 from trainshed.core.tuning.records import SeenSummaries
 
@@ -49,19 +48,6 @@ def test_the_job_is_where_the_first_of_its_trials_came_to() -> None:
     assert subject.look().job.state is S.RUNNING
     assert (subject.job.started, subject.trials[2].started) == (at, at)
     assert subject.becomes(2, S.PREPARING).look().job.state is S.RUNNING
-
-
-# --- results ---
-
-
-@pytest.mark.parametrize(("selection", "value"), [(Selection.LAST, 0.2), (Selection.BEST, 0.7)])
-def test_the_final_measurement_is_the_last_or_the_best(selection: Selection, value: float) -> None:
-    """facts/tuning#metrics, measurementSelectionType."""
-    subject = play(trials=1, parallel=1, spec=study_spec(selection=selection))
-    subject.succeeds(1, 0.5, 0.7, 0.2).look()
-    final = subject.trials[1].final
-    assert final is not None
-    assert final.value(METRIC) == value
 
 
 # --- trials without a result ---

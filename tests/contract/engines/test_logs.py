@@ -8,18 +8,6 @@ from tests.contract.engines.conftest import PRIMARY, House
 from trainshed.engines.port import EngineUnavailable
 
 
-async def test_a_fast_writer_loses_nothing(house: House) -> None:
-    count = 20_000
-    uid = await house.python(f"for i in range({count}): print('line number', i)")
-    end = await house.exit(uid)
-    assert end.exit.log_lines == count
-    log = house.log(uid)
-    assert [line["m"] for line in log] == [f"line number {i}" for i in range(count)]
-    assert [line["n"] for line in log] == list(range(count))
-    times = [int(str(line["t"])) for line in log]
-    assert times == sorted(set(times))
-
-
 async def test_streams_are_told_apart(house: House) -> None:
     uid = await house.run("sh", "-c", "echo out; echo err >&2; printf last")
     await house.exit(uid)

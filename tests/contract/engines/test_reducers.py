@@ -9,9 +9,6 @@ from tests.contract.engines.conftest import PRIMARY, PYTHON, House
 from tests.contract.runtimes.rootfs import with_programs
 from trainshed.core import reduction
 from trainshed.core.launch import REDUCTION_PACKAGES, ImageRoot, Limits, ReductionPart, Software
-from trainshed.core.names import ReplicaId
-
-FIRST, SECOND = ReplicaId(2, 0), ReplicaId(2, 1)
 
 
 @pytest.fixture

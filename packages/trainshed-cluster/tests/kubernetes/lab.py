@@ -170,17 +170,6 @@ class KubernetesLab(Machines):
             if not self.get("pods", "--all-namespaces")["items"]:
                 return
 
-    def forget_pods(self) -> None:
-        """Wait until all Pods were deleted and nothing of them runs, and have the API forget them: kubelets
-        take up to a minute until they say that one is gone which they have ended long before."""
-        for _ in until("the end of all Pods", 60):
-            left = self.get("pods")["items"]
-            if all("deletionTimestamp" in pod["metadata"] for pod in left) and not any(
-                map(self._runs_any, self.nodes)
-            ):
-                break
-        self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false")
-
     def _runs_any(self, node: str) -> bool:
         """Whether anything of Pods does on a node."""
         return bool(self._docker(node, "ps", "--format", "{{.Names}}").stdout.split())
