@@ -1,6 +1,7 @@
 """What is ours, over a real store and real log files: describe, timeline, live logs, watch."""
 
 import asyncio
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -16,6 +17,8 @@ from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
+from trainshed.store.logs.lines import LogLine
+from trainshed.store.logs.reader import LogReader
 
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 ADMITTED = JobAdmitted(())
@@ -233,6 +236,24 @@ async def test_following_gives_each_line_as_it_comes_and_ends_with_the_job(house
         assert (await lines.next())["message"] == "last"
         await ended(house)
         assert await lines.next() is None
+
+
+@pytest.mark.parametrize("before", [[], ["first"]])
+async def test_a_line_that_is_written_while_the_last_ones_are_read_is_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    await created(house)
+    house.write_log(1000, "workerpool1-0", *((START + SECOND, text) for text in before))
+    read = LogReader.tail
+
+    async def tail(*arguments: Any, **options: Any) -> tuple[LogLine, ...]:
+        lines = await read(*arguments, **options)
+        house.write_log(1000, "workerpool0-0", (START, "meanwhile"))
+        return lines
+
+    monkeypatch.setattr(LogReader, "tail", tail)
+    async with house.stream(f"{JOB}/logs?tail=400") as lines:
+        assert sorted([line["message"] async for line in lines]) == [*before, "meanwhile"]
 
 
 async def test_watching_gives_the_job_at_each_change(house: House) -> None:

@@ -33,7 +33,7 @@ from trainshed.core.streams import StreamSource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
-from trainshed.store.logs.lines import LogCursor, LogLine, LogPosition, Stream, advanced, read_line
+from trainshed.store.logs.lines import LogPosition, Stream, read_line
 from trainshed.store.logs.onward import JobLog, Texts
 from trainshed.store.logs.onward import Writer as LogWriter
 from trainshed.store.logs.segments import decoded
@@ -302,45 +302,40 @@ async def _start(call: JsonCall, sources: Sequence[_Source], replicas: Replicas)
     logs = call.services.logs
     if tail:
         count = min(tail, _LONGEST_TAIL)
+        # First where each replica is, so that what it writes while the last lines are read is sent, too.
+        begins = [await _before(call, source.job, replicas, None) for source in sources]
         last = [
             (log_line.at, index, log_line)
             for index, source in enumerate(sources)
             for log_line in await logs.tail(source.job.uid, count, replicas=replicas)
         ]
-        last = sorted(last, key=lambda entry: entry[:2])[-count:]
-        firsts: dict[int, LogLine] = {}
-        for _, index, log_line in last:
-            firsts.setdefault(index, log_line)
-        for index, source in enumerate(sources):
-            first = firsts[index].cursor if index in firsts else None
-            source.position = await _before(call, source.job, replicas, first=first)
+        for _, index, log_line in sorted(last, key=lambda entry: entry[:2])[-count:]:
+            place, begin = (log_line.attempt, log_line.n - 1), begins[index]
+            begin[log_line.replica] = min(begin.get(log_line.replica, place), place)
+        for source, begin in zip(sources, begins, strict=True):
+            source.position = begin
     elif since:
         try:
             at = moment(since)
         except FilterError as error:
             raise InvalidRequest((Violation("since", str(error)),)) from None
         for source in sources:
-            source.position = await _before(call, source.job, replicas, at=at)
+            source.position = await _before(call, source.job, replicas, at)
     for source in sources:
         source.position = {**source.position, **seen.get(_trial(source.job), {})}
 
 
 async def _before(
-    call: JsonCall,
-    job: Job,
-    replicas: Replicas,
-    *,
-    first: LogCursor | None = None,
-    at: Nanos | None = None,
-) -> LogPosition:
-    """Return each replica's last line before the line `first`, or before the time `at`; without both, its
-    very last line."""
-    position: LogPosition = {}
+    call: JsonCall, job: Job, replicas: Replicas, at: Nanos | None
+) -> dict[ReplicaId, tuple[int, int]]:
+    """Return each replica's last line before the time `at`; None = its very last line."""
+    position: dict[ReplicaId, tuple[int, int]] = {}
     for replica in (*job.spec.replicas(), SERVICE) if replicas is None else replicas:
         page = await call.services.logs.page(
-            job.uid, replicas={replica}, end=at, after=first, limit=1, descending=True
+            job.uid, replicas={replica}, end=at, limit=1, descending=True
         )
-        position = advanced(position, page.lines)
+        for last in page.lines:
+            position[replica] = (last.attempt, last.n)
     return position
 
 
