@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.job import ExitRecord, JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.records import Job, Outcome, Replica
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId

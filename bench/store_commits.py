@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.job import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Replica
 from trainshed.core.lifecycle.states import JobState

@@ -11,7 +11,7 @@ from tests.contract.buckets_service import MIB, Service, client_at
 from trainshed.buckets.setup import BucketRules
 from trainshed.controller.exports import CopyingBuckets
 from trainshed.core.errors import NotFound, PermissionDenied, Unavailable
-from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.pipelines import ModelExport
 from trainshed.serve.bucket_adapters import BucketCopies
 
 EXPORT = ModelExport("gs://bucket-p/m/", "gs://bucket-p/out/", "p", "a@example.com")

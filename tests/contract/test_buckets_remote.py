@@ -29,7 +29,7 @@ from tests.ports import free_port
 from trainshed.buckets.errors import NotFound as NoSuchObject
 from trainshed.buckets.local import LocalStore
 from trainshed.buckets.setup import BucketRules, BucketTable
-from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.pipelines import ModelExport
 from trainshed.serve.bucket_adapters import BucketCopies
 
 # Looked for, and loaded by those alone who run it: every worker of a run reads this file.

@@ -22,9 +22,9 @@ from trainshed.controller.board_curves import BoardStores
 from trainshed.controller.curves import CurveStores, JobCurves
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.metadata.records import NodeKind, NodeName
+from trainshed.core.metadata import NodeKind, NodeName
 from trainshed.core.names import Api, Collection, JobName, JobUid
-from trainshed.core.tensorboards.records import BoardName, BoardResource, Level, Point
+from trainshed.core.tensorboards import BoardName, BoardResource, Level, Point
 from trainshed.store.points import PointFiles
 from trainshed.store.port import Commit
 from trainshed.summaries import reading

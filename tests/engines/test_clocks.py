@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.engines.process_cluster import NODES
 from tests.engines.remote_lab import new_engine
 from tests.unit.jobs import PRIMARY, job
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.launch import LaunchPlan, Limits
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.machine import deadlines, step

@@ -24,7 +24,7 @@ from tests.sim.scenario import (
 from tests.sim.service import BAD_PACKAGE, BROKEN, COLD
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, SECOND
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.job.spec import (
+from trainshed.core.job import (
     Accelerators,
     JobSpec,
     Machine,

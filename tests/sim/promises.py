@@ -13,7 +13,7 @@ from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.works import Work
 from trainshed.store.port import NO_JOB, JobQuery
 from trainshed.store.sqlite.reader import Reader

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tests.sim.engine.streams import Journals, JournalStreams
 from trainshed.core.datasets.plans import Split, SplitPlan
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaLost, ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId

@@ -13,7 +13,7 @@ from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.controller.controller import Controller
 from trainshed.controller.launch_plans import LaunchDefaults
 from trainshed.controller.ports import Ports
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState

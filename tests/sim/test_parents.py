@@ -17,11 +17,11 @@ from tests.sim.tuning_making import lone, stopping, with_custom_job, with_tuning
 from tests.sim.universe import Universe
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Parameters, Trial, TrialState
 from trainshed.core.study.spec import Algorithm, Limits, StudySpec
 from trainshed.core.tuning import machine as tuning_machine

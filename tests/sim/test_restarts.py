@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.sim.scripted_world import PRIMARY, WORKER, World, world
 from tests.unit.jobs import CREATED, job
 from trainshed.controller import steps
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.events import Event
 from trainshed.core.lifecycle.machine import step

@@ -12,7 +12,7 @@ from tests.sim.judging import Judge
 from tests.sim.traces import Life
 from tests.unit.jobs import CREATED, SECOND, exited, job
 from trainshed.core.failure.table import RULES
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import JobAdmitted, Preempted, RuntimePrepared
 from trainshed.core.lifecycle.machine import step
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaStarted

@@ -13,7 +13,7 @@ from tests.sim.variety import scenario
 from tests.soaks import SOAKS
 from tests.unit.jobs import CREATED, SECOND, job
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.job.spec import Machine
+from trainshed.core.job import Machine
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, DrillTriggered, Event
 from trainshed.core.lifecycle.records import Job

@@ -16,8 +16,7 @@ from tests.sim.house import House
 from tests.sim.judging import Judge
 from tests.unit.jobs import CREATED, REDUCTION_SERVER, RUNTIME, job
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import JobSpec, Program, Scheduling
+from trainshed.core.job import ExitRecord, JobSpec, Program, Scheduling
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,

@@ -11,7 +11,7 @@ from tests.sim.tuning_play import disagreements
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid, ModelName
-from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

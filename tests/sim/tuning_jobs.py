@@ -6,9 +6,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.unit.jobs import CREATED, MACHINE, program
-from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
+from trainshed.core.job import JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
-from trainshed.core.pipelines.records import ModelDraft, Pipeline, PipelineSpec, Task
+from trainshed.core.pipelines import ModelDraft, Pipeline, PipelineSpec, Task
 from trainshed.core.study.records import Study, StudyUid
 from trainshed.core.study.spec import (
     Goal,

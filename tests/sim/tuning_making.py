@@ -19,11 +19,11 @@ from tests.sim.scenario import (
 )
 from tests.sim.tuning_jobs import OUTPUT, pipeline, study_spec, trial_spec, tuning
 from tests.unit.jobs import CREATED, MACHINE, SECOND
-from trainshed.core.job.spec import Scheduling
+from trainshed.core import pipelines
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid
-from trainshed.core.pipelines import machine
-from trainshed.core.pipelines.records import Pipeline, Task
+from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.study.spec import Goal, MedianStopping, Selection
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -67,7 +67,7 @@ def with_custom_job(number: int = 8000, *, model: str = "m") -> tuple[Pipeline, 
         CREATED,
         parent=Parent(made.uid, made.name),
     )
-    return machine.created(made, backing), backing
+    return pipelines.created(made, backing), backing
 
 
 def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, TuningJob]:
@@ -76,7 +76,7 @@ def with_tuning_job(number: int = 8000, *, trials: int = 3) -> tuple[Pipeline, T
     backing = replace(
         tuning(number + 1, trials=trials, parallel=2), parent=Parent(made.uid, made.name)
     )
-    return machine.created(made, backing), backing
+    return pipelines.created(made, backing), backing
 
 
 def joined(world: Scenario) -> Scenario:

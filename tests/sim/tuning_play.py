@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.sim.tuning_jobs import METRIC
 from tests.unit.jobs import SECOND
 from trainshed.core.failure.messages import INVALID_ARGUMENT
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState

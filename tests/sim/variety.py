@@ -25,7 +25,7 @@ from tests.sim.tuning_making import joined
 from tests.unit.jobs import CREATED
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.cluster import has_reducers
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.launch import STALL_LABEL
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.records import Job

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.job import ExitRecord, JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,

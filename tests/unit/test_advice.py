@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import RUNTIME, Life, job
 from trainshed.core.failure.advice import advice
-from trainshed.core.job.spec import JobSpec, Program
+from trainshed.core.job import JobSpec, Program
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER
 

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from tests.unit.jobs import MACHINE, job, program
 from trainshed.core.catalog.quotas import metrics, usage
-from trainshed.core.job.spec import (
+from trainshed.core.job import (
     Accelerators,
     Disk,
     JobSpec,

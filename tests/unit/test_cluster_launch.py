@@ -28,7 +28,7 @@ from tests.unit.specs_requests import (
 )
 from trainshed.core.cluster import Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, expand
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import OldWay
 from trainshed.core.specs.ml import parse_job

@@ -12,7 +12,7 @@ from tests.unit.jobs import CREATED, PRIMARY, SECOND, Life, job
 from trainshed.controller.capacity import CapacityTracker, NodeNews, event_of_decision
 from trainshed.core.capacity import NodeCondition, OthersUse, WaitReason
 from trainshed.core.errors import Unavailable
-from trainshed.core.job.spec import Scheduling, Strategy
+from trainshed.core.job import Scheduling, Strategy
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     Event,

@@ -20,8 +20,7 @@ from trainshed.core.failure.messages import INTERNAL
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.machine import created
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline, created
 from trainshed.core.study.records import TrialState
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work

@@ -9,7 +9,7 @@ from tests.unit.jobs import CREATED, exited
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.rules import Effect, Spent, judge
 from trainshed.core.failure.table import RULES
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import Loss
 from trainshed.core.names import Api, JobName, ReplicaId
 

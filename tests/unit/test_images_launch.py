@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import job
 from tests.unit.specs_requests import FakeRuntimes, Request, container, custom_job, ml_job, package
 from trainshed.controller.launch_plans import LaunchDefaults, launch_plans
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan
 from trainshed.core.lifecycle.records import Replica
 from trainshed.core.names import ReplicaId

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.unit.jobs import PRIMARY, SECOND, WORKER, Life, exited, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.table import MAX_ATTEMPTS
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import (
     CapacityRefused,
     JobAdmitted,

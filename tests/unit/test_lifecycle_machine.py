@@ -4,7 +4,7 @@ test_lifecycle_failures."""
 import pytest
 
 from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, Life, job
-from trainshed.core.job.spec import DEFAULT_TIMEOUT, Scheduling
+from trainshed.core.job import DEFAULT_TIMEOUT, Scheduling
 from trainshed.core.lifecycle.events import (
     CancelCause,
     CancelRequested,

@@ -1,7 +1,7 @@
 """How a job's reducers end, start again and are given up (spec/failures#retries)."""
 
 from tests.unit.jobs import PRIMARY, REDUCER, SECOND, WORKER, Life, exited, job
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import (
     JobAdmitted,
     PauseOver,

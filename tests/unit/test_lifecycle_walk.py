@@ -18,7 +18,7 @@ from tests.unit.jobs import CREATED, PRIMARY, SECOND, WORKER, exited, job
 from trainshed.core.failure.evidence import Cause
 from trainshed.core.failure.rules import Action
 from trainshed.core.failure.table import RULES
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import (
     CancelCause,

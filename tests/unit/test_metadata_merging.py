@@ -2,8 +2,15 @@
 
 from typing import Any
 
-from trainshed.core.metadata.merging import changed, merged
-from trainshed.core.metadata.records import EXPERIMENT_RUN, Node, NodeKind, NodeName, StoreName
+from trainshed.core.metadata import (
+    EXPERIMENT_RUN,
+    Node,
+    NodeKind,
+    NodeName,
+    StoreName,
+    changed,
+    merged,
+)
 
 NAME = NodeName(StoreName("p", "us-central1", "default"), NodeKind.CONTEXT, "e-r")
 

@@ -6,7 +6,7 @@ import pytest
 
 from trainshed.api.aiplatform_v1.metadata.nodes import read_fields
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.metadata.records import NodeKind
+from trainshed.core.metadata import NodeKind
 from trainshed.wire import pool
 
 

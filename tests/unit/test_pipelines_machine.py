@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from tests.sim.tuning_jobs import OUTPUT, pipeline
 from tests.unit.jobs import CREATED, SECOND, job
-from trainshed.core.job.exits import JobError
+from trainshed.core import pipelines
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid, ModelName
-from trainshed.core.pipelines import machine
-from trainshed.core.pipelines.records import ModelVersion, Pipeline, Task
+from trainshed.core.pipelines import ModelVersion, Pipeline, Task
 
 NOW = CREATED + 60 * SECOND
 CANCEL = CancelRequested(CancelCause.USER, NOW)
@@ -28,13 +28,13 @@ def backing(state: JobState, *, started: int = 0, message: str = "") -> Job:
 
 def stored(**how: object) -> Pipeline:
     """As the API stores it, with its job."""
-    return machine.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
+    return pipelines.created(pipeline(**how), job())  # pyright: ignore[reportArgumentType] # by name
 
 
 def seen(subject: Pipeline, *jobs: Job | None) -> Pipeline:
     """It looks at its job as that comes along."""
     for n, shown in enumerate(jobs):
-        subject, _ = machine.observed(subject, shown, NOW + n * SECOND)
+        subject, _ = pipelines.observed(subject, shown, NOW + n * SECOND)
     return subject
 
 
@@ -46,7 +46,7 @@ def draft(subject: Pipeline, **changes: object) -> Pipeline:
 
 
 def left(subject: Pipeline, *before: ModelVersion) -> ModelVersion:
-    return machine.model_version(subject, machine.artifacts(subject, 0), before, NOW)
+    return pipelines.model_version(subject, pipelines.artifacts(subject, 0), before, NOW)
 
 
 def test_it_goes_with_its_job() -> None:
@@ -73,9 +73,9 @@ def test_a_job_that_is_deleted_under_it_ends_it() -> None:
 def test_the_model_is_in_the_model_directory_of_the_job() -> None:
     """facts/resources#pipelines: artifactUri, else the directory that AIP_MODEL_DIR names; of a tuning task
     that of its best trial."""
-    assert machine.artifacts(stored(), 0) == f"{OUTPUT}/model"
-    assert machine.artifacts(draft(stored(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
-    assert machine.artifacts(stored(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
+    assert pipelines.artifacts(stored(), 0) == f"{OUTPUT}/model"
+    assert pipelines.artifacts(draft(stored(), artifact_uri="gs://b/x"), 0) == "gs://b/x"
+    assert pipelines.artifacts(stored(task=Task.TUNING), 4) == f"{OUTPUT}/4/model"
 
 
 def test_the_first_version_of_a_model_is_its_default() -> None:
@@ -97,7 +97,7 @@ def test_a_further_version_follows_the_newest_and_leaves_the_default_where_it_is
 def test_a_model_that_somebody_else_made_meanwhile_fails_the_pipeline() -> None:
     """facts/resources#pipelines: without parentModel a new model is made, and no version of another one."""
     name = ModelName("demo", "us-central1", "m")
-    subject, _ = machine.model_taken(stored(), name, NOW)
+    subject, _ = pipelines.model_taken(stored(), name, NOW)
     assert subject.state is P.FAILED
     assert subject.error is not None
     assert str(name) in subject.error.message
@@ -116,13 +116,13 @@ def _live(sights: tuple[JobState | None, ...], cancel_at: int | None) -> None:
     subject = stored()
     for n, state in enumerate(sights):
         if n == cancel_at:
-            subject, _ = machine.cancelled(subject, CANCEL)
+            subject, _ = pipelines.cancelled(subject, CANCEL)
         before = subject
         started = CREATED if state not in (None, J.QUEUED) else 0
         job = backing(state, started=started) if state else None
-        subject, notes = machine.observed(subject, job, NOW + n)
+        subject, notes = pipelines.observed(subject, job, NOW + n)
         if state is J.SUCCEEDED and not subject.state.is_final:
-            subject, notes = machine.succeeded(subject, left(subject), JobUid(0), NOW + n)
+            subject, notes = pipelines.succeeded(subject, left(subject), JobUid(0), NOW + n)
         if before.state.is_final:
             assert (subject, notes) == (before, ())
         is_end = state in (None, J.SUCCEEDED, J.FAILED, J.CANCELLED)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards.records import Point
+from trainshed.core.tensorboards import Point
 from trainshed.store import points as store_points
 from trainshed.store.points import PointFiles
 

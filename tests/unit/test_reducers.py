@@ -18,7 +18,7 @@ from tests.unit.specs_requests import (
     package,
 )
 from trainshed.core.catalog.machines import egress_with, machine_types
-from trainshed.core.job.spec import Accelerators, Machine
+from trainshed.core.job import Accelerators, Machine
 from trainshed.core.names import Api
 from trainshed.core.reducers import MACHINE, bandwidth, warning_for
 from trainshed.core.runtime import REDUCERS

@@ -28,7 +28,7 @@ from trainshed.core import reduction, secrets
 from trainshed.core.cluster import Endpoint
 from trainshed.core.environment import Gang, arguments, environment
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.launch import ImageRoot, LaunchPlan, Limits, ReductionPart, Software
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId
 from trainshed.core.runtime import CONTAINER, RuntimeChoice

@@ -14,7 +14,7 @@ from tests.unit.specs_requests import (
     ml_job,
 )
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
+from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, JobSpec
 from trainshed.core.specs.ml import ParsedMlJob, parse_job
 from trainshed.core.specs.warnings import without_gpus
 

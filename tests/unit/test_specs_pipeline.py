@@ -11,7 +11,7 @@ from tests.unit.test_specs_tuning import STUDY
 from trainshed.core.datasets.plans import SplitMethod, SplitRule
 from trainshed.core.datasets.records import DataFiles, Dataset, DatasetKind, DatasetName
 from trainshed.core.errors import InvalidRequest
-from trainshed.core.pipelines.records import ModelDraft
+from trainshed.core.pipelines import ModelDraft
 from trainshed.core.specs.pipeline import ParsedPipeline, parse_pipeline
 from trainshed.core.specs.tuning import ParsedTuningJob
 from trainshed.core.specs.vertex import ParsedCustomJob

@@ -16,7 +16,7 @@ from tests.unit.specs_requests import (
     pool,
 )
 from tests.unit.specs_vertex import FIRST, machine, parse, violations, with_gpus
-from trainshed.core.job.spec import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
+from trainshed.core.job import DEFAULT_TIMEOUT, Accelerators, Disk, Strategy
 from trainshed.core.names import Api, ReplicaId
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.sim.tuning_jobs import METRIC, tuning
 from tests.sim.tuning_play import Play
 from tests.unit.jobs import CREATED, SECOND
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import Scheduling
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api

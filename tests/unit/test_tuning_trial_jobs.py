@@ -16,7 +16,7 @@ from tests.unit.specs_requests import (
     ml_job,
     package,
 )
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.runtime import CONTAINER, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs.ml import parse_job
 from trainshed.core.specs.vertex import parse_custom_job

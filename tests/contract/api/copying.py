@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from trainshed.controller.exports import StoredObject
 from trainshed.core.errors import NotFound, RequestError
-from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.pipelines import ModelExport
 
 
 class Copies:

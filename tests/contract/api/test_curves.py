@@ -18,8 +18,7 @@ from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ReplicaId
-from trainshed.core.tensorboards.curves import CurveSeries
-from trainshed.core.tensorboards.records import Point
+from trainshed.core.tensorboards import CurveSeries, Point
 
 UID = JobUid(1000)
 CURVES = "/trainshed/v1/jobs/1000/curves"

@@ -15,7 +15,7 @@ from tests.unit.specs_requests import custom_job
 from trainshed.api.mcp.protocol import MOST, McpSurface
 from trainshed.api.mcp.tools import TOOLS
 from trainshed.api.rest import ApiApplication
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.httpd.front import Front
 

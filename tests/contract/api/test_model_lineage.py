@@ -14,7 +14,7 @@ from trainshed.access.job_tokens import JobClaims
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested
 from trainshed.core.lifecycle.states import PipelineState
 from trainshed.core.names import JobName, ModelName
-from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.pipelines import ModelVersion
 
 OURS = "/trainshed/v1/models"
 QUERY = "project=p1&region=us-central1"

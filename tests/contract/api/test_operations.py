@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import LOCATION, SECOND, START, House
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid, StudyName
 from trainshed.core.study.records import Study, StudyUid, Trial, TrialState

@@ -14,7 +14,7 @@ from tests.unit.test_specs_ml_tuning import tuned
 from tests.unit.test_specs_pipeline import TUNING, inputs, pipeline, tuning_inputs
 from tests.unit.test_specs_tuning import tuning_job
 from trainshed.core.capacity import Waiting, WaitReason
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.records import Outcome
 from trainshed.core.lifecycle.replica_events import ReplicaStarted

@@ -25,7 +25,7 @@ from trainshed.api.rest import ApiApplication
 from trainshed.controller.outbox import OutboxWorker
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.catalog.quotas import GLOBAL, GPU_HOURS
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.usage import Budget, month_of
 from trainshed.notifying.senders import Senders

@@ -4,7 +4,7 @@ import zlib
 from typing import Any
 
 from tests.contract.store.store_samples import T0
-from trainshed.core.metadata.records import (
+from trainshed.core.metadata import (
     Edge,
     EdgeRole,
     MetadataStore,
@@ -13,8 +13,7 @@ from trainshed.core.metadata.records import (
     NodeName,
     StoreName,
 )
-from trainshed.core.tensorboards.curves import CurveSeries
-from trainshed.core.tensorboards.records import BoardName, BoardResource
+from trainshed.core.tensorboards import BoardName, BoardResource, CurveSeries
 from trainshed.summaries.reading import FileProgress
 
 STORE = StoreName("p", "us-central1", "default")

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from trainshed.core.capacity import QuotaKey
-from trainshed.core.job.spec import JobSpec, Machine, Program, Scheduling, WorkerPool
+from trainshed.core.job import JobSpec, Machine, Program, Scheduling, WorkerPool
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.records import Job

@@ -15,7 +15,7 @@ from trainshed.core.names import (
     ModelName,
     StudyName,
 )
-from trainshed.core.pipelines.records import (
+from trainshed.core.pipelines import (
     ModelDraft,
     ModelEvaluation,
     ModelVersion,

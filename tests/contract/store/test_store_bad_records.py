@@ -32,11 +32,10 @@ from tests.contract.store.study_samples import (
     measured,
 )
 from trainshed.core.errors import FailedPrecondition, NotFound
-from trainshed.core.metadata.conditions import NodeQuery
-from trainshed.core.metadata.records import Edge, EdgeRole, Node, NodeKind
+from trainshed.core.metadata import Edge, EdgeRole, Node, NodeKind, NodeQuery
 from trainshed.core.names import JobUid
 from trainshed.core.study.records import StudyUid
-from trainshed.core.tensorboards.records import Level
+from trainshed.core.tensorboards import Level
 from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.database import DATABASE_FILE, Store, open_database
 

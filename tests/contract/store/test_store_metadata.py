@@ -17,21 +17,26 @@ from tests.contract.store.metadata_samples import (
 from tests.contract.store.store_samples import T0
 from tests.contract.store.study_samples import told
 from trainshed.core.errors import InvalidRequest, NotFound
-from trainshed.core.metadata.conditions import (
+from trainshed.core.metadata import (
     And,
     Condition,
+    EdgeRole,
     Field,
     LabelIs,
+    Lineage,
     LinkedTo,
     MetadatumIs,
     Moment,
     MomentIs,
+    Node,
+    NodeKind,
+    NodeName,
     NodeQuery,
     Not,
     Or,
+    StoreName,
     TextIs,
 )
-from trainshed.core.metadata.records import EdgeRole, Lineage, Node, NodeKind, NodeName, StoreName
 from trainshed.core.operators import Operator
 from trainshed.store.sqlite.database import Store
 

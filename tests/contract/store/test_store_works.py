@@ -21,7 +21,7 @@ from trainshed.core.errors import AlreadyExists, FailedPrecondition, Unavailable
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.pipelines import ModelVersion
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import RunningTrial
 from trainshed.core.works import Work

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tests.sim.engine.clock import Clock
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.launch import LaunchPlan
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import ReplicaExited, ReplicaNoted, ReplicaStarted
 from trainshed.core.names import ReplicaId
 from trainshed_cluster.remote.clocks import Reading, told_skew

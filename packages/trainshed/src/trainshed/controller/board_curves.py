@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, InvalidRequest, NotFound
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.metadata.merging import changed
-from trainshed.core.metadata.records import (
+from trainshed.core.metadata import (
     EXPERIMENT,
     EXPERIMENT_RUN,
     TENSORBOARD_LINK,
@@ -28,15 +27,18 @@ from trainshed.core.metadata.records import (
     NodeKind,
     NodeName,
     StoreName,
+    changed,
 )
 from trainshed.core.names import JobUid
-from trainshed.core.tensorboards.curves import BoardExperiment, run_id, run_name
-from trainshed.core.tensorboards.records import (
+from trainshed.core.tensorboards import (
+    BoardExperiment,
     BoardName,
     BoardResource,
     Level,
     Point,
     ValueType,
+    run_id,
+    run_name,
 )
 from trainshed.store.points import PointFiles
 from trainshed.store.sqlite.metadata import Metadata

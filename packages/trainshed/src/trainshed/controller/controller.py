@@ -41,7 +41,7 @@ from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import AttemptState, ReplicaState
 from trainshed.core.lifecycle.transition import FailurePolicy
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget, Prices, Use, released

@@ -22,15 +22,15 @@ from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.tensorboards.curves import (
+from trainshed.core.tensorboards import (
     MOST_SERIES,
     CurveSeries,
+    Point,
     board_experiment,
     board_of,
     log_directory,
     point,
 )
-from trainshed.core.tensorboards.records import Point
 from trainshed.eventloop.background import begin, keep
 from trainshed.store.sqlite.jobs import Intake
 from trainshed.store.sqlite.reader import Reader

@@ -18,10 +18,10 @@ from trainshed.core.errors import (
     Unavailable,
 )
 from trainshed.core.failure.messages import INTERNAL, INTERNAL_ERROR_MESSAGE
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.pipelines import ModelExport
 from trainshed.core.units import Bytes
 from trainshed.eventloop.background import keep
 from trainshed.store.notices import Notices

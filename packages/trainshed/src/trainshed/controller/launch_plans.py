@@ -9,7 +9,7 @@ from trainshed.core import reduction, warm_start
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.cluster import PS_POOL, Endpoint, hostname
 from trainshed.core.environment import Gang, arguments, environment, service_account
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.launch import (
     OWN_ROOT_LABEL,
     REDUCTION_PACKAGES,

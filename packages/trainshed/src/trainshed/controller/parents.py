@@ -16,14 +16,14 @@ from typing import Protocol, assert_never
 from msgspec import Struct
 
 from trainshed.controller.trial_summaries import SummaryPlaces
+from trainshed.core import pipelines
 from trainshed.core.errors import FailedPrecondition, NotFound, Unavailable
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Event, TimelineEntry
 from trainshed.core.lifecycle.machine import Deadline
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import JobUid, ModelName
-from trainshed.core.pipelines import machine
-from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.study.records import Trial
 from trainshed.core.tuning.machine import abandoned, give_up
 from trainshed.core.tuning.records import TuningJob
@@ -169,7 +169,7 @@ class Parents:
                 ended, entries = give_up(work, cause, now)
             case Pipeline():
                 jobs = [work.job]
-                ended, entries = machine.given_up(work, cause, now)
+                ended, entries = pipelines.given_up(work, cause, now)
             case _:
                 raise TypeError(f"{work.name} has no jobs of its own")
         # First, because nobody looks at a work that is over.
@@ -222,12 +222,12 @@ class PipelineReconciler:
         assert isinstance(pipeline, Pipeline)
         entries: list[TimelineEntry] = []
         for cancel_request in intents(live, events):
-            pipeline, more = machine.cancelled(pipeline, cancel_request)
+            pipeline, more = pipelines.cancelled(pipeline, cancel_request)
             entries.extend(more)
         now = self._stores.now()
         backing = await self._stores.work(pipeline.job)
         assert not isinstance(backing, Pipeline)
-        pipeline, more = machine.observed(pipeline, backing, now)
+        pipeline, more = pipelines.observed(pipeline, backing, now)
         entries.extend(more)
         model = None
         if backing is not None and backing.state is JobState.SUCCEEDED:
@@ -242,25 +242,25 @@ class PipelineReconciler:
 
     async def _succeeded(
         self, pipeline: Pipeline, backing: Job | TuningJob, now: Nanos
-    ) -> tuple[Pipeline, machine.Told, ModelVersion | None]:
+    ) -> tuple[Pipeline, pipelines.Told, ModelVersion | None]:
         best, best_job = 0, JobUid(0)
         if isinstance(backing, TuningJob):
             best = backing.best
             best_job = (await self._stores.studies.trial(backing.study, best)).trial.job
         draft = pipeline.spec.model
         if draft is None:
-            return *machine.succeeded(pipeline, None, best_job, now), None
-        uri = machine.artifacts(pipeline, best)
+            return *pipelines.succeeded(pipeline, None, best_job, now), None
+        uri = pipelines.artifacts(pipeline, best)
         if await asyncio.to_thread(self._stores.buckets.last_written, uri) == 0:
-            return *machine.model_missing(pipeline, uri, now), None
+            return *pipelines.model_missing(pipeline, uri, now), None
         name = ModelName(pipeline.name.project_id, pipeline.name.location, draft.model_id)
         try:
             versions = await self._stores.models.versions(name)
         except NotFound:
             versions = ()
         if draft.is_new_version and not versions:
-            return *machine.parent_model_missing(pipeline, name, now), None
+            return *pipelines.parent_model_missing(pipeline, name, now), None
         if versions and not draft.is_new_version:
-            return *machine.model_taken(pipeline, name, now), None
-        version = machine.model_version(pipeline, uri, versions, now)
-        return *machine.succeeded(pipeline, version, best_job, now), version
+            return *pipelines.model_taken(pipeline, name, now), None
+        version = pipelines.model_version(pipeline, uri, versions, now)
+        return *pipelines.succeeded(pipeline, version, best_job, now), version

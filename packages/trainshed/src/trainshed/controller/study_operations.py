@@ -14,7 +14,7 @@ from trainshed.controller.measurements import curve_of
 from trainshed.controller.tuning import seen
 from trainshed.core.errors import FailedPrecondition, NotFound
 from trainshed.core.failure.messages import INTERNAL
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import JobUid
 from trainshed.core.study.changes import assigned, stopped

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from trainshed.core.catalog import images, runtime_versions
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.names import ML_ROLES, Api, JobUid, ReplicaId, host_token
 
 WORKER_POOL, PS_POOL, EVALUATOR_POOL = 1, 2, 3

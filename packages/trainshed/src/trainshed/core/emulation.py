@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.errors import ResourceExhausted
-from trainshed.core.job.spec import JobSpec, Program
+from trainshed.core.job import JobSpec, Program
 from trainshed.core.runtime import RuntimeChoice
 
 

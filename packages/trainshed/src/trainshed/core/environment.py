@@ -24,7 +24,7 @@ from trainshed.core.cluster import (
     is_reducer,
     role,
 )
-from trainshed.core.job.spec import JobSpec, Program
+from trainshed.core.job import JobSpec, Program
 from trainshed.core.launch import METRIC_FILE, REDUCTION_REPORT_FILE
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.requests import snake_case

@@ -16,7 +16,7 @@ from trainshed.core.catalog.quotas import HARD
 from trainshed.core.failure.messages import linked
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Budget
 from trainshed.core.works import Work

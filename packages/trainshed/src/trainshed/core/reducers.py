@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog.images import is_reduction_server
 from trainshed.core.catalog.machines import egress_with, machine_types
-from trainshed.core.job.spec import Machine, Program, WorkerPool
+from trainshed.core.job import Machine, Program, WorkerPool
 from trainshed.core.requests import Section
 from trainshed.core.runtime import REDUCERS, RuntimeChoice
 from trainshed_reduction import variables

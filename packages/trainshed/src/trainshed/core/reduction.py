@@ -6,7 +6,7 @@ allowed values.
 
 from trainshed.core import secrets
 from trainshed.core.cluster import PS_POOL, Endpoints, has_reducers, is_reducer
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.reducers import bandwidth
 from trainshed.core.secrets import Made

@@ -5,7 +5,7 @@ listed, cancelled and reported alike.
 """
 
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 
 Work = Job | TuningJob | Pipeline

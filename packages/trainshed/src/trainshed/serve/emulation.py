@@ -16,7 +16,7 @@ from trainshed.api.calls.services import Services
 from trainshed.buckets.errors import BucketsError
 from trainshed.core.emulation import Rule, emulated, rule_for
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, Violation
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.runtime import CONTAINER, RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes

@@ -15,15 +15,14 @@ from msgspec.structs import replace
 from trainshed.core.datasets.records import Dataset
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered
 from trainshed.core.lifecycle.records import Job
-from trainshed.core.metadata.records import MetadataStore, Node
-from trainshed.core.pipelines.records import (
+from trainshed.core.metadata import MetadataStore, Node
+from trainshed.core.pipelines import (
     ModelEvaluation,
     ModelVersion,
     Pipeline,
 )
 from trainshed.core.study.records import Measurement, Study, Trial
-from trainshed.core.tensorboards.curves import CurveSeries
-from trainshed.core.tensorboards.records import BoardResource
+from trainshed.core.tensorboards import BoardResource, CurveSeries
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.records import Operation

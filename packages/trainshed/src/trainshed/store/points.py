@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct, field
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
-from trainshed.core.tensorboards.records import Point, spread, thinned
+from trainshed.core.tensorboards import Point, spread, thinned
 from trainshed.eventloop.background import Crew
 from trainshed.replica.system import durable
 

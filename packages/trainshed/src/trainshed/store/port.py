@@ -8,7 +8,7 @@ from msgspec import Struct
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.names import Api, Collection, JobUid
 from trainshed.core.notifications import Notification
-from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.pipelines import ModelVersion
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.units import Nanos
 from trainshed.core.usage import Use

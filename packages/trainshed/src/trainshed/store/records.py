@@ -5,10 +5,10 @@ import enum
 
 from msgspec import Struct
 
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.notifications import Notification
-from trainshed.core.pipelines.records import ModelExport
+from trainshed.core.pipelines import ModelExport
 from trainshed.core.study.records import StudyUid, Trial
 from trainshed.core.units import Nanos
 

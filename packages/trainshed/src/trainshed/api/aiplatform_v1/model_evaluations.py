@@ -13,7 +13,7 @@ from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import EvaluationName, ModelName
-from trainshed.core.pipelines.records import ModelEvaluation
+from trainshed.core.pipelines import ModelEvaluation
 from trainshed.core.requests import Faults
 from trainshed.wire import json as wire_json
 from trainshed.wire.json import endless

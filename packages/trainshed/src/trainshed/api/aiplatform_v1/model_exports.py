@@ -16,7 +16,7 @@ from trainshed.api.resources.submission import checked
 from trainshed.core.errors import FailedPrecondition
 from trainshed.core.lifecycle.states import OperationState
 from trainshed.core.names import ModelName
-from trainshed.core.pipelines.records import ModelExport, ModelVersion
+from trainshed.core.pipelines import ModelExport, ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.units import Nanos

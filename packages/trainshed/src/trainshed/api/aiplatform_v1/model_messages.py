@@ -12,7 +12,7 @@ from trainshed.api.calls.parents import read_name
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import ModelName
-from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.pipelines import ModelVersion
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import (
     alias_fault,

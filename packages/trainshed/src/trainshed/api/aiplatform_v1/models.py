@@ -36,7 +36,7 @@ from trainshed.core.errors import (
     Violation,
 )
 from trainshed.core.names import JobUid, ModelName
-from trainshed.core.pipelines.records import ModelVersion
+from trainshed.core.pipelines import ModelVersion
 from trainshed.core.units import Nanos
 from trainshed.store.records import OperationKind
 from trainshed.wire import json as wire_json

@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from trainshed.api.aiplatform_v1.locations import known_location
 from trainshed.api.calls.services import Services
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.metadata.merging import changed
-from trainshed.core.metadata.records import (
+from trainshed.core.metadata import (
     EXPERIMENT_RUN,
     Edge,
     EdgeRole,
     Node,
     NodeKind,
     NodeName,
+    changed,
 )
 from trainshed.core.names import JobName, project_number
 from trainshed.core.secrets import SecretRef, references
-from trainshed.core.tensorboards.records import BoardName, Level
+from trainshed.core.tensorboards import BoardName, Level
 
 _PROGRAMS: Final = (
     ("container_spec", "containerSpec"),

@@ -11,7 +11,7 @@ from trainshed.api.aiplatform_v1.tensorboards import SERVICE, value_number
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.requests import Faults
-from trainshed.core.tensorboards.records import (
+from trainshed.core.tensorboards import (
     BoardName,
     BoardResource,
     Level,

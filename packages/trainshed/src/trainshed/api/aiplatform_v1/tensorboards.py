@@ -29,7 +29,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.names import default_bucket
 from trainshed.core.requests import Faults, Section, snake_case
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels
-from trainshed.core.tensorboards.records import (
+from trainshed.core.tensorboards import (
     LEVELS,
     BoardName,
     BoardResource,

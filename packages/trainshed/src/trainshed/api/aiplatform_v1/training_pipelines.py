@@ -39,7 +39,7 @@ from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.lifecycle.states import PipelineState, PipelineTrigger
 from trainshed.core.lifecycle.tables import PIPELINE
 from trainshed.core.names import Api, Collection, JobName, JobUid, ModelName
-from trainshed.core.pipelines.records import Pipeline, Task
+from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.requests import snake_case
 from trainshed.core.specs.input_data import dataset_id_fault
 from trainshed.core.specs.pipeline import DEFINITIONS, ParsedPipeline, parse_pipeline

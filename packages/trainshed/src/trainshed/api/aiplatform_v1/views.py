@@ -18,7 +18,7 @@ from trainshed.core.failure.messages import CANCELLED
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import Api, Collection, JobName, JobUid, StudyName
-from trainshed.core.pipelines.records import Pipeline, Task
+from trainshed.core.pipelines import Pipeline, Task
 from trainshed.core.study.records import Measurement, Study, StudyState, Trial
 from trainshed.core.study.spec import Value
 from trainshed.core.tuning.records import TuningJob

@@ -15,7 +15,7 @@ from trainshed.api.calls.progress import LogBook, measures_book, progress_book, 
 from trainshed.api.calls.tickets import Tickets
 from trainshed.api.calls.versions import BetaOperations
 from trainshed.core.capacity import Load, NodeStatus, Preflight, QuotaStatus, Waiting
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.printed_measures import Measures

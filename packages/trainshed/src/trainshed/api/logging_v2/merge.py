@@ -11,7 +11,7 @@ from trainshed.api.logging_v2.entry import AnyEntry, Entry, replica_entry, servi
 from trainshed.api.resources.jobs import with_links
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobName, ReplicaId, log_task_name
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from trainshed.api.calls.timestamps import set_micros
 from trainshed.core.catalog.machines import consumed_units, units_per_hour
-from trainshed.core.job.spec import WorkerPool
+from trainshed.core.job import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.study.spec import Goal, Metric
 from trainshed.core.tuning.records import TuningJob

@@ -23,7 +23,7 @@ from trainshed.core.lifecycle.events import CancelCause, CancelRequested, Timeli
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, Collection, JobName, JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.records import Operation, OperationKind

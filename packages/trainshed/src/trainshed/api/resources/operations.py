@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trainshed.api.calls.parents import LocationName
 from trainshed.api.calls.services import Services
 from trainshed.core.failure.messages import CANCELLED
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.states import OperationTrigger
 from trainshed.core.lifecycle.tables import OPERATION
 from trainshed.core.names import JobUid

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from trainshed.api.calls.services import BucketProbe, ContentDigest, Services
 from trainshed.core.errors import FailedPrecondition, InvalidRequest, NotFound, Violation
-from trainshed.core.job.spec import JobSpec, WorkerPool
+from trainshed.core.job import JobSpec, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
 from trainshed.core.packages import COPY_LABEL, JobPackage, digest_in
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Bytes
 from trainshed.core.works import Work

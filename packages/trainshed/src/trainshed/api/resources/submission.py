@@ -18,7 +18,7 @@ from trainshed.api.resources.pinning import pinned
 from trainshed.api.resources.web_access import asked_for
 from trainshed.core.cluster import has_reducers
 from trainshed.core.errors import InvalidRequest, Unavailable, Violation
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.launch import OWN_ROOT_LABEL, STALL_LABEL, WARM_LABEL
 from trainshed.core.lifecycle.actors import OUTLIVES_LABEL, Actor
 from trainshed.core.lifecycle.events import TimelineEntry
@@ -26,7 +26,7 @@ from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import JobName, JobUid, default_bucket
 from trainshed.core.notifications import LABEL as NOTIFY_LABEL
 from trainshed.core.notifications import targets_of
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.reduction import TLS_LABEL
 from trainshed.core.specs.syntax import bucket_path_fault
 from trainshed.core.specs.warnings import (

@@ -14,7 +14,7 @@ from trainshed.api.calls.call import Call
 from trainshed.api.calls.links import Links
 from trainshed.api.calls.services import Services
 from trainshed.core import terminals
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.tuning.records import TuningJob
 

@@ -11,8 +11,7 @@ from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.printed_measures import Measures
-from trainshed.core.tensorboards.curves import CurveSeries, log_directory
-from trainshed.core.tensorboards.records import Point
+from trainshed.core.tensorboards import CurveSeries, Point, log_directory
 from trainshed.core.units import Nanos
 from trainshed.wire.trainshed_v1 import usage as records
 

@@ -25,7 +25,7 @@ from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api, JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import Measurement, Trial
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob

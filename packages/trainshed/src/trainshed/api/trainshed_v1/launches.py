@@ -13,7 +13,7 @@ from trainshed.api.trainshed_v1.drills import no_replica, read_replica
 from trainshed.api.trainshed_v1.usage import read_attempt
 from trainshed.core.catalog.machines import GIB
 from trainshed.core.environment import service_account
-from trainshed.core.job.spec import Program, WorkerPool
+from trainshed.core.job import Program, WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.runtime import CONTAINER

@@ -25,10 +25,10 @@ from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.api.trainshed_v1.streams import SIGN_OF_LIFE, Pace
 from trainshed.core.errors import InvalidRequest, NotFound, Violation
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import SERVICE, SERVICE_TASK, JobUid, ReplicaId, log_task_name
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.streams import StreamSource
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos

@@ -14,7 +14,7 @@ from trainshed.core.datasets.records import DatasetName
 from trainshed.core.errors import NotFound
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, ModelName
-from trainshed.core.pipelines.records import ModelVersion, Pipeline
+from trainshed.core.pipelines import ModelVersion, Pipeline
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.store.sqlite.reader import Reader

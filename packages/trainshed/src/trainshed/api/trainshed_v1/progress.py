@@ -10,7 +10,7 @@ from trainshed.api.trainshed_v1.curves import number
 from trainshed.api.trainshed_v1.describing import seen, waits_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.progress import Estimate
 from trainshed.core.tuning.records import TuningJob

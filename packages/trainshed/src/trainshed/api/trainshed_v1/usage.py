@@ -8,7 +8,7 @@ from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_job
 from trainshed.api.trainshed_v1.call import JsonCall
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.job.spec import WorkerPool
+from trainshed.core.job import WorkerPool
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import ReplicaId, log_task_name
 from trainshed.core.usage import uses

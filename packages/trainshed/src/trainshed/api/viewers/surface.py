@@ -27,8 +27,8 @@ from trainshed.core.errors import (
 )
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobUid
-from trainshed.core.pipelines.records import Pipeline
-from trainshed.core.tensorboards.curves import log_directory
+from trainshed.core.pipelines import Pipeline
+from trainshed.core.tensorboards import log_directory
 from trainshed.eventloop.background import joined
 from trainshed.httpd.messages import Request, Response, Streamed, sized
 from trainshed.httpd.routing import ANY, Router, Template

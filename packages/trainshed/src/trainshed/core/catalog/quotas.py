@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from trainshed.core.catalog import accelerators
 from trainshed.core.catalog.machines import machine_types
-from trainshed.core.job.spec import Disk, JobSpec, Machine, Strategy
+from trainshed.core.job import Disk, JobSpec, Machine, Strategy
 from trainshed.core.names import Api
 
 JOBS = "jobs"

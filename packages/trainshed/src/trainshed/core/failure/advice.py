@@ -11,7 +11,7 @@ from typing import Final
 from trainshed.core.catalog import runtime_versions
 from trainshed.core.catalog.images import listed_images, parse_prebuilt
 from trainshed.core.catalog.tables import table
-from trainshed.core.job.spec import JobSpec, Program
+from trainshed.core.job import JobSpec, Program
 from trainshed.core.launch import OWN_ROOT_LABEL
 from trainshed.core.names import Api
 from trainshed.core.runtime import CONTAINER

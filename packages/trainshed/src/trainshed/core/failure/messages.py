@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.reasons import reason
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.names import JobName, JobUid, project_number
 
 CANCELLED = 1

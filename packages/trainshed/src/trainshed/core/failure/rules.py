@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from trainshed.core.failure.evidence import Cause, Evidence
 from trainshed.core.failure.messages import Message, public_message
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 
 Counters = tuple[tuple[str, int], ...]
 """How often something was done, by the name of the failure rule that demanded it."""

@@ -15,7 +15,7 @@ from trainshed.core.failure.rules import (
     judge,
     retry_budget,
 )
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle import timeline
 from trainshed.core.lifecycle.records import Outcome, Replica, Retry
 from trainshed.core.lifecycle.states import (

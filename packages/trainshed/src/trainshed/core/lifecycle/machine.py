@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Cause, cause_of_exit
 from trainshed.core.failure.messages import CANCELLED, INTERNAL, INTERNAL_ERROR_MESSAGE
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle import notes, timeline
 from trainshed.core.lifecycle.drills import Drill, DrillKind
 from trainshed.core.lifecycle.endings import (

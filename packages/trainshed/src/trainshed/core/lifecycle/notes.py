@@ -13,7 +13,7 @@ from typing import Final
 
 from trainshed.core.cluster import is_reducer
 from trainshed.core.failure.evidence import Cause
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.events import Event, PauseOver, TimelineEntry
 from trainshed.core.lifecycle.records import Job, Note, Replica
 from trainshed.core.lifecycle.replica_events import ReplicaNoted

@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.rules import Counters
-from trainshed.core.job.exits import ExitRecord, JobError
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import ExitRecord, JobError, JobSpec
 from trainshed.core.lifecycle.actors import Actor
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.states import AttemptState, JobState, ReplicaState

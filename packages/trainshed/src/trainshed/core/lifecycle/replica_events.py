@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.names import ReplicaId
 from trainshed.core.units import Nanos
 

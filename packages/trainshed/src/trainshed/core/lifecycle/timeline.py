@@ -8,8 +8,7 @@ from typing import Final, assert_never
 from trainshed.core.capacity import Delay
 from trainshed.core.failure.evidence import Evidence
 from trainshed.core.failure.rules import Effect, Verdict
-from trainshed.core.job.exits import ExitRecord
-from trainshed.core.job.spec import Scheduling
+from trainshed.core.job import ExitRecord, Scheduling
 from trainshed.core.lifecycle.actors import OUTLIVES_LABEL
 from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from trainshed.core.catalog.images import parse_prebuilt
-from trainshed.core.job.spec import Program
+from trainshed.core.job import Program
 from trainshed.core.requests import Section
 from trainshed.core.runtime import CONTAINER, REDUCERS, RuntimeChoice
 from trainshed.core.specs import syntax

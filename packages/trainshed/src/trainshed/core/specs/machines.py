@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from trainshed.core.catalog import accelerators, machines
 from trainshed.core.catalog.machines import MachineType
-from trainshed.core.job.spec import Accelerators, Disk, Machine
+from trainshed.core.job import Accelerators, Disk, Machine
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
 

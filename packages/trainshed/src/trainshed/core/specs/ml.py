@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from trainshed.core.catalog import machines
 from trainshed.core.catalog.regions import regions
-from trainshed.core.job.spec import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
+from trainshed.core.job import DEFAULT_TIMEOUT, JobSpec, Scheduling, WorkerPool
 from trainshed.core.names import ML_ROLES, Api
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog

@@ -17,7 +17,7 @@ from trainshed.core.catalog.machines import (
     predefined_tiers,
 )
 from trainshed.core.cluster import PS_POOL
-from trainshed.core.job.spec import Accelerators, Disk, Machine, Program
+from trainshed.core.job import Accelerators, Disk, Machine, Program
 from trainshed.core.names import Api
 from trainshed.core.requests import Section
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal

@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.datasets.records import Dataset
-from trainshed.core.job.spec import JobSpec
+from trainshed.core.job import JobSpec
 from trainshed.core.names import ModelName
-from trainshed.core.pipelines.records import ModelDraft, PipelineSpec, Task
+from trainshed.core.pipelines import ModelDraft, PipelineSpec, Task
 from trainshed.core.requests import Faults, Section
 from trainshed.core.runtime import RuntimeCatalog
 from trainshed.core.specs import syntax

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainshed.core import reducers
 from trainshed.core.catalog import accelerators, images
 from trainshed.core.catalog.machines import MachineType
-from trainshed.core.job.spec import (
+from trainshed.core.job import (
     DEFAULT_TIMEOUT,
     Accelerators,
     JobSpec,
@@ -32,7 +32,7 @@ from trainshed.core.requests import Faults, Section, is_blank
 from trainshed.core.runtime import RuntimeCatalog, RuntimeChoice, RuntimeRefusal
 from trainshed.core.specs import machines, syntax, warnings
 from trainshed.core.specs.entry_points import names_package, needs_command, read_package
-from trainshed.core.tensorboards.curves import log_directory
+from trainshed.core.tensorboards import log_directory
 
 FLEX_START_WAIT = 24 * 3600 * 10**9
 """Nanoseconds that a FLEX_START job waits for its machines unless it says otherwise

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 from trainshed.core import secrets
 from trainshed.core.catalog.accelerators import RETIRED
-from trainshed.core.job.spec import Disk, WorkerPool
+from trainshed.core.job import Disk, WorkerPool
 from trainshed.core.reducers import reducer_warnings, reducers_of
 from trainshed.core.runtime import CONTAINER
 from trainshed.core.specs.machines import default_disk

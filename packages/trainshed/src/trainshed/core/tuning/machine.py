@@ -19,7 +19,7 @@ from trainshed.core.failure.messages import (
     INTERNAL_ERROR_MESSAGE,
     INVALID_ARGUMENT,
 )
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle import timeline as job_timeline
 from trainshed.core.lifecycle.events import CancelCause, CancelRequested, TimelineEntry
 from trainshed.core.lifecycle.machine import GIVEN_UP_RULE, Deadline

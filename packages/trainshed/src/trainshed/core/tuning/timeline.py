@@ -1,7 +1,7 @@
 """The words of a tuning job's timeline: the entries of its trials, and the reasons of its end. Decides
 nothing."""
 
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.names import Api

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainshed.core.cluster import is_reducer
-from trainshed.core.job.spec import JobSpec, Scheduling, WorkerPool
+from trainshed.core.job import JobSpec, Scheduling, WorkerPool
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job, Parent
 from trainshed.core.names import Api, JobName, JobUid

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from trainshed.core.job.exits import ExitRecord
+from trainshed.core.job import ExitRecord
 from trainshed.core.lifecycle.replica_events import (
     ReplicaEvent,
     ReplicaExited,

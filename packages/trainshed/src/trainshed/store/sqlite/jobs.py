@@ -13,7 +13,7 @@ from trainshed.core.lifecycle.drills import Drill
 from trainshed.core.lifecycle.events import CancelRequested, DrillOrdered, TimelineEntry
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import JobName, JobUid
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.study.records import StudyUid
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.units import Nanos

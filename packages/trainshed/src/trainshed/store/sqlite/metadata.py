@@ -7,27 +7,25 @@ from typing import Any, Final, assert_never
 from msgspec.structs import asdict, replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, NotFound, Violation
-from trainshed.core.metadata.conditions import (
+from trainshed.core.metadata import (
     And,
     Condition,
-    LabelIs,
-    LinkedTo,
-    MetadatumIs,
-    MomentIs,
-    NodeQuery,
-    Not,
-    Or,
-    TextIs,
-)
-from trainshed.core.metadata.records import (
     Edge,
     EdgeRole,
+    LabelIs,
     Lineage,
+    LinkedTo,
     MetadataStore,
+    MetadatumIs,
+    MomentIs,
     Node,
     NodeKind,
     NodeName,
+    NodeQuery,
+    Not,
+    Or,
     StoreName,
+    TextIs,
 )
 from trainshed.core.operators import Operator
 from trainshed.store.codec import EDGE_LABELS, METADATA_STORE, NODE

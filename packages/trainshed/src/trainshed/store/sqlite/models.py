@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound
 from trainshed.core.names import EvaluationName, ModelName
-from trainshed.core.pipelines.records import ModelEvaluation, ModelVersion
+from trainshed.core.pipelines import ModelEvaluation, ModelVersion
 from trainshed.store.codec import EVALUATION, VERSION, decode_version
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, missing

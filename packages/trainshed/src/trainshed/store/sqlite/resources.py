@@ -11,7 +11,7 @@ from trainshed.core.errors import AlreadyExists, NotFound
 from trainshed.core.names import JobUid
 from trainshed.core.notifications import BudgetNotice, Notification, Occasion
 from trainshed.core.secrets import SecretRef
-from trainshed.core.tensorboards.curves import CurveSeries
+from trainshed.core.tensorboards import CurveSeries
 from trainshed.core.units import Nanos
 from trainshed.store.codec import CURVE_FILE, CURVE_SERIES, DATASET
 from trainshed.store.records import (

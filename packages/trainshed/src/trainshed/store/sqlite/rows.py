@@ -12,7 +12,7 @@ import msgspec
 from trainshed.core.capacity import QuotaKey
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.names import Api, Collection, JobName
-from trainshed.core.pipelines.records import Pipeline
+from trainshed.core.pipelines import Pipeline
 from trainshed.core.usage import MachineTime, Use
 from trainshed.core.works import Work
 from trainshed.store.codec import (

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, InvalidRequest, Violation
-from trainshed.core.tensorboards.records import BoardName, BoardResource, Level
+from trainshed.core.tensorboards import BoardName, BoardResource, Level
 from trainshed.store.codec import BOARD_RESOURCE
 from trainshed.store.records import Operation
 from trainshed.store.sqlite.connections import Parameters, Port, existing, load_statements, records

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from trainshed.core.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from trainshed.core.job.exits import JobError
+from trainshed.core.job import JobError
 from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.events import TimelineEntry
 from trainshed.core.lifecycle.records import Job

@@ -14,10 +14,18 @@ from trainshed.api.filters.syntax import (
     Term,
     parse_filter,
 )
+from trainshed.core import metadata
 from trainshed.core.errors import InvalidRequest, Violation
-from trainshed.core.metadata import conditions
-from trainshed.core.metadata.conditions import Condition, Field, Moment, Order
-from trainshed.core.metadata.records import EdgeRole, NodeKind, NodeName, StoreName
+from trainshed.core.metadata import (
+    Condition,
+    EdgeRole,
+    Field,
+    Moment,
+    NodeKind,
+    NodeName,
+    Order,
+    StoreName,
+)
 from trainshed.core.operators import Operator
 
 _TEXTS: Final[Mapping[str, Field]] = {
@@ -60,11 +68,11 @@ def read_filter(text: str, store: StoreName, kind: NodeKind) -> Condition | None
 def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
     match tree:
         case And():
-            return conditions.And(tuple(_condition(part, store, kind) for part in tree.operands))
+            return metadata.And(tuple(_condition(part, store, kind) for part in tree.operands))
         case Or():
-            return conditions.Or(tuple(_condition(part, store, kind) for part in tree.operands))
+            return metadata.Or(tuple(_condition(part, store, kind) for part in tree.operands))
         case Not():
-            return conditions.Not(_condition(tree.operand, store, kind))
+            return metadata.Not(_condition(tree.operand, store, kind))
         case Term():
             raise FilterError(
                 f'{tree.name!r} stands alone; compare a field, for example display_name="{tree.name}"'
@@ -76,20 +84,18 @@ def _condition(tree: Expression, store: StoreName, kind: NodeKind) -> Condition:
 def _comparison(leaf: Comparison, store: StoreName, kind: NodeKind) -> Condition:
     name = leaf.name
     if name in _TEXTS:
-        return conditions.TextIs(_TEXTS[name], leaf.operator, _text(leaf))
+        return metadata.TextIs(_TEXTS[name], leaf.operator, _text(leaf))
     if name in _MOMENTS:
-        return conditions.MomentIs(_MOMENTS[name], leaf.operator, moment(leaf.value))
+        return metadata.MomentIs(_MOMENTS[name], leaf.operator, moment(leaf.value))
     if name in _LINKS[kind]:
         role, inward = _LINKS[kind][name]
-        return conditions.LinkedTo(role, (_context(leaf.value, store),), inward)
+        return metadata.LinkedTo(role, (_context(leaf.value, store),), inward)
     match leaf.path:
         case ("labels",):
-            return conditions.LabelIs(leaf.value, Operator.EQUAL, None)
+            return metadata.LabelIs(leaf.value, Operator.EQUAL, None)
         case ("labels", *key):
             any_value = leaf.operator is Operator.HAS and leaf.value == "*"
-            return conditions.LabelIs(
-                ".".join(key), leaf.operator, None if any_value else leaf.value
-            )
+            return metadata.LabelIs(".".join(key), leaf.operator, None if any_value else leaf.value)
         case ("metadata", _, *_):
             return _metadatum(leaf)
         case _:
@@ -134,4 +140,4 @@ def _metadatum(leaf: Comparison) -> Condition:
             value = float(leaf.value)
         except ValueError:
             raise FilterError(f"{leaf.value!r} is not a number") from None
-    return conditions.MetadatumIs(keys, leaf.operator, value)
+    return metadata.MetadatumIs(keys, leaf.operator, value)

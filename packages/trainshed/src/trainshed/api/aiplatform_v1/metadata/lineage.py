@@ -9,7 +9,7 @@ from trainshed.api.aiplatform_v1.messages import message
 from trainshed.api.aiplatform_v1.metadata.nodes import SERVICE, view
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.timestamps import set_micros
-from trainshed.core.metadata.records import Edge, EdgeRole, Lineage, NodeKind, NodeName
+from trainshed.core.metadata import Edge, EdgeRole, Lineage, NodeKind, NodeName
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import read_labels
 

@@ -28,15 +28,17 @@ from trainshed.api.calls.timestamps import set_micros
 from trainshed.api.calls.update_masks import read_update_mask
 from trainshed.api.resources.operations import done_at_once
 from trainshed.core.errors import Aborted, InvalidRequest, NotFound, Violation
-from trainshed.core.metadata.conditions import NodeQuery, Order
-from trainshed.core.metadata.merging import changed, merged
-from trainshed.core.metadata.records import (
+from trainshed.core.metadata import (
     MERGED,
     MetadataStore,
     Node,
     NodeKind,
     NodeName,
+    NodeQuery,
+    Order,
     StoreName,
+    changed,
+    merged,
 )
 from trainshed.core.requests import Faults, Section
 from trainshed.core.specs.syntax import MAX_DISPLAY_NAME, read_labels

@@ -263,7 +263,7 @@ CREATE INDEX metadata_nodes_by_age ON metadata_nodes (project_id, location, stor
 CREATE INDEX metadata_nodes_by_schema ON metadata_nodes (project_id, location, store_id, kind, schema_title, created);
 CREATE INDEX metadata_nodes_by_uri ON metadata_nodes (project_id, location, store_id, uri) WHERE uri <> '';
 
--- `role`: what the target is to the source (`core.metadata.records.EdgeRole`). `labels`: a JSON array of pairs.
+-- `role`: what the target is to the source (`core.metadata.EdgeRole`). `labels`: a JSON array of pairs.
 CREATE TABLE metadata_edges (
     source INTEGER NOT NULL,
     role   TEXT NOT NULL,

@@ -1,16 +1,23 @@
-"""The nodes of a metadata store, and the edges between them (facts/experiments#records).
+"""A metadata store (facts/experiments#records): its nodes and the edges between them, the conditions and the
+order of a list of them (facts/experiments#filters), and the merge of two writers' changes
+(facts/experiments#etags).
 
 Contexts (experiments and their runs), artifacts and executions are one kind of record; an edge says how two
-of them are related.
+of them are related. A client sends the whole metadata as it last saw it, with what it adds. With an etag that
+is no longer the newest, that would be refused, and over REST its client gives up; so a change of a run that
+is based on an older state is merged key by key.
 """
 
 import enum
 import re
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from trainshed.core.errors import InvalidRequest, Violation
+from trainshed.core.operators import Operator
 from trainshed.core.units import Nanos
 
 EXPERIMENT: Final = "system.Experiment"
@@ -164,3 +171,143 @@ class Lineage(Struct, frozen=True):
 
     nodes: tuple[Node, ...] = ()
     events: tuple[Edge, ...] = ()
+
+
+class Field(enum.StrEnum):
+    """The text fields that can be compared; the values are the store's columns."""
+
+    SCHEMA_TITLE = "schema_title"
+    DISPLAY_NAME = "display_name"
+    URI = "uri"
+    STATE = "state"
+    NODE_ID = "node_id"
+
+
+class Moment(enum.StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+
+
+class TextIs(Struct, frozen=True):
+    field: Field
+    operator: Operator
+    value: str
+
+
+class MomentIs(Struct, frozen=True):
+    field: Moment
+    operator: Operator
+    #: Nanoseconds since the epoch.
+    at: Nanos
+
+
+class LabelIs(Struct, frozen=True):
+    key: str
+    operator: Operator
+    #: None = any value matches.
+    value: str | None
+
+
+class MetadatumIs(Struct, frozen=True):
+    """A value inside the metadata; a value of another type is not equal to it."""
+
+    path: tuple[str, ...]
+    operator: Operator
+    value: str | float | bool
+
+
+class LinkedTo(Struct, frozen=True):
+    """There is an edge between the node and one of `others`."""
+
+    role: EdgeRole
+    others: tuple[NodeName, ...]
+    #: Whether the others are the sources of the edge: the node is in one of them.
+    inward: bool
+
+
+class Not(Struct, frozen=True):
+    operand: "Condition"
+
+
+class And(Struct, frozen=True):
+    operands: tuple["Condition", ...]
+
+
+class Or(Struct, frozen=True):
+    operands: tuple["Condition", ...]
+
+
+Condition = TextIs | MomentIs | LabelIs | MetadatumIs | LinkedTo | Not | And | Or
+
+
+class Order(enum.StrEnum):
+    """The fields by which nodes are ordered; the values are the store's columns."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DISPLAY_NAME = "display_name"
+
+
+class NodeQuery(Struct, frozen=True):
+    """A page of the nodes of one kind."""
+
+    store: StoreName
+    kind: NodeKind
+    #: None = all nodes of the kind.
+    condition: Condition | None
+    limit: int
+    order: Order = Order.CREATED
+    descending: bool = False
+    #: How many nodes come before the page.
+    offset: int = 0
+
+
+SHARED: Final = ("_params", "_metrics")
+"""Maps whose keys are merged one by one; other keys of the metadata are merged as a whole."""
+
+
+def changed(old: Node, metadata: dict[str, Any], etag: int) -> Node:
+    """Return `old` with other metadata and the etag `etag`, which records the keys that changed."""
+    before, after = dict(_flat(old.metadata)), dict(_flat(metadata))
+    changes = dict(old.changes)
+    for key, value in after.items():
+        if key not in before or before[key] != value:
+            changes[key] = Change(etag, before.get(key))
+    kept = {key: change for key, change in changes.items() if key in after}
+    return replace(old, metadata=metadata, etag=etag, changes=kept)
+
+
+def merged(node: Node, metadata: dict[str, Any], seen: int) -> dict[str, Any]:
+    """Return the metadata after a write of `metadata` by a client that last saw the state of the etag `seen`.
+
+    If others have changed a key since, their value stays where the write repeats the earlier one; where it
+    has a third value, the write wins. Keys that the write lacks stay: nobody removes keys of a run.
+    """
+    result = dict(node.metadata)
+    for key, value in _flat(metadata):
+        change = node.changes.get(key)
+        if change is not None and change.etag > seen and value == change.was:
+            continue
+        name, _, inner = key.partition("/")
+        if inner:
+            result[name] = {**_shared(result, name), inner: value}
+        elif name not in SHARED or name not in result:
+            result[name] = value
+    return result
+
+
+def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield `_params/KEY` for the keys of shared maps, KEY for all others (an empty shared map counts as
+    one)."""
+    for name, value in metadata.items():
+        if name in SHARED and (shared := _shared(metadata, name)):
+            for inner, part in shared.items():
+                yield f"{name}/{inner}", part
+        else:
+            yield name, value
+
+
+def _shared(metadata: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a shared map; {} if there is none."""
+    value = metadata.get(name)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

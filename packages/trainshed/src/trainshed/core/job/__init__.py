@@ -1,1 +1,0 @@
-"""The values of a job: its specification, how its processes exited, and its public error."""

@@ -1,1 +1,0 @@
-"""Tensorboards: the records of experiments, their runs, and the series of values in them."""
