@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.contract.api.house import Answer, House
-from trainshed.api.grpc.server import GrpcServer
-from trainshed.api.grpc.transport import DETAILS
+from trainshed.api.grpc import DETAILS, GrpcServer
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
 from trainshed.wire.binding import bind

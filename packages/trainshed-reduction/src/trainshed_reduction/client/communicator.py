@@ -8,8 +8,7 @@ import threading
 from typing import Callable, Optional
 
 from trainshed_reduction import proof
-from trainshed_reduction.client.agreement import Agreement, Membership
-from trainshed_reduction.client.formation import Formation
+from trainshed_reduction.client.agreement import Agreement, Formation, Membership
 from trainshed_reduction.client.operations import Operation, OperationQueue
 from trainshed_reduction.client.port import Board, Native, ReductionFailed
 from trainshed_reduction.client.running_group import RunningGroup

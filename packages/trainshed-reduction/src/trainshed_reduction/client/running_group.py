@@ -10,8 +10,7 @@ import time
 from typing import List, NamedTuple, Sequence
 
 from trainshed_reduction import layout, proof
-from trainshed_reduction.client.agreement import Membership
-from trainshed_reduction.client.formation import Formation
+from trainshed_reduction.client.agreement import Formation, Membership
 from trainshed_reduction.client.lanes import Lane, connect_due
 from trainshed_reduction.client.ledger import Ledger, Share, Work
 from trainshed_reduction.client.losses import Patience, lost_lanes, tell_silence

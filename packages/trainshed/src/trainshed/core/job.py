@@ -1,5 +1,5 @@
-"""The validated specification of a job, one model for both public APIs; how a replica's process ended; and the
-public error of a job that may follow.
+"""The validated specification of a job, one model for both public APIs; how a replica's process ended, and
+the public error of a job that may follow.
 
 Specifications are built only by `core.specs.vertex` and `core.specs.ml`, so that no user of a `JobSpec` need
 check it again.

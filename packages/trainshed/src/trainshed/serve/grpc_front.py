@@ -33,7 +33,7 @@ from trainshed.replica.system.unix_sockets import reachable
 from trainshed.serve.certificates import Certificates
 
 if TYPE_CHECKING:
-    from trainshed.api.grpc.server import GrpcServer
+    from trainshed.api.grpc import GrpcServer
 import logging
 from collections.abc import Awaitable
 
@@ -110,7 +110,7 @@ class GrpcFront:
         return path
 
     async def _load(self, certificates: Certificates) -> "GrpcServer":
-        module = await asyncio.to_thread(importlib.import_module, "trainshed.api.grpc.server")
+        module = await asyncio.to_thread(importlib.import_module, "trainshed.api.grpc")
         server: GrpcServer = module.GrpcServer(self._services, self._authenticate)
         key, chain = certificates.key.read_bytes(), certificates.chain.read_bytes()
         for path, shown in ((self._plain, None), (self._secure, module.Identity(key, chain))):

@@ -1,6 +1,7 @@
 """Logging v2 `entries:list` and `entries:write` (facts/packaging#endpoints, spec/clients#log-pages).
 
-The lists hold replicas' lines and the service's own, in one order; or the audit, if the filter names its log.
+The lists hold replicas' lines and the service's own, in one order; or the audit, if the filter names its log
+(`cloudaudit.googleapis.com/activity`), and with no others: who reads a job's log may not read that.
 Readers page by time and never see an entry that arrives behind their position, so an answer about a running
 job stops short of the last moment, from which a line of another replica may still be on its way to its file.
 
@@ -9,6 +10,7 @@ what the program prints, with its severity and payload, in the order of arrival;
 resources and times are not kept. A caller that is no program has no log to write to.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from typing import Any, Final
@@ -16,12 +18,12 @@ from typing import Any, Final
 from google.protobuf.message import Message
 from msgspec import Struct
 
+from trainshed.access.authorization import authorize
 from trainshed.api.calls.call import Call, Handlers
 from trainshed.api.calls.paging import Scan, decode_token, encode_token, page_size, position_number
 from trainshed.api.calls.parents import refuse_numbers
 from trainshed.api.filters.syntax import FilterError
-from trainshed.api.logging_v2.audit import AT_MOST, audit_entries
-from trainshed.api.logging_v2.entry import AnyEntry, message
+from trainshed.api.logging_v2.entry import AnyEntry, AuditEntry, message
 from trainshed.api.logging_v2.filters import FOREVER, LogFilter, compile_log_filter
 from trainshed.api.logging_v2.merge import SETTLED, Position, Span, job_entries, merged
 from trainshed.core.errors import (
@@ -34,6 +36,7 @@ from trainshed.core.errors import (
 from trainshed.core.names import Api, JobName, JobUid, ReplicaId, project_number
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
+from trainshed.store.audit import AuditRow
 from trainshed.store.port import JobQuery
 from trainshed.store.sqlite.reader import Reader
 from trainshed.wire import json as wire_json
@@ -269,3 +272,56 @@ def _content(entry: Any, public: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in ("httpRequest", "sourceLocation", "trace", "spanId"):
         if name in public:
             yield name, public[name]
+
+
+_LIST: Final = "trainshed.v1.Audit.List"
+_PAGE: Final = 1_000
+AT_MOST: Final = 20_000
+"""Records that one request looks at, the newest of its projects."""
+
+
+def entry_of(row: AuditRow) -> AuditEntry:
+    """Return the entry of a stored record."""
+    record = row.record
+    by = {"principalEmail": record.acting_as or record.who}
+    payload: dict[str, Any] = {
+        "serviceName": _service(record.method),
+        "methodName": record.method,
+        "resourceName": record.resource,
+        "authenticationInfo": by,
+        "requestMetadata": {"callerIp": record.source},
+        "metadata": dict(record.detail),
+    }
+    if record.acting_as:
+        first = {"firstPartyPrincipal": {"principalEmail": record.who}}
+        payload["authenticationInfo"] = {**by, "serviceAccountDelegationInfo": [first]}
+    text = f"{record.who} {record.method} {record.resource}"
+    return AuditEntry(row.project, row.at, f"{row.seq:020d}", text, payload)
+
+
+async def audit_entries(
+    call: Call, project: str, span: Span, most: int
+) -> AsyncIterator[AuditEntry]:
+    """Yield the records in `span` of a project, the newest `most`. Raises PermissionDenied."""
+    authorize(call.principal, _LIST, (project,))
+    start, end = span.narrowed()
+    rows: list[AuditRow] = []
+    before: int | None = None
+    while len(rows) < most:
+        page = await call.services.access.audited(project, before, _PAGE)
+        rows += [row for row in page if start <= row.at < end]
+        if len(page) < _PAGE or page[-1].at < start:
+            break
+        before = page[-1].seq
+    entries = await asyncio.to_thread(
+        lambda: sorted(map(entry_of, rows[:most]), key=lambda entry: entry.position)
+    )
+    for entry in reversed(entries) if span.descending else entries:
+        if span.holds(entry):
+            yield entry
+
+
+def _service(method: str) -> str:
+    """Return the API of a method: `google.cloud.ml.v1.JobService.CreateJob` is of `ml.googleapis.com`."""
+    words = method.split(".")
+    return f"{words[-4]}.googleapis.com" if words[0] == "google" else words[0]

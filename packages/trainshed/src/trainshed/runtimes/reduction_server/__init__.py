@@ -1,1 +1,0 @@
-"""What reducers run in: an interpreter and NumPy. The package `trainshed_reduction` is not of it."""

@@ -1,1 +1,0 @@
-"""scikit-learn with NumPy and SciPy, for the scikit-learn images and in place of runtime versions."""

@@ -1,1 +1,0 @@
-"""XGBoost with scikit-learn, for the XGBoost images."""
