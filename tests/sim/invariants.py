@@ -195,7 +195,7 @@ class Books:
                 self._wrong(job, f"{node} ({has}) is given {vcpus} vCPUs, {memory} B: {names}")
 
     def _check_end(self, job: Job) -> None:
-        if job.ended != job.updated or not job.created <= job.ended:
+        if not max(job.created, job.started) <= job.ended <= job.updated:
             self._wrong(job, f"created {job.created}, ended {job.ended}")
         if job.state is JobState.SUCCEEDED:
             primary = next((r for r in job.replicas if r.id.is_primary), None)

@@ -48,6 +48,22 @@ def test_a_job_goes_through_its_states_and_demands_the_next_thing_in_each() -> N
     assert life.job.ended == life.now
 
 
+def test_an_end_that_is_heard_of_late_was_when_the_last_program_ended() -> None:
+    """spec/lifecycle#end: the service may have been away meanwhile; a clock that is wrong is not believed."""
+    life = Life(job(1, 1)).up()
+    ended = life.now + SECOND
+    life.now += HOUR
+    life.exits(PRIMARY, ended=ended).exits(WORKER, ended=ended + 2 * SECOND)
+    assert life.job.state is JobState.SUCCEEDED
+    assert (life.job.ended, life.told[-1].at) == (ended + 2 * SECOND, life.now)
+    ahead = Life(job(1)).up()
+    ahead.exits(PRIMARY, ended=ahead.now + HOUR)
+    assert ahead.job.ended == ahead.now
+    lost = Life(job(1, 1)).up()
+    lost.exits(PRIMARY, ended=lost.now).loses(WORKER)
+    assert lost.job.ended == lost.now, "nobody knows when what was lost ended"
+
+
 def test_deadlines_follow_the_state() -> None:
     """spec/queue#waiting: maxWaitTime counts from creation, the running limit from the first RUNNING."""
     life = Life(job(1, scheduling=Scheduling(timeout=HOUR, max_wait=1800 * SECOND)))

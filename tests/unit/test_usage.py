@@ -51,6 +51,14 @@ def test_a_job_holds_its_places_from_its_admission_to_their_release() -> None:
     assert released(life.job, life.job) == uses(life.job, life.now) == ()
 
 
+def test_what_ended_while_the_service_was_away_held_its_places_until_then() -> None:
+    life = Life(job(1)).up()
+    running, ended = life.job, life.now + SECOND
+    life.now += HOUR
+    (use,) = released(running, life.exits(ended=ended).job)
+    assert use.ended == ended
+
+
 # --- the fair share that remembers ---
 
 

@@ -3,6 +3,8 @@ facts/resources#tuning-jobs)."""
 
 from typing import Any
 
+import pytest
+
 from tests.contract.api.house import LOCATION, SECOND, START, House
 from tests.contract.api.refusals import violations
 from tests.unit.specs_requests import custom_job
@@ -119,7 +121,15 @@ async def test_lists_filter_and_page(house: House) -> None:
     assert [job["name"] for job in customs] == [other["name"]]
 
 
-async def test_a_watchdog_that_would_not_work_is_refused(house: House) -> None:
-    for labels in ({"trainshed-stall-after": "soon"}, {"trainshed-reduction-tls": "yes"}):
-        answer = await house.call("POST", JOBS, tuning_job(labels=labels))
-        assert list(violations(answer)) == [f"labels.{next(iter(labels))}"]
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("stall-after", "soon"),
+        ("reduction-tls", "yes"),
+        ("ports", "board-6006_"),
+        ("ports", "board-65536"),
+    ],
+)
+async def test_a_label_that_would_not_work_is_refused(house: House, label: str, value: str) -> None:
+    answer = await house.call("POST", JOBS, tuning_job(labels={f"trainshed-{label}": value}))
+    assert list(violations(answer)) == [f"labels.trainshed-{label}"]

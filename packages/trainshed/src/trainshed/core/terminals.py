@@ -112,6 +112,12 @@ def page_entry(name: str, port: str) -> str:
     return text
 
 
+def are_pages(text: str) -> bool:
+    """Whether a text is a value of `PAGES_LABEL`."""
+    entries = [_ENTRY.fullmatch(entry) for entry in text.split("_")]
+    return all(entry is not None and (not entry[2] or is_port(entry[2])) for entry in entries)
+
+
 def pages_of(labels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Return the pages that a job offers: by name the number of the port, or the name of the socket."""
     entries = map(_ENTRY.fullmatch, dict(labels).get(PAGES_LABEL, "").split("_"))

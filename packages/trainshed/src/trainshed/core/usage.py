@@ -2,7 +2,7 @@
 remembers are counted from it. Pure.
 
 An attempt holds its places from its admission until they are given back, whether its programs run or not:
-nobody else can have them meanwhile.
+nobody else can have them meanwhile. What ended while the service was away held them until it ended.
 """
 
 from collections.abc import Mapping
@@ -125,7 +125,7 @@ def uses(job: Job, until: Nanos) -> tuple[Use, ...]:
 
 def released(before: Job, after: Job) -> tuple[Use, ...]:
     """Return what the job gave back between two stored states."""
-    return uses(before, after.updated) if before.placed != after.placed else ()
+    return uses(before, after.ended or after.updated) if before.placed != after.placed else ()
 
 
 def budgeted(used: MachineTime, prices: Prices) -> dict[str, float]:

@@ -35,6 +35,7 @@ from trainshed.core.specs.warnings import (
     not_mounted,
     without_gpus,
 )
+from trainshed.core.terminals import HIGHEST, PAGES_LABEL, are_pages
 from trainshed.core.tuning.records import TuningJob, TuningSpec
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
@@ -50,22 +51,29 @@ _NOT_KEPT = frozenset({"labels", "name", "etag"})
 """Fields that are kept beside the public JSON, because labels can change later."""
 _ON = "on"
 """The only value of the label that makes workers and reducers use TLS."""
-_SWITCH = re.compile("on|off")
-_LABELS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+_SWITCH = re.compile("on|off").fullmatch
+_LABELS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     STALL_LABEL: (
-        re.compile("[0-9]+"),
+        re.compile("[0-9]+").fullmatch,
         "is not a whole number of seconds, such as 600; 0 turns the watchdog off.",
     ),
-    TLS_LABEL: (re.compile(_ON), f"is not {_ON!r}; without the label reducers speak no TLS."),
+    TLS_LABEL: (
+        re.compile(_ON).fullmatch,
+        f"is not {_ON!r}; without the label reducers speak no TLS.",
+    ),
     WARM_LABEL: (
         _SWITCH,
         "is neither on nor off; without it the setting warm_starts counts.",
     ),
     OWN_ROOT_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
     OUTLIVES_LABEL: (_SWITCH, "is neither on nor off; without it it is off."),
+    PAGES_LABEL: (
+        are_pages,
+        "is not NAME or NAME-PORT, with one _ between several: names of small letters and digits, and ports "
+        f"from 1 to {HIGHEST}.",
+    ),
 }
-"""Labels that control functions of the service: what their values look like, and what is wrong with
-others."""
+"""Labels that control functions of the service: whether a value is right, and what is wrong with others."""
 
 
 def checked(
@@ -191,8 +199,8 @@ def check_labels(services: Services, work: Work) -> None:
     labels = dict(work.labels)
     wrong = [
         Violation(f"labels.{label}", f"{labels[label]!r} {fault}")
-        for label, (values, fault) in _LABELS.items()
-        if label in labels and not values.fullmatch(labels[label])
+        for label, (is_right, fault) in _LABELS.items()
+        if label in labels and not is_right(labels[label])
     ]
     if wrong:
         raise InvalidRequest(tuple(wrong))

@@ -27,6 +27,7 @@ from trainshed.core.lifecycle.states import (
     ReplicaTrigger,
 )
 from trainshed.core.lifecycle.transition import Transition
+from trainshed.core.units import Nanos
 
 _NOTHING_RUNS = (AttemptState.WAITING, AttemptState.PREPARING)
 _JOB_TRIGGERS = {
@@ -145,11 +146,18 @@ def settle(transition: Transition) -> None:
     if job.outcome is not None:
         transition.fire_attempt(AttemptTrigger.ENDED)
         transition.fire_job(_JOB_TRIGGERS[job.outcome.state])
-        # Even if the clock was set back, a job does not end before its last change.
-        transition.change(error=job.outcome.error, ended=max(transition.now, job.updated))
+        transition.change(error=job.outcome.error, ended=_last_end(transition))
         transition.record(timeline.over(job.outcome, transition.now))
     elif job.retry is not None:
         _next_attempt(transition, job.retry)
+
+
+def _last_end(transition: Transition) -> Nanos:
+    """Return when the last of the attempt's replicas ended, of which a service that was away hears later; now
+    if that is not known of all. Even if the clock was set back, a job does not end before it began."""
+    job = transition.job
+    ends = [replica.exit.ended if replica.exit else transition.now for replica in job.replicas]
+    return max(min(max(ends, default=transition.now), transition.now), job.started, job.created)
 
 
 def _spent(transition: Transition, replica: Replica | None) -> Spent:
