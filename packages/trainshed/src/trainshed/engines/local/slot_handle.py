@@ -346,19 +346,7 @@ class SlotHandle:
             lost, by_service = record["lost"], record["by_service"]
             self._report_event(ReplicaLost(self.attempt, replica, incarnation, lost, by_service))
             return
-        exit_record = ExitRecord(
-            exit_code=record["exit_code"],
-            signal=record["signal"],
-            oom=record["oom"],
-            started=record["started"],
-            ended=record["ended"],
-            log_lines=record["log_lines"],
-            tail=record["tail"],
-            child_oom=record.get("child_oom", 0),
-            stopped=record.get("stopped", False),
-            stalled=record.get("stalled", False),
-            out_of_disk=record.get("out_of_disk", False),
-        )
+        exit_record = ExitRecord(**record)
         if incarnation != self.incarnation or not self._started:
             self._emit_started(incarnation, exit_record.started)
         self._emit_notes(incarnation, notes)

@@ -308,42 +308,6 @@ def _kill_shim(entries: Entries) -> None:
         processes.send(shim, signal.SIGKILL)
 
 
-def ended_record(
-    *,
-    exit_code: int | None,
-    signal: int | None,
-    oom: bool,
-    started: int,
-    ended: int,
-    log_lines: int,
-    tail: str,
-    child_oom: int,
-    stopped: bool = False,
-    stalled: bool = False,
-    out_of_disk: bool = False,
-) -> Message:
-    """Return the attempt record of a program that ran. Exactly one of exit_code and signal is not None.
-
-    `oom`: the main process died of the memory limit; `child_oom`: how many other processes did. `stopped`:
-    the main process was asked to stop before it ended. `stalled`: it was ended because it made no progress;
-    `out_of_disk`: it was ended because of what its files took. `started` and `ended`: nanoseconds since the
-    epoch.
-    """
-    return {
-        "exit_code": exit_code,
-        "signal": signal,
-        "oom": oom,
-        "started": started,
-        "ended": ended,
-        "log_lines": log_lines,
-        "tail": tail,
-        "child_oom": child_oom,
-        "stopped": stopped,
-        "stalled": stalled,
-        "out_of_disk": out_of_disk,
-    }
-
-
 def lost_record(cause: str, *, by_service: bool = False) -> Message:
     """Return the attempt record of an incarnation that ended through no fault of its program.
 

@@ -441,7 +441,8 @@ class Shim:
 
     def _seal(self) -> protocol.Message:
         """Seal metrics and log, which come before the record and the report
-        (spec/invariants#last-lines-first); return the attempt record."""
+        (spec/invariants#last-lines-first); return the attempt record, which has the fields of
+        `core.job.exits.ExitRecord`."""
         assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
@@ -454,19 +455,19 @@ class Shim:
         killed_by = os.WTERMSIG(self._status) if os.WIFSIGNALED(self._status) else None
         code = None if killed_by is not None else os.WEXITSTATUS(self._status)
         oom, child_oom = self._sidecars.memory.verdict(killed_by)
-        return journal.ended_record(
-            exit_code=code,
-            signal=killed_by,
-            oom=oom,
-            started=self._started,
-            ended=self._ended,
-            log_lines=lines,
-            tail=tail,
-            child_oom=child_oom,
-            stopped=self._stopped,
-            stalled=self._stalled,
-            out_of_disk=self._out_of_disk and killed_by == signal.SIGKILL,
-        )
+        return {
+            "exit_code": code,
+            "signal": killed_by,
+            "oom": oom,
+            "started": self._started,
+            "ended": self._ended,
+            "log_lines": lines,
+            "tail": tail,
+            "child_oom": child_oom,
+            "stopped": self._stopped,
+            "stalled": self._stalled,
+            "out_of_disk": self._out_of_disk and killed_by == signal.SIGKILL,
+        }
 
     def insist(self, write: Callable[[], bool]) -> None:
         """Call `write` until it returns true. On a full disk that lasts as long as the disk is full;
