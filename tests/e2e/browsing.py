@@ -2,9 +2,7 @@
 processor's time. The screens that pages are looked at on, and what it complains about."""
 
 import base64
-import json
 import shutil
-import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +32,13 @@ def sign_in(page: Page, service: Service) -> None:
 def credentials_of(service: Service) -> str:
     """What a browser that is signed in sends as `Authorization`."""
     code = service.call("POST", "/login/link", {})["uri"].partition("code=")[2]
-    headers = {"Origin": service.rest, "Accept": "application/json"}
-    request = urllib.request.Request(f"{service.rest}/login", f"code={code}".encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        session = json.load(answer)["session"]
+    headers = {
+        "Origin": service.rest,
+        "Accept": "application/json",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    answer = service.ask("POST", "/login", f"code={code}".encode(), token=None, headers=headers)
+    session = answer.json["session"]
     return f"Basic {base64.b64encode(f'session:{session}'.encode()).decode()}"
 
 

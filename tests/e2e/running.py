@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import functools
+import http.client
+import io
 import json
 import math
 import os
@@ -11,13 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from click.testing import CliRunner
 
@@ -32,6 +32,22 @@ SKLEARN = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:slim"
 PROJECT, REGION = "trainshed", "us-central1"
 
 
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def message(self) -> str:
+        """Of an error."""
+        return self.json["error"]["message"]
+
+
 @dataclass
 class Service:
     """A running service. `rest` is its URL; `kill` and `terminate` end the service process alone."""
@@ -43,37 +59,55 @@ class Service:
     pid: int
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @contextlib.contextmanager
+    def opened(
+        self,
+        verb: str,
+        path: str,
+        body: Any = None,
+        *,
+        place: str = "rest",
+        token: str | None = "",
+        headers: Mapping[str, str] = {},
+        seconds: float = 60,
+    ) -> Generator[http.client.HTTPResponse]:
+        """The answer of one request on a connection of its own. `body`: JSON, unless it is bytes or a file,
+        which is sent in chunks. `place`: of the ready file. `token`: the service's own if it is empty; None
+        sends none."""
+        parts = urlsplit(self.rest if place == "rest" else str(self.extra[place]))
+        is_tls = parts.scheme == "https"
+        connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        connection = connect(parts.hostname or "", parts.port, timeout=seconds)
+        known = {} if token is None else {"Authorization": f"Bearer {token or self.token}"}
+        if body is not None and not isinstance(body, bytes | io.IOBase):
+            known["Content-Type"] = "application/json"
+            body = json.dumps(body).encode()
+        with contextlib.closing(connection):
+            connection.request(verb, path, body, {**known, **headers})
+            yield connection.getresponse()
+
+    def ask(self, verb: str, path: str, body: Any = None, **how: Any) -> Answer:
+        """The whole answer, whatever it says; with what `opened` takes."""
+        with self.opened(verb, path, body, **how) as answer:
+            return Answer(answer.status, answer.headers, answer.read())
+
     def call(self, verb: str, path: str, body: Any = None, *, expect: int = 200) -> Any:
         """One JSON request with the service's token; asserts the HTTP status."""
-        request = urllib.request.Request(
-            self.rest + path,
-            method=verb,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                status, text = response.status, response.read()
-        except urllib.error.HTTPError as failure:
-            status, text = failure.code, failure.read()
-        assert status == expect, f"{verb} {path}: {status} {text.decode(errors='replace')}"
-        return json.loads(text) if text else None
+        answer = self.ask(verb, path, body)
+        text = answer.body.decode(errors="replace")
+        assert answer.status == expect, f"{verb} {path}: {answer.status} {text}"
+        return answer.json if text else None
 
     def watch(self, job_id: str, seconds: float = math.inf) -> Iterator[dict[str, Any]]:
         """Views of a job at each change, until its end; sleeps on the service's stream, never polls. Fails if
         the job has not ended after so many seconds."""
         end = time.monotonic() + seconds
-        request = urllib.request.Request(
-            f"{self.rest}/trainshed/v1/jobs/{job_id}/watch",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
         last: Any = None
-        with urllib.request.urlopen(request, timeout=180) as response:
-            for line in response:
-                # A silent stream has a blank line now and then.
-                if line.strip():
-                    yield (last := json.loads(line))
-                assert time.monotonic() < end, f"{job_id} is not over after {seconds} s: {last}"
+        for line in self._stream(f"/trainshed/v1/jobs/{job_id}/watch"):
+            # A silent stream has a blank line now and then.
+            if line.strip():
+                yield (last := json.loads(line))
+            assert time.monotonic() < end, f"{job_id} is not over after {seconds} s: {last}"
 
     def finish(self, job_id: str, seconds: float = math.inf) -> dict[str, Any]:
         """Wait for the end of a job; the last view. Fails if it has not come after so many seconds."""
@@ -82,50 +116,35 @@ class Service:
     def lines(self, job_id: str, replica: str | None = None) -> list[str]:
         """All log messages of the programs of a job that is over, oldest first; with `replica` "service"
         those of builds."""
-        query = f"?replica={replica}" if replica else ""
-        request = urllib.request.Request(
-            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs{query}",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            entries = [json.loads(line) for line in response if line.strip()]
-        return [line["message"] for line in entries if replica or line["task"] != "service"]
+        return list(self._messages(job_id, replica))
 
     def follow(self, job_id: str, replica: str | None = None) -> Iterator[str]:
         """Log messages of programs, of one replica or of all, as they come, until the end of the job."""
-        only = f"&replica={replica}" if replica else ""
-        request = urllib.request.Request(
-            f"{self.rest}/trainshed/v1/jobs/{job_id}/logs?follow=true{only}",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=180) as response:
-            entries = (json.loads(line) for line in response if line.strip())
-            yield from (line["message"] for line in entries if replica or line["task"] != "service")
+        return self._messages(job_id, replica, follow="true")
 
     def put(self, bucket: str, name: str, content: bytes) -> None:
         """Upload an object."""
-        quoted = urllib.parse.quote(name, safe="")
-        request = urllib.request.Request(
-            f"{self.rest}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quoted}",
-            method="POST",
-            data=content,
-            headers={
-                "Authorization": f"Bearer {self.token}",
-                "Content-Type": "application/octet-stream",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            assert response.status == 200
+        path = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
+        kind = {"Content-Type": "application/octet-stream"}
+        assert self.ask("POST", path, content, headers=kind).status == 200
 
-    def read(self, bucket: str, name: str) -> bytes:
+    def read(self, bucket: str, name: str, generation: str = "") -> bytes:
         """The content of an object."""
-        quoted = urllib.parse.quote(name, safe="")
-        request = urllib.request.Request(
-            f"{self.rest}/storage/v1/b/{bucket}/o/{quoted}?alt=media",
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.read()
+        path = f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media&generation={generation}"
+        answer = self.ask("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.body
+
+    def _messages(self, job_id: str, replica: str | None, **query: str) -> Iterator[str]:
+        query |= {"replica": replica} if replica else {}
+        lines = self._stream(f"/trainshed/v1/jobs/{job_id}/logs?{urlencode(query)}")
+        entries = map(json.loads, filter(bytes.strip, lines))
+        return (line["message"] for line in entries if replica or line["task"] != "service")
+
+    def _stream(self, path: str) -> Iterator[bytes]:
+        with self.opened("GET", path, seconds=180) as answer:
+            assert answer.status == 200, answer.read()
+            yield from answer
 
     def kill(self) -> None:
         self.process.kill()

@@ -5,7 +5,6 @@ The library is untyped: what it builds from a discovery document is `Any` here.
 """
 
 import importlib
-import urllib.request
 from typing import Any
 from urllib.parse import quote
 
@@ -92,8 +91,7 @@ def test_the_served_discovery_document(finished: dict[str, Any], service: Servic
     fetched = discovery.build(
         "ml", "v1", discoveryServiceUrl=url, credentials=credentials(service.token)
     )
-    with urllib.request.urlopen(f"{service.rest}/discovery/v1/apis/ml/v1/rest") as response:
-        document = response.read().decode()
+    document = service.ask("GET", "/discovery/v1/apis/ml/v1/rest", token=None).body.decode()
     loaded = discovery.build_from_document(document, credentials=credentials(service.token))
     for ml in (fetched, loaded):
         job = ml.projects().jobs().get(name=f"{PARENT}/jobs/census").execute()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,16 +55,9 @@ def put(service: Service, name: str, content: bytes, bucket: str = BUCKET) -> No
             b"\r\n--cut\r\nContent-Type: text/x-test\r\n\r\n", content, b"\r\n--cut--\r\n",
         )
     )  # fmt: skip
-    request = urllib.request.Request(
-        f"{service.rest}/upload/storage/v1/b/{bucket}/o?uploadType=multipart",
-        data=body,
-        headers={
-            "Authorization": f"Bearer {service.token}",
-            "Content-Type": "multipart/related; boundary=cut",
-        },
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        assert response.status == 200
+    path = f"/upload/storage/v1/b/{bucket}/o?uploadType=multipart"
+    kind = {"Content-Type": "multipart/related; boundary=cut"}
+    assert service.ask("POST", path, body, headers=kind).status == 200
 
 
 def objects(service: Service) -> dict[str, dict[str, Any]]:
@@ -86,20 +78,8 @@ def told(resource: dict[str, Any]) -> dict[str, Any]:
 def generations(service: Service) -> list[tuple[str, bytes]]:
     """Those of an object in a bucket with versioning, each with its content."""
     listed = service.call("GET", f"/storage/v1/b/{VERSIONED}/o?versions=true")["items"]
-    return [
-        (item["generation"], content(service, "x", VERSIONED, item["generation"]))
-        for item in listed
-    ]
-
-
-def content(service: Service, name: str, bucket: str = BUCKET, generation: str = "") -> bytes:
-    request = urllib.request.Request(
-        f"{service.rest}/storage/v1/b/{bucket}/o/{name.replace('/', '%2F')}"
-        f"?alt=media&generation={generation}",
-        headers={"Authorization": f"Bearer {service.token}"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return response.read()
+    numbers = [item["generation"] for item in listed]
+    return [(number, service.read(VERSIONED, "x", number)) for number in numbers]
 
 
 @contextmanager
@@ -198,7 +178,7 @@ def test_a_backup_under_load_is_restored_beside_the_original(data: Path, tmp_pat
                 if here[name] == there.get(name) and not name.startswith("busy-job/")
             ]
             for name in same[:30]:
-                assert content(twin, name) == content(original, name)
+                assert twin.read(BUCKET, name) == original.read(BUCKET, name)
             assert any(name.startswith("busy/") for name in here)
             for name, each in here.items():
                 if name.startswith("busy/"):

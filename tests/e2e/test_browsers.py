@@ -1,7 +1,5 @@
 """What a stranger's page in a browser of this machine can do: other names, other origins, WebSockets."""
 
-import contextlib
-import http.client
 import json
 import socket
 from collections.abc import Iterator
@@ -27,32 +25,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     started.terminate()
 
 
-def asked(
-    service: Service, place: str, verb: str, path: str, headers: dict[str, str]
-) -> tuple[int, str]:
-    """Status and error message of a call with the service's token."""
-    parts = urlsplit(str(service.extra[place]))
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
-    with contextlib.closing(connection):
-        connection.request(
-            verb, path, headers={"Authorization": f"Bearer {service.token}", **headers}
-        )
-        answer = connection.getresponse()
-        content = answer.read()
-        message = json.loads(content)["error"]["message"] if answer.status >= 400 else ""
-        return answer.status, message
-
-
 @pytest.mark.parametrize(
     ("place", "path"),
     [("rest", "/trainshed/v1/status"), ("storage", "/storage/v1/b?project=trainshed")],
 )
 def test_a_name_that_is_none_of_ours_is_refused(service: Service, place: str, path: str) -> None:
-    code, message = asked(service, place, "GET", path, {"Host": "rebound.evil.example:8080"})
-    assert code == 421
-    assert 'TRAINSHED_ALLOWED_HOSTS="rebound.evil.example"' in message
+    evil = {"Host": "rebound.evil.example:8080"}
+    refusal = service.ask("GET", path, place=place, headers=evil)
+    assert refusal.status == 421
+    assert 'TRAINSHED_ALLOWED_HOSTS="rebound.evil.example"' in refusal.message
     for host in ("localhost:1", "training.example.org", "ml.googleapis.com", "127.0.0.1"):
-        assert asked(service, place, "GET", path, {"Host": host})[0] == 200
+        assert service.ask("GET", path, place=place, headers={"Host": host}).status == 200
 
 
 @pytest.mark.parametrize("verb", ["POST", "DELETE", "PUT", "PATCH"])
@@ -62,11 +45,12 @@ def test_a_foreign_page_changes_nothing(
     service: Service, place: str, verb: str, origin: str
 ) -> None:
     path = f"{CUSTOM_JOBS}/1" if place == "rest" else "/storage/v1/b/trainshed/o/x"
-    code, message = asked(service, place, verb, path, {"Origin": origin})
-    assert code == 403
-    assert "web_url" in message
+    refusal = service.ask(verb, path, place=place, headers={"Origin": origin})
+    assert refusal.status == 403
+    assert "web_url" in refusal.message
     for own in (str(service.extra[place]), "https://console.example.org"):
-        assert "web_url" not in asked(service, place, verb, path, {"Origin": own})[1]
+        answer = service.ask(verb, path, place=place, headers={"Origin": own})
+        assert b"web_url" not in answer.body
 
 
 def test_a_foreign_page_has_no_web_socket(service: Service) -> None:
@@ -95,5 +79,5 @@ def test_a_text_that_is_none_closes_the_web_socket_and_nothing_else(service: Ser
             socket.recv()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1007
-    assert asked(service, "rest", "GET", "/trainshed/v1/status", {})[0] == 200
+    assert service.ask("GET", "/trainshed/v1/status").status == 200
     assert log.read_text() == before

@@ -2,9 +2,7 @@
 access to other projects' buckets")."""
 
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
+from urllib.parse import urlencode
 
 from tests.e2e.running import CUSTOM_JOBS, PROJECT, Service, container_job, submit
 
@@ -27,32 +25,25 @@ def test_a_programs_token_ends_at_the_storage_port_with_its_job(service: Service
     printed = next(line for line in service.follow(job) if line.startswith("TOKEN "))
     token = json.loads(printed.removeprefix("TOKEN "))["access_token"]
 
-    def read() -> tuple[int, str]:
-        url = service.extra["storage"] + "/storage/v1/b/buckets-lent/o/x?alt=media"
-        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-        return answered(request)
+    def read() -> tuple[int, bytes]:
+        path = "/storage/v1/b/buckets-lent/o/x?alt=media"
+        answer = service.ask("GET", path, place="storage", token=token)
+        return answer.status, answer.body
 
     def exchange() -> int:
-        form = urllib.parse.urlencode({"grant_type": "refresh_token", "refresh_token": token})
-        url = service.extra["storage"] + "/oauth2/token"
-        return answered(urllib.request.Request(url, form.encode()))[0]
+        form = urlencode({"grant_type": "refresh_token", "refresh_token": token}).encode()
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        path = "/oauth2/token"
+        return service.ask("POST", path, form, place="storage", token=None, headers=kind).status
 
-    assert read() == (200, "content")
+    assert read() == (200, b"content")
     assert exchange() == 200
     service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel", {})
     service.finish(job)
     status, text = read()
     assert status == 401
-    assert "which is over" in text
+    assert b"which is over" in text
     assert exchange() == 400
-
-
-def answered(request: urllib.request.Request) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
 
 
 _STORAGE = """

@@ -3,7 +3,6 @@ shows."""
 
 import io
 import tarfile
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -147,14 +146,9 @@ def test_a_flood_of_output_does_not_swell_its_shim(siege: Siege) -> None:
 
 def test_what_it_leaves_holds_nothing_of_others(siege: Siege) -> None:
     """Links in its directory are kept as links, not as what they lead to."""
-    request = urllib.request.Request(
-        f"{siege.yard.service.rest}/trainshed/v1/jobs/{siege.attack.job}/autopsyFiles",
-        headers={"Authorization": f"Bearer {siege.yard.service.token}"},
-    )
-    with (
-        urllib.request.urlopen(request, timeout=60) as response,
-        tarfile.open(fileobj=io.BytesIO(response.read())) as archive,
-    ):
+    path = f"/trainshed/v1/jobs/{siege.attack.job}/autopsyFiles"
+    files = siege.yard.service.ask("GET", path).body
+    with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         members = archive.getmembers()
         contents = [archive.extractfile(member) for member in members if member.isreg()]
         texts = [content.read() for content in contents if content is not None]

@@ -1,7 +1,6 @@
 """Web pages of jobs: at a host name of their own, behind the console's sign-in, and forwarded ports
 (docs/notebooks.md)."""
 
-import http.client
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from tests.e2e.running import (
     CUSTOM_JOBS,
     PROJECT,
     SKLEARN,
+    Answer,
     Service,
     command,
     container_job,
@@ -62,22 +62,15 @@ class Visitor:
         self._service = service
         ticket = ticket_of(service, job, port, token)
         self.host = urlsplit(str(ticket["uri"])).netloc
-        status, headers, _ = self.ask(ticket["uri"].partition(self.host)[2])
-        assert (status, headers["Location"]) == (303, "/")
-        self.cookie = str(headers["Set-Cookie"]).partition(";")[0]
+        let_in = self.ask(ticket["uri"].partition(self.host)[2])
+        assert (let_in.status, let_in.headers["Location"]) == (303, "/")
+        self.cookie = str(let_in.headers["Set-Cookie"]).partition(";")[0]
 
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        port = urlsplit(self._service.rest).port
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    ) -> Answer:
         sent = {"Host": self.host, **{name.replace("_", "-"): headers[name] for name in headers}}
-        connection.request(method, path, body, sent)
-        answer = connection.getresponse()
-        try:
-            return answer.status, answer.headers, answer.read()
-        finally:
-            connection.close()
+        return self._service.ask(method, path, body, token=None, headers=sent)
 
     def websocket(self, cookie: str, origin: str) -> ClientConnection:
         return connect(
@@ -90,13 +83,9 @@ class Visitor:
 
 
 def ticket_of(service: Service, job: str, port: str, token: str = "") -> Mapping[str, Any]:
-    request = urllib.request.Request(
-        f"{service.rest}/trainshed/v1/jobs/{job}:shell",
-        json.dumps({"port": port}).encode(),
-        {"Authorization": f"Bearer {token or service.token}"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+    answer = service.ask("POST", f"/trainshed/v1/jobs/{job}:shell", {"port": port}, token=token)
+    assert answer.status == 200, answer.body
+    return answer.json
 
 
 @WITH_CHROMIUM
@@ -150,57 +139,57 @@ def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> 
 
 def test_nothing_of_the_service_reaches_the_program(service: Service, job: str) -> None:
     visitor = Visitor(service, job, "page")
-    status, headers, body = visitor.ask("/x%20y?a=b", Cookie=f"a=1; {visitor.cookie}; b=2")
-    told = json.loads(body)
-    assert status == 200
-    assert told["first"] == "GET /x%20y?a=b HTTP/1.1"
-    assert told["headers"]["cookie"] == "a=1; b=2"
-    assert told["headers"]["host"] == visitor.host
-    assert headers.get_all("Set-Cookie") == ["theirs=1"], "it takes no cookie of ours away"
-    assert headers["Referrer-Policy"] == "same-origin"
-    _, _, body = visitor.ask("/put", "PUT", bytes(3 << 20), Cookie=visitor.cookie)
-    assert json.loads(body)["body"] == 3 << 20
+    answer = visitor.ask("/x%20y?a=b", Cookie=f"a=1; {visitor.cookie}; b=2")
+    assert answer.status == 200
+    assert answer.json["first"] == "GET /x%20y?a=b HTTP/1.1"
+    assert answer.json["headers"]["cookie"] == "a=1; b=2"
+    assert answer.json["headers"]["host"] == visitor.host
+    cookies = answer.headers.get_all("Set-Cookie")
+    assert cookies == ["theirs=1"], "it takes no cookie of ours away"
+    assert answer.headers["Referrer-Policy"] == "same-origin"
+    put = visitor.ask("/put", "PUT", bytes(3 << 20), Cookie=visitor.cookie)
+    assert put.json["body"] == 3 << 20
 
 
 def test_many_requests_at_once_are_all_answered(service: Service, job: str) -> None:
     visitor = Visitor(service, job, "page")
     with ThreadPoolExecutor(100) as browsers:
-        asked = [browsers.submit(visitor.ask, "/x", Cookie=visitor.cookie) for _ in range(100)]
-    assert {answer.result()[0] for answer in asked} == {200}
+        answers = [browsers.submit(visitor.ask, "/x", Cookie=visitor.cookie) for _ in range(100)]
+    assert {answer.result().status for answer in answers} == {200}
 
 
 def test_nobody_else_is_let_in(service: Service, job: str) -> None:
     visitor, other = Visitor(service, job, "page"), Visitor(service, job, "web")
-    assert visitor.ask("/")[0] == 403
-    assert visitor.ask("/", Cookie=other.cookie)[0] == 403, "of another page"
+    assert visitor.ask("/").status == 403
+    assert visitor.ask("/", Cookie=other.cookie).status == 403, "of another page"
     link = ticket_of(service, job, "page")["uri"].partition(visitor.host)[2]
-    assert visitor.ask(link)[0] == 303
-    assert visitor.ask(link)[0] == 403, "good once"
+    assert visitor.ask(link).status == 303
+    assert visitor.ask(link).status == 403, "good once"
     cookie = visitor.cookie
     for kind, status in (("document", 200), ("iframe", 403), ("empty", 403)):
         answer = visitor.ask("/", Cookie=cookie, Sec_Fetch_Site="same-site", Sec_Fetch_Dest=kind)
-        assert answer[0] == status
-    assert visitor.ask("/", "POST", b"", Cookie=visitor.cookie, Origin=service.rest)[0] == 403
+        assert answer.status == status
+    assert visitor.ask("/", "POST", b"", Cookie=visitor.cookie, Origin=service.rest).status == 403
     for cookie, origin in (("", visitor.host), (visitor.cookie, other.host)):
         with pytest.raises(InvalidStatus):
             visitor.websocket(cookie, f"http://{origin}")
     # No API and no page of the service is there.
     for path in ("/healthz", "/jobs", "/trainshed/v1/jobs", "/storage/v1/b"):
-        assert visitor.ask(path)[0] == 403
+        assert visitor.ask(path).status == 403
 
 
 def test_it_ends_with_the_right_to_it(service: Service, job: str) -> None:
     words = ("--role", "roles/editor", "--project", PROJECT)
     made = trainshed("tokens", "create", "bo@example.org", *words, data=service.data)
     visitor = Visitor(service, job, "page", made.stdout.strip())
-    assert visitor.ask("/", Cookie=visitor.cookie)[0] == 200
+    assert visitor.ask("/", Cookie=visitor.cookie).status == 200
     with visitor.websocket(visitor.cookie, f"http://{visitor.host}") as far:
         far.send(b"x" * 50_000)
         assert len(far.recv(10)) == 50_000
         trainshed("tokens", "delete", made.stderr.split()[0], data=service.data)
         with pytest.raises(ConnectionClosed):
             far.recv(10)
-    assert visitor.ask("/", Cookie=visitor.cookie)[0] == 403
+    assert visitor.ask("/", Cookie=visitor.cookie).status == 403
 
 
 def test_a_port_is_forwarded_to_this_machine(service: Service, job: str) -> None:

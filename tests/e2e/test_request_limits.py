@@ -134,13 +134,9 @@ def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
 
 
 def status_of(service: Service, place: str) -> int:
-    """Of a small call with the service's token, on a connection of its own."""
-    parts = urlsplit(str(service.extra[place]))
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    """Of a small call with the service's token."""
     path = "/trainshed/v1/status" if place == "rest" else "/storage/v1/b?project=trainshed"
-    with contextlib.closing(connection):
-        connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
-        return connection.getresponse().status
+    return service.ask("GET", path, place=place, seconds=PATIENCE).status
 
 
 def test_a_kept_connection_makes_room_for_others(narrow: Service) -> None:

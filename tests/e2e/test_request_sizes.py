@@ -3,7 +3,7 @@ answered."""
 
 import contextlib
 import http.client
-import json
+import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -67,19 +67,17 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "named", "limit"), CASES)
+@pytest.mark.parametrize(("path", "body", "field", "limit"), CASES)
 def test_many_small_things_are_refused_while_others_are_answered(
-    service: Service, path: str, body: Callable[[], Any], named: str, limit: str
+    service: Service, path: str, body: Callable[[], Any], field: str, limit: str
 ) -> None:
     """Nobody waits for long, since the service's loop computes little of it at a time; by the clock, tests
     beside this one would tell."""
-    made = body()
-    content = made if isinstance(made, bytes) else json.dumps(made).encode()
-    code, message = post(service, path, content, service.token)
-    assert code == 400
-    assert named in message
-    assert limit in message
-    assert message.count("\n") < 110
+    refusal = service.ask("POST", path, body())
+    assert refusal.status == 400
+    assert field in refusal.message
+    assert limit in refusal.message
+    assert refusal.message.count("\n") < 110
     loop = service.call("GET", "/trainshed/v1/status")["eventLoop"]
     assert loop["computed"] < QUICK, loop
 
@@ -87,17 +85,19 @@ def test_many_small_things_are_refused_while_others_are_answered(
 @pytest.mark.parametrize("path", ["1:cancel", "1"])
 def test_what_makes_nothing_has_a_small_body(service: Service, path: str) -> None:
     verb = "POST" if ":" in path else "DELETE"
-    code, message = post(service, f"{CUSTOM_JOBS}/{path}", b" " * 1_000_000, service.token, verb)
-    assert code == 400
-    assert "65536" in message
+    refusal = service.ask(verb, f"{CUSTOM_JOBS}/{path}", b" " * 1_000_000)
+    assert refusal.status == 400
+    assert "65536" in refusal.message
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_ticket_is_asked_for_in_few_bytes(service: Service, chunked: bool) -> None:
     """Who has no token sends nothing large, whatever he says of its size."""
-    code, message = post(service, "/shell/ticket", b"[" * 5_000_000, "", chunked=chunked)
-    assert code == 400
-    assert "4096" in message
+    body = b"[" * 5_000_000
+    sent = io.BytesIO(body) if chunked else body
+    refusal = service.ask("POST", "/shell/ticket", sent, token=None)
+    assert refusal.status == 400
+    assert "4096" in refusal.message
 
 
 def test_without_a_token_nothing_is_read(service: Service) -> None:
@@ -112,30 +112,7 @@ def test_without_a_token_nothing_is_read(service: Service) -> None:
 
 
 def test_a_form_without_a_token_has_few_bytes(service: Service) -> None:
-    storage = urlsplit(str(service.extra["storage"]))
-    connection = http.client.HTTPConnection(storage.hostname or "", storage.port, timeout=10)
-    with contextlib.closing(connection):
-        connection.request("POST", "/oauth2/token", b"a=" + b"x" * 5_000_000)
-        answer = connection.getresponse()
-        assert answer.status == 400
-        assert b"16384" in answer.read()
-
-
-def post(
-    service: Service,
-    path: str,
-    content: bytes,
-    token: str,
-    verb: str = "POST",
-    *,
-    chunked: bool = False,
-) -> tuple[int, str]:
-    """Status and error message."""
-    parts = urlsplit(service.rest)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-    with contextlib.closing(connection):
-        body = iter([content]) if chunked else content
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connection.request(verb, path, body, headers, encode_chunked=chunked)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())["error"]["message"]
+    form = b"a=" + b"x" * 5_000_000
+    refusal = service.ask("POST", "/oauth2/token", form, place="storage", token=None)
+    assert refusal.status == 400
+    assert b"16384" in refusal.body

@@ -4,12 +4,9 @@ spec/operations#secrets)."""
 
 import base64
 import hashlib
-import json
 import os
 import secrets
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,16 +142,7 @@ def had_it(lines: list[str]) -> bool:
 
 def shown(service: Service, path: str, body: Any = None) -> bytes:
     """An answer as it is, also if it is a refusal."""
-    request = urllib.request.Request(
-        service.rest + path,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.read()
-    except urllib.error.HTTPError as failure:
-        return failure.read()
+    return service.ask("GET" if body is None else "POST", path, body).body
 
 
 def answers(service: Service, job_id: str) -> dict[str, bytes]:

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM
 from tests.e2e.running import Service, environment, running
-from tests.e2e.test_team import ask
 from tests.issuer import CLIENT, ScriptedIssuer, issuing
 
 pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
@@ -85,7 +84,7 @@ def test_a_command_line_is_signed_in_by_a_browser(
     assert json.loads(shown)["TRAINSHED_TOKEN"] == known["token"] != service.token
     begun("login", "--forget").communicate(timeout=60)
     assert not list(file.parent.iterdir())
-    assert ask(service, known["token"], "/trainshed/v1/whoami") == 401
+    assert service.ask("GET", "/trainshed/v1/whoami", token=known["token"]).status == 401
 
 
 def led_to(address: str) -> str:

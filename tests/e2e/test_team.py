@@ -2,11 +2,8 @@
 
 import json
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,21 +89,6 @@ def token_of(service: Service, email: str, role: str, project: str = PROJECT) ->
     return {"id": run.stderr.split()[0], "token": run.stdout.strip()}
 
 
-def ask(service: Service, token: str, path: str, verb: str = "GET", body: Any = None) -> int:
-    """The status of an answer."""
-    request = urllib.request.Request(
-        service.rest + path,
-        method=verb,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status
-    except urllib.error.HTTPError as refused:
-        return refused.code
-
-
 @pytest.fixture
 def job(service: Service) -> Iterator[str]:
     """One that runs in the project, which Ana has submitted."""
@@ -155,7 +137,7 @@ def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, j
     bo = token_of(service, "bo@corp.example", "roles/aiplatform.user")
     his = Service(service.data, service.process, service.rest, bo["token"], service.pid)
     storage = f"/storage/v1/b?project={PROJECT}"
-    assert ask(service, bo["token"], storage) == 200
+    assert his.ask("GET", storage).status == 200
     log = his.follow(job)
     assert next(log) == "talks"
     known = {"TRAINSHED_ENDPOINT": service.rest, "TRAINSHED_TOKEN": bo["token"]}
@@ -171,8 +153,8 @@ def test_a_token_that_is_deleted_ends_all_that_goes_on_by_it(service: Service, j
         trainshed("tokens", "delete", bo["id"], data=service.data)
         assert "Your rights here have changed" in shell.communicate(timeout=60)[1]
     assert list(log) == []
-    assert ask(service, bo["token"], JOBS) == 401
-    assert ask(service, bo["token"], storage) == 401
+    assert his.ask("GET", JOBS).status == 401
+    assert his.ask("GET", storage).status == 401
 
 
 def test_limits_and_budgets_hold_jobs_and_say_so_until_they_are_raised(

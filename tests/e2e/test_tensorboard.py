@@ -1,31 +1,21 @@
 """The real TensorBoard for what a job wrote, as a browser and `trainshed tensorboard` reach it."""
 
-import http.client
 import json
 import os
 import re
 import select
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, Service, container_job, start, submit, trainshed
+from tests.e2e.running import CUSTOM_JOBS, Answer, Service, container_job, start, submit, trainshed
 from tests.summary_writers import GOLDEN, WRITERS
 
 BUCKET = "trainshed"
 TORCH = WRITERS["torch-scalars"]
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +45,11 @@ def job(service: Service) -> str:
     return written(service, "first")
 
 
-def asked(
-    service: Service,
-    path: str,
-    *,
-    method: str = "GET",
-    body: bytes | None = None,
-    headers: Mapping[str, str] = {},
-) -> Answer:
-    parts = urlsplit(service.rest)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
-    with closing(connection):
-        connection.request(method, path, body=body, headers=dict(headers))
-        answer = connection.getresponse()
-        return Answer(answer.status, answer.headers, answer.read())
+def asked(service: Service, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    """The answer to a browser, which has no token. `body`: it is posted."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    verb = "GET" if body is None else "POST"
+    return service.ask(verb, path, body, token=None, headers=sent)
 
 
 def link_of(service: Service, *jobs: str) -> dict[str, str]:
@@ -82,7 +63,7 @@ def link_of(service: Service, *jobs: str) -> dict[str, str]:
 
 def opened(service: Service, link: Mapping[str, str]) -> str:
     """As the page does: the path of a view, with the browser's mark for it."""
-    answer = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
+    answer = asked(service, "/tensorboard/open", json.dumps(link).encode())
     assert answer.status == 200, answer.body
     assert answer.headers["Set-Cookie"] is None
     assert b"Starting TensorBoard." in answer.body
@@ -92,7 +73,7 @@ def opened(service: Service, link: Mapping[str, str]) -> str:
 def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
     """spec: the page, its scripts, the runs and the scalars, all below the path of the view."""
     path = opened(service, link_of(service, job))
-    page = asked(service, path, headers={"Accept-Encoding": "identity"})
+    page = asked(service, path, Accept_Encoding="identity")
     assert page.status == 200
     (script,) = re.findall(r'<script src="(index\.js[^"]*)"', page.body.decode())
     assert len(asked(service, path + script).body) > 100_000
@@ -106,9 +87,9 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
     answer = asked(
         service,
         path + "data/plugin/scalars/scalars_multirun",
-        method="POST",
-        body=form,
-        headers={"Content-Type": "application/x-www-form-urlencoded", "Origin": service.rest},
+        form,
+        Content_Type="application/x-www-form-urlencoded",
+        Origin=service.rest,
     )
     told: dict[str, Any] = json.loads(answer.body)
     assert {step: value for _, step, value in told["train"]} == pytest.approx(points)
@@ -139,7 +120,7 @@ def test_curves_are_drawn_by_a_worker_and_no_service_worker_is_installed(
     path = opened(service, link_of(service, job))
     script = path + "chart_worker.js"
     assert asked(service, script).status == 200
-    assert asked(service, script, headers={"Service-Worker": "script"}).status == 403
+    assert asked(service, script, Service_Worker="script").status == 403
 
 
 def test_nobody_without_the_mark_sees_anything(service: Service, job: str) -> None:
@@ -150,14 +131,10 @@ def test_nobody_without_the_mark_sees_anything(service: Service, job: str) -> No
     for wrong in ("", f"{int(until) + 1}.{signature}/", other.split("/")[3] + "/", "1.x/"):
         assert asked(service, f"/tensorboard/{view}/{wrong}").status == 401
     # The owner's token is not for a browser's requests, and no way past the mark either.
-    bearer = {"Authorization": f"Bearer {service.token}"}
-    assert asked(service, f"/tensorboard/{view}/", headers=bearer).status == 401
-    foreign = asked(
-        service, path, method="POST", body=b"", headers={"Origin": "http://evil.example"}
-    )
-    assert foreign.status == 403
+    assert service.ask("GET", f"/tensorboard/{view}/").status == 401
+    assert asked(service, path, b"", Origin="http://evil.example").status == 403
     for link in ({}, {"view": "1", "key": "x"}, {"view": "../x", "key": "x"}):
-        refused = asked(service, "/tensorboard/open", method="POST", body=json.dumps(link).encode())
+        refused = asked(service, "/tensorboard/open", json.dumps(link).encode())
         assert refused.status == 403
 
 

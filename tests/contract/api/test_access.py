@@ -3,8 +3,6 @@ the record of who did what."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,18 +14,12 @@ from tests.unit.specs_requests import custom_job
 from trainshed.api.calls import strangers
 from trainshed.store.audit import chained
 
+HOUSE = Shelled
 OURS = "/trainshed/v1"
 JOBS = f"{LOCATION}/customJobs"
 ANA = "ana@corp.example"
 _SECOND = 1 / 24 / 3600
 """A day's part."""
-
-
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncGenerator[Shelled]:
-    house = Shelled(tmp_path)
-    yield house
-    house.close()
 
 
 async def token_of(house: House, email: str = ANA, **fields: Any) -> dict[str, Any]:

@@ -1,11 +1,9 @@
 """Drills over a real store and real log files: order, list, resume report."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from tests.contract.api.house import HOSTS, LOCATION, SECOND, START, House
@@ -44,11 +42,7 @@ class Drilled(House):
             await self.happen(str(live.job.name), intent.event)
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[Drilled]:
-    built = Drilled(tmp_path)
-    yield built
-    built.close()
+HOUSE = Drilled
 
 
 async def created(house: House, **labels: str) -> Any:

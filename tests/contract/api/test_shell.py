@@ -1,8 +1,6 @@
 """Shells for people: tickets that are good once, links of jobs, the WebSocket, what stands in the story
 (spec/operations#shells)."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,17 +20,11 @@ from trainshed.core.lifecycle.replica_events import ReplicaExited
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy
 
+HOUSE = Shelled
 PRIMARY, WORKER = ReplicaId(0, 0), ReplicaId(1, 0)
 JOBS = f"{LOCATION}/customJobs"
 JOB = "/trainshed/v1/jobs/1000"
 PROGRAM_TOKEN = "of-a-program"
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[Shelled]:
-    built = Shelled(tmp_path)
-    yield built
-    built.close()
 
 
 async def running(house: Shelled, *, web_access: bool = True) -> str:

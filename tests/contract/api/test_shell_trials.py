@@ -1,7 +1,5 @@
 """Links to the shells of trials that run, in both APIs (facts/resources: `webAccessUris` of trials)."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +13,8 @@ from trainshed.core.names import JobUid
 from trainshed.core.study.records import Trial, TrialState
 from trainshed.core.tuning.records import RunningTrial, TuningJob
 
+HOUSE = Shelled
 RUNNING = (RunningTrial(1, JobUid(71)), RunningTrial(2, JobUid(72)))
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[Shelled]:
-    built = Shelled(tmp_path)
-    yield built
-    built.close()
 
 
 async def trying(house: Shelled, name: str) -> None:

@@ -1,7 +1,6 @@
 """The service in the cluster by the chart of deploy/chart, with the rights that it gives and no
 others: jobs run, and outlast the service's next Pod."""
 
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -40,8 +39,6 @@ def service(
     try:
         in_cluster.await_ready(kubernetes_lab)
         monkeypatch.setenv("SSL_CERT_FILE", str(in_cluster.authority(kubernetes_lab)))
-        # The one that an earlier test has left there read other authorities when it was made.
-        monkeypatch.setattr(urllib.request, "_opener", None)
         yield in_cluster.reached(kubernetes_lab)
     except BaseException:
         print(in_cluster.told(kubernetes_lab), kubernetes_lab.logs(), sep="\n")

@@ -338,21 +338,6 @@ async def test_who_ended_a_hold_is_told_when_all_of_it_has_ended(
     assert calls
 
 
-async def test_an_agent_outlives_the_service_that_lets_go(slurm_lab: SlurmLab) -> None:
-    opened = cluster_of(settings_of(slurm_lab), "test")
-    await opened.start()
-    hold = await held_with_agent(opened)
-    (agent,) = agents(slurm_lab, "node1", hold)
-    await opened.close()
-    assert not sruns_of(hold)
-    again = cluster_of(settings_of(slurm_lab), "test")
-    await again.start()
-    assert again.report().agents == {hold.name: frozenset({"node1"})} and lives(agent)
-    await again.give_back(hold.name)
-    await again.close()
-    slurm_lab.clear()
-
-
 async def test_who_comes_next_need_not_wait_for_what_was_given_back(cluster: SlurmCluster) -> None:
     """Slurm gives nothing of a node on which a step is ending, and a step without its srun is long about
     it."""
@@ -483,29 +468,6 @@ async def test_munge_that_is_down_is_only_a_pause(
         slurm_lab.start_munged("hub")
     # What could not be given back then is given back as soon as Slurm answers again.
     await looked(cluster, lambda report: not report.agents)
-
-
-async def test_drains_and_what_is_lost_are_told_with_slurms_reasons(
-    slurm_lab: SlurmLab, cluster: SlurmCluster
-) -> None:
-    def state(report: ClusterReport, name: str) -> tuple[NodeState, str]:
-        return next((r.state, r.cause) for r in report.nodes if r.node.name == name)
-
-    hold = await cluster.acquire(a_name(), [need("node1"), need("node2"), need("node3")])
-    await cluster.start_agent(hold, "node2", python(_STAYS), b"%s\n" % str(hold.name).encode())
-    slurm_lab.drain("node1", "a fan | is loud")
-    report = await looked(cluster, lambda r: state(r, "node1")[0] is NodeState.DRAINING)
-    assert state(report, "node1")[1] == "a fan | is loud"
-    slurm_lab.resume("node1")
-    slurm_lab.kill_node("node3")
-    await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.GONE, 40)
-    # The others keep what they have, and so does the agent.
-    (agent,) = agents(slurm_lab, "node2", hold)
-    report = await looked(cluster, lambda r: r.agents.get(hold.name) == frozenset({"node2"}))
-    assert lives(agent)
-    assert state(report, "node1") == (NodeState.UP, "")
-    slurm_lab.revive("node3")
-    await looked(cluster, lambda r: state(r, "node3")[0] is NodeState.UP, 40)
 
 
 async def test_an_account_that_may_not_use_a_partition_is_refused(slurm_lab: SlurmLab) -> None:

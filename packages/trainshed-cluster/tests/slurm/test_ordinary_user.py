@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.ordinary_user import NOBODY
-from tests.e2e.running import CUSTOM_JOBS, Service, common_place, container_job, submit
+from tests.e2e.running import Service, common_place, container_job, submit
 from tests.e2e.stories import timeline
 from tests.e2e.test_up import GANG
 from tests.slurm.lab import SlurmLab
@@ -45,12 +45,3 @@ def test_a_gang_meets_loses_a_worker_and_goes_on_in_place(
     assert service.lines(restarted) == [f"uid {NOBODY}"] * 2
     [replica] = service.call("GET", f"/trainshed/v1/jobs/{restarted}")["replicas"]
     assert replica["incarnation"] == 2, replica
-
-
-def test_a_cancelled_job_gives_its_nodes_back(slurm_lab: SlurmLab, service: Service) -> None:
-    job_id = submit(service, container_job("import time; print('up', flush=True); time.sleep(600)"))
-    assert next(service.follow(job_id)) == "up"
-    owners = slurm_lab.slurm("squeue", "-h", "-o", "%U").split()
-    assert set(owners) == {str(NOBODY)}
-    service.call("POST", f"{CUSTOM_JOBS}/{job_id}:cancel", {})
-    assert service.finish(job_id)["state"] == "CANCELLED"

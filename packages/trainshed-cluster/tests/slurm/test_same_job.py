@@ -3,17 +3,24 @@ CLUSTER_SPEC, the same words on the timeline. Through both APIs."""
 
 import json
 import re
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.running import CUSTOM_JOBS, PROJECT, REGION, SKLEARN, Service, container_job, running
-from tests.e2e.running import submit as submit_container
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    PROJECT,
+    REGION,
+    SKLEARN,
+    Service,
+    container_job,
+    running,
+    submit,
+)
 from tests.e2e.stories import PRIMARY, timeline
 
 SUMS = """
@@ -111,22 +118,13 @@ class Seen:
     nodes: int = field(compare=False)
 
 
-def submit(service: Service, path: str, file: Path) -> dict[str, Any]:
-    request = urllib.request.Request(
-        service.rest + path,
-        data=file.read_bytes(),
-        headers={"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
-
-
 def seen(service: Service, path: str, file: Path, result: str) -> Seen:
     """Run the job of a file to its end. `result`: the object that it leaves."""
-    created = submit(service, path, file)
+    kind = {"Content-Type": "application/json"}
+    created = service.ask("POST", path, file.read_bytes(), headers=kind).json
     is_ml = "jobId" in created
     name = f"projects/{PROJECT}/jobs/{created['jobId']}" if is_ml else created["name"]
-    job_id = urllib.parse.quote(name, safe="") if is_ml else name.rpartition("/")[2]
+    job_id = quote(name, safe="") if is_ml else name.rpartition("/")[2]
     view: dict[str, Any] = {}
     for view in service.watch(job_id, 600):
         if view["state"] == "RUNNING":
@@ -137,7 +135,7 @@ def seen(service: Service, path: str, file: Path, result: str) -> Seen:
     lines = [service.lines(job_id, replica["id"]) for replica in view["replicas"]]
     return Seen(
         {key: bare(json.dumps(resource[key])) for key in resource if key not in _ITS_OWN},
-        written(service, result),
+        service.read("trainshed", result),
         [
             json.loads(bare(line.removeprefix("spec ")))
             for of_replica in lines
@@ -168,17 +166,6 @@ def is_end_of_another(entry: Mapping[str, Any]) -> bool:
     return entry["kind"] in ends and entry["details"].get("replica") != PRIMARY
 
 
-def written(service: Service, name: str) -> bytes:
-    """What the program left in the bucket."""
-    quoted = urllib.parse.quote(name, safe="")
-    request = urllib.request.Request(
-        f"{service.rest}/storage/v1/b/trainshed/o/{quoted}?alt=media",
-        headers={"Authorization": f"Bearer {service.token}"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return response.read()
-
-
 def bare(text: str) -> str:
     """Without what no two runs have in common."""
     text = re.sub(r"\b\d{16,20}\b", "JOB", text)
@@ -195,7 +182,7 @@ def services(
     with running(tmp_path_factory.mktemp("same") / "data") as here:
         for service in (here, slurm_service):
             # Whoever comes first is told of the runtime's being built, which is not of the job.
-            service.finish(submit_container(service, container_job("pass")), 120)
+            service.finish(submit(service, container_job("pass")), 120)
         yield here, slurm_service
 
 
