@@ -15,7 +15,7 @@ def free_ports(count: int) -> list[int]:
     """That nobody has at this moment, all different. Nor does the kernel lend them to connections: whoever
     listens there now and again finds them free each time."""
     lent = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    first, last = (int(each) for each in lent)
+    first, last = (int(word) for word in lent)
     # Replicas that share an address have those from 20000 on.
     lasting = [port for port in range(10_000, 20_000) if not first <= port <= last]
     ports: list[int] = []

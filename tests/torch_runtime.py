@@ -84,9 +84,9 @@ def _alone() -> Path:
 def _install(python: Path, site: Path, pins: Path, first: Sequence[str]) -> None:
     """As the service does: from PyTorch's own index, or where that is not to be had from the usual ones."""
     installer = Installer(CACHE / "uv")
-    what = ("--constraint", str(pins), "torch", "numpy")
+    requirements = ("--constraint", str(pins), "torch", "numpy")
     if not installer.has_indexes:
         with contextlib.suppress(InstallFailed):
-            installer.install(python, site, (*first, *what), print, linked=True)
+            installer.install(python, site, (*first, *requirements), print, linked=True)
             return
-    installer.install(python, site, what, print, linked=True)
+    installer.install(python, site, requirements, print, linked=True)

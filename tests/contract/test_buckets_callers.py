@@ -294,8 +294,8 @@ def test_the_port_asks_who_calls(service: Service) -> None:
     assert plain(service.port, "GET", f"/with/{'k' * 32}{target}")[0] == 401
     key = service.address().removeprefix(f"http://127.0.0.1:{service.port}")
     assert plain(service.port, "GET", f"{key}{target}")[2] == b"old"
-    told = {"Authorization": f"Bearer {service.token}"}
-    assert plain(service.port, "GET", target, headers=told)[2] == b"old"
+    owner = {"Authorization": f"Bearer {service.token}"}
+    assert plain(service.port, "GET", target, headers=owner)[2] == b"old"
     for name in ("nowhere-1", "bucket-p"):
         for part in ("", "/o", "/iam/testPermissions?permissions=storage.objects.get"):
             assert plain(service.port, "GET", f"/storage/v1/b/{name}{part}")[0] == 401
@@ -455,7 +455,7 @@ def test_the_python_client_by_the_variable_alone(
     content = os.urandom(3 * MIB)
     blob.upload_from_string(content)
     assert client.bucket("bucket-p").blob("dir/big").download_as_bytes(checksum="md5") == content
-    assert [each.name for each in client.list_blobs("bucket-p", prefix="dir/")] == ["dir/big"]
+    assert [blob.name for blob in client.list_blobs("bucket-p", prefix="dir/")] == ["dir/big"]
     with client.batch():
         client.bucket("bucket-p").blob("dir/big").delete()
     assert not blob.exists()

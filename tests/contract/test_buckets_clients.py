@@ -58,7 +58,7 @@ def client(service: Service, port: int) -> Any:
 def test_the_python_client(client: Any) -> None:
     bucket = client.create_bucket("bucket-1", location="europe-west4")
     assert bucket.location == "EUROPE-WEST4"
-    assert [found.name for found in client.list_buckets()] == ["bucket-1"]
+    assert [listed.name for listed in client.list_buckets()] == ["bucket-1"]
     assert client.get_bucket("bucket-1").exists()
     for name in ("a", "a/", "a/b:c é.txt", "d/e/f"):
         bucket.blob(name).upload_from_string(name, content_type="text/plain")
@@ -230,7 +230,7 @@ def test_the_python_client_with_versions_and_holds(client: Any) -> None:
     for content in ("one", "two"):
         blob.upload_from_string(content)
         generations.append(blob.generation)
-    assert [each.generation for each in bucket.list_blobs(versions=True)] == generations
+    assert [blob.generation for blob in bucket.list_blobs(versions=True)] == generations
     assert bucket.blob("x", generation=generations[0]).download_as_text() == "one"
     blob.temporary_hold = True
     blob.patch()
@@ -331,8 +331,8 @@ class TestGateway:
         known = {"Authorization": f"Bearer {service.token}"}
         with serving(service.gateway()) as port:
             target = "/upload/storage/v1/b/bucket-1/o?uploadType=resumable&name=x"
-            told = {"Host": "storage.example:77", **known}
-            _, headers, _ = plain(port, "POST", target, headers=told, lower=False)
+            sent = {"Host": "storage.example:77", **known}
+            _, headers, _ = plain(port, "POST", target, headers=sent, lower=False)
             location = headers["Location"]
             assert location.startswith("http://storage.example:77/upload/storage/v1/")
             session = location.removeprefix("http://storage.example:77")

@@ -131,7 +131,7 @@ def test_the_python_client(bucket: Any, service: Service) -> None:
     assert (blob.metadata, blob.content_type) == ({"k": "v"}, "text/plain")
     assert blob.download_as_bytes(checksum="crc32c") == "<a b#1%é:c.txt>".encode()
     assert blob.download_as_bytes(start=1, end=1) == b"a"
-    listed = {each.name: each.generation for each in bucket.list_blobs()}
+    listed = {blob.name: blob.generation for blob in bucket.list_blobs()}
     assert listed[blob.name] == blob.generation
     bucket.blob("joined").compose([bucket.blob("d/e"), bucket.blob("z")])
     assert bucket.blob("joined").download_as_bytes() == b"<d/e><z>"
@@ -223,12 +223,12 @@ def test_a_commit_that_was_cut_is_done_again(service: Service, table: BucketTabl
 
     def staged() -> Staged:
         fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        found = Staged(path, fd, Digest())
+        staged = Staged(path, fd, Digest())
         if not os.fstat(fd).st_size:
-            found.write(b"content")
+            staged.write(b"content")
         else:
-            found.digest.update(b"content")
-        return found
+            staged.digest.update(b"content")
+        return staged
 
     def dies(record: object) -> None:
         raise KeyboardInterrupt

@@ -82,13 +82,13 @@ def children() -> list[int]:
 
 async def test_shards_are_written_with_the_rights_of_the_job(service: Service) -> None:
     processes, heard = SplitProcesses(service.replicas), list[str]()
-    asked = plan("gs://of-own/in/*mall.csv", "gs://of-own/out/small")
-    written = await processes.write(asked, OWN, heard.append)
+    small_plan = plan("gs://of-own/in/*mall.csv", "gs://of-own/out/small")
+    written = await processes.write(small_plan, OWN, heard.append)
     assert (written.training.rows, written.test.rows) == (2, 0)
     shards = files(service, "gs://of-own/out/small")
     assert shards["training-00000.csv"] == b'id,text\n1,"a\nb"\n2,c\n'
     assert shards["test-00000.csv"] == b"id,text\n"
-    assert await processes.write(asked, OWN, heard.append) == written
+    assert await processes.write(small_plan, OWN, heard.append) == written
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ async def test_what_the_job_may_not_do_or_cannot_be_read_is_refused(
 
 
 async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> None:
-    asked = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
-    writing = asyncio.create_task(SplitProcesses(service.replicas).write(asked, OWN, print))
+    large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/cancelled")
+    writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
     async with asyncio.timeout(30):
         while not children():  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.01)
@@ -123,13 +123,13 @@ async def test_a_step_that_is_cancelled_leaves_no_process(service: Service) -> N
     async with asyncio.timeout(10):
         while child in children():  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.01)
-    assert "manifest.json" not in files(service, asked.directory)
+    assert "manifest.json" not in files(service, large_plan.directory)
 
 
 async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) -> None:
     rule = SplitRule(SplitMethod.FRACTION)
-    asked = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
-    writing = asyncio.create_task(SplitProcesses(service.replicas).write(asked, OWN, print))
+    large_plan = plan("gs://of-own/in/large.csv", "gs://of-own/out/killed", rule)
+    writing = asyncio.create_task(SplitProcesses(service.replicas).write(large_plan, OWN, print))
     async with asyncio.timeout(30):
         # An upload has begun.
         sessions = state_directory(service.root) / "uploads"
@@ -140,7 +140,7 @@ async def test_buckets_that_are_killed_meanwhile_cost_nothing(service: Service) 
     written = await writing
     counts = (written.training, written.validation, written.test)
     assert sum(count.rows for count in counts) == ROWS
-    shards = files(service, asked.directory)
+    shards = files(service, large_plan.directory)
     again = plan("gs://of-own/in/large.csv", "gs://of-own/out/again", rule)
     await SplitProcesses(service.replicas).write(again, OWN, print)
     same = files(service, again.directory)

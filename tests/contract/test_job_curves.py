@@ -101,7 +101,7 @@ class House:
 
     async def values(self, uid: JobUid = RUNNING.uid) -> dict[str, dict[int, float | bytes]]:
         """By run and tag, then by step."""
-        series = {one.uid: one for one in await self.store.curves.series(uid)}
+        series = {curve.uid: curve for curve in await self.store.curves.series(uid)}
         read = await self.points.read(uid, list(series))
         return {
             f"{series[key].run}:{series[key].tag}": {point.step: point.value for point in points}
@@ -289,8 +289,8 @@ async def board_values(house: House, run: str) -> dict[str, list[Point]]:
     name = BOARD.child("7").child(run)
     board = await house.store.tensorboards.resource(name)
     series = await house.store.tensorboards.below(str(name), Level.SERIES, "", 9)
-    points = await house.points.read(board.uid, [one.uid for one in series])
-    return {one.display_name: points[one.uid] for one in series}
+    points = await house.points.read(board.uid, [curve.uid for curve in series])
+    return {curve.display_name: points[curve.uid] for curve in series}
 
 
 async def test_a_named_tensorboard_has_the_curves_as_well(house: House) -> None:

@@ -41,8 +41,8 @@ _LOADED = (
     ),
     "googlecloudsdk.command_lib.util.apis.yaml_command_translator",
     *(
-        f"googlecloudsdk.generated_clients.apis.{each}_messages"
-        for each in (
+        f"googlecloudsdk.generated_clients.apis.{place}_messages"
+        for place in (
             "aiplatform.v1.aiplatform_v1",
             "aiplatform.v1beta1.aiplatform_v1beta1",
             "ml.v1.ml_v1",

@@ -191,11 +191,11 @@ def trainshed(
     """Run a command on a service to its end; what it loads is loaded already (tests/e2e/nursery.py).
     `status`: what it has to end with; None if that does not matter."""
     words = ["-m", "trainshed", *arguments]
-    found = nursery.services().run(
+    run = nursery.services().run(
         words, {**environment(data), **(variables or {})}, given=given.encode(), cwd=cwd
     )
     done = subprocess.CompletedProcess(
-        words, found.returncode, found.stdout.decode(), found.stderr.decode()
+        words, run.returncode, run.stdout.decode(), run.stderr.decode()
     )
     assert status in (None, done.returncode), (done.stdout, done.stderr)
     return done

@@ -101,7 +101,7 @@ def test_datasets_of_each_kind_are_made_listed_and_changed(
 def test_a_program_finds_the_rows_by_fractions(service: Service, seen: dict[str, Any]) -> None:
     rows = found(service, seen["job"])
     assert rows.pop("format") == "csv"
-    assert sorted(int(row) for each in rows.values() for row in each) == list(range(1000))
-    assert {split: len(each) for split, each in rows.items()} == pytest.approx(
+    assert sorted(int(row) for some in rows.values() for row in some) == list(range(1000))
+    assert {split: len(some) for split, some in rows.items()} == pytest.approx(
         {"training": 500, "validation": 250, "test": 250}, rel=0.2
     )

@@ -28,13 +28,13 @@ def findings(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_it_names_the_level_and_all_that_depends_on_it(tmp_path: Path) -> None:
-    found = findings(tmp_path)
-    level = found["isolation"]["text"].split(":")[0]
+    rows = findings(tmp_path)
+    level = rows["isolation"]["text"].split(":")[0]
     assert level in ("own-user", "root", "user", "session")
     if level != "own-user":
-        assert "Not own-user" in found["isolation"]["cause"]
-    assert set(found) >= {"memory limit", "process limit", "addresses", "machine", "interpreters"}
-    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in found["interpreters"]["text"]
+        assert "Not own-user" in rows["isolation"]["cause"]
+    assert set(rows) >= {"memory limit", "process limit", "addresses", "machine", "interpreters"}
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in rows["interpreters"]["text"]
     # It leaves nothing behind but the cache's list of interpreters.
     assert not (tmp_path / "data").exists()
     assert [entry.name for entry in tmp_path.iterdir()] == ["cache"]

@@ -244,7 +244,7 @@ def test_the_action_gives_its_variables_to_later_steps(tmp_path: Path) -> None:
     script = "\n".join(line for line in step["run"].splitlines() if "pip install" not in line)
     (tmp_path / "trainshed").write_text(f'#!/bin/sh\nexec {sys.executable} -m trainshed "$@"\n')
     (tmp_path / "trainshed").chmod(0o755)
-    given = {"PLAN": "", "CAPTURE": str(tmp_path / "sent.jsonl")}
+    inputs = {"PLAN": "", "CAPTURE": str(tmp_path / "sent.jsonl")}
     files = {
         "GITHUB_ENV": str(tmp_path / "env"),
         "RUNNER_TEMP": str(tmp_path),
@@ -254,7 +254,7 @@ def test_the_action_gives_its_variables_to_later_steps(tmp_path: Path) -> None:
     script = script.replace("trainshed emulate", "trainshed emulate --port 0")
     subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-        env=environment(tmp_path / "unused") | given | files | path,
+        env=environment(tmp_path / "unused") | inputs | files | path,
         check=True,
         timeout=60,
     )

@@ -95,13 +95,13 @@ def cpu(process: int) -> float:
 
 
 def numbers(service: Service, job_id: str) -> list[str]:
-    said = [line.split()[0] for line in service.lines(job_id, "workerpool0-0")]
-    return [word for word in said if word.isdigit()]
+    words = [line.split()[0] for line in service.lines(job_id, "workerpool0-0")]
+    return [word for word in words if word.isdigit()]
 
 
 def notes(service: Service, job_id: str) -> list[str]:
-    found = [entry["details"].get("note") for entry in timeline(service, job_id)]
-    return [name for name in found if name in (disk.LOG_WAITS, disk.LOG_GOES_ON)]
+    noted = [entry["details"].get("note") for entry in timeline(service, job_id)]
+    return [name for name in noted if name in (disk.LOG_WAITS, disk.LOG_GOES_ON)]
 
 
 def test_a_full_disk_kills_no_program_and_passes_by_itself(place: Place, commons: Path) -> None:

@@ -112,8 +112,8 @@ def ref(job_id: str) -> str:
 
 def said(lines: list[str], word: str) -> Any:
     """The JSON behind the first line that begins with `word`."""
-    (found,) = [line for line in lines if line.startswith(word + " ")]
-    return json.loads(found.removeprefix(word)) if not found.endswith(" None") else None
+    (answer,) = [line for line in lines if line.startswith(word + " ")]
+    return json.loads(answer.removeprefix(word)) if not answer.endswith(" None") else None
 
 
 @pytest.fixture(scope="module")

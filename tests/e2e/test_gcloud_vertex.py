@@ -109,13 +109,13 @@ def test_create_by_flags_describe_and_list(gcloud: Gcloud, service: Service) -> 
     # Positions that were skipped stay where they are.
     assert (workers, servers, evaluators) == ({}, {}, primary)
     # A filter is applied by gcloud itself, to what the service lists (spec/clients#filters).
-    found = gcloud.run(
+    listed = gcloud.run(
         *JOBS,
         "list",
         "--filter=labels.kind=flags AND state=JOB_STATE_SUCCEEDED",
         "--format=value(displayName)",
     )
-    assert found.stdout.split() == ["by-flags"]
+    assert listed.stdout.split() == ["by-flags"]
 
 
 def test_gcloud_storage_inside_a_job(service: Service) -> None:

@@ -68,8 +68,8 @@ def test_a_start_without_the_database_ends_no_program(
         assert f"mv {data} {data}.old" in message
     assert programs and marked(mark) == programs
     report = trainshed("doctor", "--data", str(data), "--format", "json", data=data, status=1)
-    (found,) = [row for row in json.loads(report.stdout) if row["about"] == "database"]
-    assert found["verdict"] == "bad" and "is gone" in found["text"]
+    (finding,) = [row for row in json.loads(report.stdout) if row["about"] == "database"]
+    assert finding["verdict"] == "bad" and "is gone" in finding["text"]
     for path in tmp_path.glob("trainshed.*"):
         path.replace(data / path.name)
     expect_taken_over(data, job_id, gate)

@@ -128,9 +128,9 @@ def test_half_requests_shut_nobody_out(narrow: Service, place: str) -> None:
             half = attack.enter_context(contextlib.closing(connect(narrow, place)))
             # Others were dropped for it, not this one, which is the newest.
             half.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
-        asked = "rest" if place == "programs" else place
+        port = "rest" if place == "programs" else place
         for _ in range(5):
-            assert status_of(narrow, asked) == 200
+            assert status_of(narrow, port) == 200
 
 
 def status_of(service: Service, place: str) -> int:

@@ -149,9 +149,9 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
     """All that the service tells of a job, by what was asked."""
     ours, name = f"/trainshed/v1/jobs/{job_id}", f"{CUSTOM_JOBS}/{job_id}"
     filtered = f'resource.labels.job_id="{job_id}"'
-    found = {path: shown(service, path) for path in (name, ours, CUSTOM_JOBS)}
+    texts = {path: shown(service, path) for path in (name, ours, CUSTOM_JOBS)}
     for part in ("timeline", "logs", "watch", "drills", "resumeReport"):
-        found[part] = shown(service, f"{ours}/{part}")
+        texts[part] = shown(service, f"{ours}/{part}")
     for order in ("timestamp asc", "timestamp desc"):
         bodies = {
             "resourceNames": [f"projects/{PROJECT}"],
@@ -159,22 +159,22 @@ def answers(service: Service, job_id: str) -> dict[str, bytes]:
             "orderBy": order,
             "pageSize": 1000,
         }
-        found[order] = shown(service, "/v2/entries:list", bodies)
+        texts[order] = shown(service, "/v2/entries:list", bodies)
     for arguments in (("jobs", "describe", job_id), ("jobs", "logs", job_id), ("secrets", "list")):
         done = cli(service.data, *arguments)
-        found[" ".join(arguments)] = (done.stdout + done.stderr).encode()
-    return found
+        texts[" ".join(arguments)] = (done.stdout + done.stderr).encode()
+    return texts
 
 
 def assert_nowhere(service: Service, *job_ids: str) -> None:
     """Neither in an answer nor in a file, the log of the service and the database among them."""
-    told = {
+    texts = {
         "jobs": shown(service, "/trainshed/v1/jobs"),
         "secrets": shown(service, f"/trainshed/v1/secrets?project={PROJECT}"),
     }
-    told["ml"] = shown(service, f"/v1/projects/{PROJECT}/jobs")
+    texts["ml"] = shown(service, f"/v1/projects/{PROJECT}/jobs")
     for job_id in job_ids:
-        told |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
+        texts |= {f"{job_id}: {what}": answer for what, answer in answers(service, job_id).items()}
     # Unlike `rglob` it passes over what is swept away while it looks.
     places = [(Path(place), names) for place, _, names in os.walk(service.data)]
     found = [place / name for place, names in places for name in names]
@@ -183,7 +183,7 @@ def assert_nowhere(service: Service, *job_ids: str) -> None:
     assert any(name.endswith("service.log") for name in files)
     for canary in CANARIES:
         assert canary.shown_in(canary.value.encode()), "the test finds what it looks for"
-        assert [what for what, answer in told.items() if canary.shown_in(answer)] == []
+        assert [what for what, answer in texts.items() if canary.shown_in(answer)] == []
         assert [name for name, path in files.items() if canary.shown_in(_content(path))] == []
 
 

@@ -91,8 +91,8 @@ def test_a_link_opens_what_a_job_wrote(service: Service, job: str) -> None:
         Content_Type="application/x-www-form-urlencoded",
         Origin=service.rest,
     )
-    told: dict[str, Any] = json.loads(answer.body)
-    assert {step: value for _, step, value in told["train"]} == pytest.approx(points)
+    curves: dict[str, Any] = json.loads(answer.body)
+    assert {step: value for _, step, value in curves["train"]} == pytest.approx(points)
     described = service.call("GET", f"/trainshed/v1/jobs/{job}")
     assert described["tensorboardUri"].startswith(f"{service.rest}/tensorboard/#view=")
 

@@ -20,7 +20,7 @@ def test_a_mutant_applies_in_one_place(mutant: Mutant) -> None:
 def test_there_are_enough_of_them_and_no_two_alike() -> None:
     assert len(MUTANTS) >= 24
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
-    assert max(Counter((one.file, one.old, one.new) for one in MUTANTS).values()) == 1
+    assert max(Counter((mutant.file, mutant.old, mutant.new) for mutant in MUTANTS).values()) == 1
 
 
 def test_what_catches_them_is_there() -> None:

@@ -41,13 +41,13 @@ def outcome_of(
 
         def outcome(program: Program) -> Outcome:
             if program in small:
-                found = small[program].result()
+                outcome = small[program].result()
             elif program.own_image:
-                found = _in_own_image(program, place)
+                outcome = _in_own_image(program, place)
             else:
-                found = runner.run(program)
-            outcomes[program.name] = found
-            return found
+                outcome = runner.run(program)
+            outcomes[program.name] = outcome
+            return outcome
 
         yield outcome
     report.save(outcomes)

@@ -24,11 +24,11 @@ def _of(families: tuple[str, ...], *names: str, **others: str) -> tuple[Module, 
     """`names`: modules named as their distribution; `others`: module to distribution, "__" for dots and
     hyphens."""
     same = [Module(name.replace("-", "_"), name, families) for name in names]
-    named = [
+    modules = [
         Module(module.replace("__", "."), distribution, families)
         for module, distribution in others.items()
     ]
-    return (*same, *named)
+    return (*same, *modules)
 
 
 MODULES = (

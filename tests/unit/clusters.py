@@ -186,10 +186,10 @@ class World:
         if not self.policy.strict:
             assert running <= self.policy.max_replicas or gangs == 1
             return
-        for (name, what), amount in used.items():
+        for (name, resource), amount in used.items():
             room = self.nodes[name]
             has = {"cpus": room.vcpus, "memory": room.memory_bytes, **dict(room.accelerators)}
             others = dict(room.others.accelerators)
             others |= {"cpus": room.others.vcpus, "memory": room.others.memory_bytes}
             if amount:
-                assert amount <= has.get(what, 0) - others.get(what, 0), (name, what)
+                assert amount <= has.get(resource, 0) - others.get(resource, 0), (name, resource)

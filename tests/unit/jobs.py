@@ -121,20 +121,20 @@ class Life:
     def exits(self, replica: ReplicaId = PRIMARY, code: int = 0, **how: bool | int | str) -> "Life":
         """`how`: as of `exited`; the end is seen a second after it was."""
         record = exited(code, **{"ended": self.now + SECOND, **how})  # pyright: ignore[reportArgumentType] # by name
-        found = self.replica(replica)
-        return self.see(ReplicaExited(self.job.attempt, replica, found.incarnation, record))
+        known = self.replica(replica)
+        return self.see(ReplicaExited(self.job.attempt, replica, known.incarnation, record))
 
     def loses(
         self, replica: ReplicaId, cause: str = "its shim is gone", *, by_service: bool = False
     ) -> "Life":
-        found = self.replica(replica)
+        known = self.replica(replica)
         return self.see(
-            ReplicaLost(self.job.attempt, replica, found.incarnation, cause, by_service)
+            ReplicaLost(self.job.attempt, replica, known.incarnation, cause, by_service)
         )
 
     def places(self, replica: ReplicaId, node: str) -> "Life":
-        found = self.replica(replica)
-        return self.see(ReplicaPlaced(self.job.attempt, replica, found.incarnation, node))
+        known = self.replica(replica)
+        return self.see(ReplicaPlaced(self.job.attempt, replica, known.incarnation, node))
 
     def cancel(self, cause: CancelCause = CancelCause.USER) -> "Life":
         return self.see(CancelRequested(cause, self.now + SECOND))

@@ -100,9 +100,9 @@ def test_the_book_is_read_as_it_was_stored_and_holds_no_token() -> None:
     ],
 )
 def test_a_member_is_named_as_in_the_public_api(member: str, fault: str) -> None:
-    told = member_fault(member)
-    assert fault in told
-    assert bool(told) == bool(fault)
+    words = member_fault(member)
+    assert fault in words
+    assert bool(words) == bool(fault)
 
 
 def test_a_policy_that_was_changed_is_the_one_that_is_made_anew() -> None:

@@ -49,8 +49,8 @@ def test_public_lines_and_severities() -> None:
 )
 def test_a_verdict_is_as_severe_as_what_it_does(effect: str, severity: Severity) -> None:
     """spec/logs#lines: who filters for errors finds none in the log of a job that went well."""
-    told = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
-    assert [entry.severity for entry in service_entries(job(), [told])] == [severity]
+    verdict = TimelineEntry(1, "verdict", "Rule some_rule for workerpool0-0.", {"effect": effect})
+    assert [entry.severity for entry in service_entries(job(), [verdict])] == [severity]
 
 
 def rendered(entry: Entry) -> Any:

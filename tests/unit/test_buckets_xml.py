@@ -159,8 +159,8 @@ def test_a_cancelled_upload_leaves_nothing(ask: Ask, store: ObjectStore) -> None
     _part(ask, upload, 1, b"x")
     assert ask("DELETE", f"/bucket/big?uploadId={upload}").status == 204
     assert not list((state_directory(store.root) / "uploads").iterdir())
-    for method, what in (("PUT", "partNumber=1&"), ("POST", ""), ("DELETE", "")):
-        assert ask(method, f"/bucket/big?{what}uploadId={upload}", _list_of((1, ""))).status == 404
+    for method, query in (("PUT", "partNumber=1&"), ("POST", ""), ("DELETE", "")):
+        assert ask(method, f"/bucket/big?{query}uploadId={upload}", _list_of((1, ""))).status == 404
     for number in ("0", "10001", "x", ""):
         begun = _begin(ask)
         assert ask("PUT", f"/bucket/big?partNumber={number}&uploadId={begun}", b"x").status == 400

@@ -61,8 +61,8 @@ def test_an_entry_of_a_built_in_name_replaces_the_row_in_its_place() -> None:
 
 def test_the_time_between_restarts_can_be_changed() -> None:
     """spec/failures#overrides: overridable by an operator; a row without restarts has none."""
-    given = toml("replica_lost", spacing=[0, 30])
-    assert row("replica_lost", table(given)).spacing == (0, 30 * SECOND)
+    text = toml("replica_lost", spacing=[0, 30])
+    assert row("replica_lost", table(text)).spacing == (0, 30 * SECOND)
     (fault,) = violations(toml("user_code_failed") + "spacing = 1")
     assert "spacing: it is the time between restarts" in fault
 

@@ -131,13 +131,13 @@ def pieces(tree: Any) -> Iterator[str]:
             yield word
         word = ""
         if code is codes.IN:
-            for kind, what in value:
+            for kind, argument in value:
                 if kind is codes.LITERAL:
-                    yield chr(what)
+                    yield chr(argument)
                 elif kind is codes.RANGE:
-                    yield chr(what[0])
+                    yield chr(argument[0])
                 elif kind is codes.CATEGORY:
-                    yield _SAMPLES.get(what, "~")
+                    yield _SAMPLES.get(argument, "~")
                 else:
                     yield "~"
         elif code is codes.BRANCH:

@@ -28,8 +28,8 @@ def only(life: Life) -> Hit:
 
 
 def steps(first: int | None, before: int | None, after: int | None) -> Progress:
-    told = [Step(n, 0) if n is not None else None for n in (first, before, after)]
-    return Progress("workerpool0-0", "step", told[0], told[1], told[2])
+    steps = [Step(n, 0) if n is not None else None for n in (first, before, after)]
+    return Progress("workerpool0-0", "step", steps[0], steps[1], steps[2])
 
 
 def found(progress: Progress) -> Finding:

@@ -19,9 +19,9 @@ class Said:
 
 def numbers(lines: Sequence[str | Said]) -> list[int]:
     """The steps of the kind of line that the lines are taken for, in their order."""
-    said = [line if isinstance(line, Said) else Said(line) for line in lines]
-    series = learned(said)
-    return [step.number for line in said if series and (step := series.step(line))]
+    read = [line if isinstance(line, Said) else Said(line) for line in lines]
+    series = learned(read)
+    return [step.number for line in read if series and (step := series.step(line))]
 
 
 @pytest.mark.parametrize(

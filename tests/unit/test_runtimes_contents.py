@@ -31,7 +31,7 @@ _RUNTIMES = [
 @cache
 def _pins(lock: Path, python: Minor) -> frozenset[str]:
     """The distributions that a lock installs on that Python on Linux."""
-    named = {
+    markers = {
         "python_version": format_minor(python),
         "python_full_version": f"{format_minor(python)}.{_HIGHEST_PATCH}",
         **{"sys_platform": "linux", "platform_machine": "x86_64", "os_name": "posix"},
@@ -42,7 +42,7 @@ def _pins(lock: Path, python: Minor) -> frozenset[str]:
     return frozenset(
         canonicalize_name(pin.name)
         for pin in pins
-        if pin.marker is None or pin.marker.evaluate(named)
+        if pin.marker is None or pin.marker.evaluate(markers)
     )
 
 

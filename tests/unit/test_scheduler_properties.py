@@ -135,9 +135,9 @@ def books(snapshot: Snapshot) -> Any:
             sorted((name, free.layout(name).types, free.vector(name)) for name in free),
             {id(m): (m.used, m.waiting) for m in snapshot.meters.values()},
             {
-                (name, what): used
+                (name, metric): used
                 for name, project in snapshot.projects.items()
-                for what, used in project.used.items()
+                for metric, used in project.used.items()
                 if used
             },
             snapshot.loads,

@@ -78,8 +78,8 @@ def custom_of(found: ParsedPipeline) -> ParsedCustomJob:
 
 
 def data(**changes: Any) -> Request:
-    given = {**FILES, **changes}
-    config = {name: value for name, value in given.items() if value is not None}
+    files = {**FILES, **changes}
+    config = {name: value for name, value in files.items() if value is not None}
     return pipeline(inputDataConfig=config)
 
 
@@ -189,9 +189,9 @@ def test_model_of_a_pipeline() -> None:
         aliases=("default", "best"),
         labels=(("a", "b"),),
     )
-    named = parse({**model(artifactUri="gs://bucket/m"), "modelId": "my_model-1"}).spec.model
-    assert named is not None
-    assert (named.model_id, named.artifact_uri, named.is_new_version) == (
+    model_spec = parse({**model(artifactUri="gs://bucket/m"), "modelId": "my_model-1"}).spec.model
+    assert model_spec is not None
+    assert (model_spec.model_id, model_spec.artifact_uri, model_spec.is_new_version) == (
         "my_model-1",
         "gs://bucket/m",
         False,
@@ -246,13 +246,13 @@ def test_what_programs_are_told_of_the_input_data() -> None:
 
 
 def test_trials_of_a_tuning_pipeline_read_the_same_files() -> None:
-    found = parse(
+    parsed = parse(
         {**data(), "trainingTaskDefinition": TUNING},
         tuning_inputs(trialJobSpec=inputs(package())),
         dataset=TABLE,
     )
-    assert isinstance(found.job, ParsedTuningJob)
-    trial = found.job.spec.trial
+    assert isinstance(parsed.job, ParsedTuningJob)
+    trial = parsed.job.spec.trial
     assert trial.data is not None
     assert dict(trial.pool(0).program.env) == dict(trial.data.env)
 

@@ -210,14 +210,14 @@ def test_pages_and_following_give_every_line_once_in_order(
     reader = reader_of(root)
 
     async def paged() -> list[LogLine]:
-        got: list[LogLine] = []
+        lines: list[LogLine] = []
         after = None
         while True:
             page = await reader.page(UID, after=after, limit=limit, descending=descending)
-            got.extend(page.lines)
+            lines.extend(page.lines)
             after = page.next
             if after is None:
-                return got
+                return lines
 
     assert [line.key for line in asyncio.run(paged())] == expected
     followed = read_on(onward(root), most=10 * limit)

@@ -93,4 +93,4 @@ def test_a_clock_that_is_set_back_makes_no_point(tmp_path: Path) -> None:
 def test_what_a_crash_left_is_passed_over(tmp_path: Path) -> None:
     write(tmp_path, start(100), look(110, 1.0), {"at": "yes"}, end='\n{"at": 12')
     (life,) = read(tmp_path)[0].lives
-    assert [each.at for each in life.looks] == [110 * SECOND]
+    assert [look.at for look in life.looks] == [110 * SECOND]

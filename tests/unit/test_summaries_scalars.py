@@ -49,14 +49,14 @@ def whole(most: int) -> bytes:
 def test_no_damaged_record_is_read(at: int, flipped: int) -> None:
     data = bytearray(whole(10))
     data[at] ^= flipped
-    found: list[bytes] = []
+    intact: list[bytes] = []
     try:
         for record, _ in read_records(io.BytesIO(bytes(data)), 0, longest=1 << 20):
-            found.append(record)
+            intact.append(record)
     except NotEvents as damaged:
         assert damaged.offset <= at
-    assert len(found) < 10
-    assert set(found) <= {b"record %d" % number for number in range(10)}
+    assert len(intact) < 10
+    assert set(intact) <= {b"record %d" % number for number in range(10)}
 
 
 @given(st.binary(max_size=200))
@@ -111,5 +111,5 @@ def read(data: bytes) -> Mapping[str, float]:
     ids=["list", "bytes", "zero", "text", "torn", "vector", "two", "no half"],
 )
 def test_tensors(dtype: int, values: bytes, expected: float | None) -> None:
-    found = read(event(b"tag", tensor(dtype, values)))
-    assert found == ({} if expected is None else {"tag": expected})
+    values_read = read(event(b"tag", tensor(dtype, values)))
+    assert values_read == ({} if expected is None else {"tag": expected})

@@ -58,8 +58,8 @@ async def test_notes_are_on_the_timeline(house: House) -> None:
     bad = ReplicaNoted(1, FIRST, 1, 1, at, "late", "WARNING", "rank 1 is late")
     await house.happen(NAME, note, bad, GATHERED)
     story = (await house.result("GET", f"{JOB}/timeline"))["entries"]
-    told = [(each["kind"], each["message"]) for each in story if "reduction" in each["kind"]]
-    assert told == [
+    notes = [(entry["kind"], entry["message"]) for entry in story if "reduction" in entry["kind"]]
+    assert notes == [
         ("reduction", "workerpool0-0: pure: 2 reducers"),
         ("reduction_warning", "workerpool2-0: rank 1 is late"),
     ]

@@ -19,7 +19,7 @@ from trainshed.core.names import JobUid, project_number
 from trainshed.core.usage import Use
 from trainshed.store.port import Commit, NodeDrain
 
-NODES, QUOTAS, EXPLAIN = (f"/trainshed/v1/{what}" for what in ("nodes", "quotas", "jobs:explain"))
+NODES, QUOTAS, EXPLAIN = (f"/trainshed/v1/{name}" for name in ("nodes", "quotas", "jobs:explain"))
 PLACE = {"project": "p1", "region": "us-central1"}
 WAITING = Waiting(
     WaitReason.QUOTA,

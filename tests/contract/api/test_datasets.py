@@ -60,7 +60,7 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
         "dataset.labels.A B",
         "dataset.metadata_schema_uri",
     }
-    for uri, said in (
+    for uri, fault in (
         ("gs://missing/a.csv", "does not exist; create it first"),
         ("gs://theirs/a.csv", "belongs to another one"),
         ("gs://bucket/missing.csv", "There is no object"),
@@ -71,7 +71,7 @@ async def test_what_cannot_be_a_dataset_is_refused_with_all_that_is_wrong(house:
         answer = await house.call("POST", DATASETS, body(metadata=metadata))
         (field,) = fields(answer)
         assert field.rpartition(".")[2] == "uri[1]", field
-        assert said in answer.error["message"] or said in str(answer.error["details"])
+        assert fault in answer.error["message"] or fault in str(answer.error["details"])
     assert await house.result("GET", DATASETS) == {}
 
 
@@ -115,7 +115,7 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
 
     async def names(**query: Any) -> list[str]:
         page = await house.result("GET", f"{DATASETS}?{urlencode(query)}")
-        return [each["displayName"] for each in page.get("datasets", [])]
+        return [dataset["displayName"] for dataset in page.get("datasets", [])]
 
     assert await names() == ["c", "a", "b"]
     assert await names(orderBy="display_name") == ["a", "b", "c"]
@@ -127,7 +127,7 @@ async def test_lists_are_filtered_ordered_masked_and_paged(house: House) -> None
     rest = await house.result(
         "GET", f"{DATASETS}?pageSize=2&orderBy=display_name&pageToken={token}"
     )
-    assert [each["displayName"] for each in rest["datasets"]] == ["c"]
+    assert [dataset["displayName"] for dataset in rest["datasets"]] == ["c"]
     assert "nextPageToken" not in rest
     for query, field in (("orderBy=size", "order_by"), ("filter=size%3D1", "filter")):
         assert fields(await house.call("GET", f"{DATASETS}?{query}")) == {field}
@@ -143,9 +143,9 @@ async def test_a_deleted_dataset_is_gone(house: House) -> None:
 
 async def test_files_are_imported_into_items_and_not_into_tables(house: House) -> None:
     path = await made(house, "image")
-    asked = importing(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
-    asked["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
-    done = await house.result("POST", f"{path}:import", asked)
+    request = importing(["gs://bucket/a.csv", "gs://bucket/b-*.jsonl"])
+    request["importConfigs"][0]["dataItemLabels"] = {"batch": "1"}
+    done = await house.result("POST", f"{path}:import", request)
     assert done["response"]["@type"].endswith("ImportDataResponse")
     assert done["metadata"]["@type"].endswith("ImportDataOperationMetadata")
     polled = await house.result("GET", f"/v1/{done['name']}")
@@ -155,12 +155,12 @@ async def test_files_are_imported_into_items_and_not_into_tables(house: House) -
     assert str(record.name) == name
     assert [files.labels for files in record.files] == [(("batch", "1"),)]
     table = await made(house)
-    assert fields(await house.call("POST", f"{table}:import", asked)) == {"name"}
+    assert fields(await house.call("POST", f"{table}:import", request)) == {"name"}
 
 
 async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) -> None:
     path = await made(house, "image")
-    for asked, field in (
+    for request, field in (
         (importing(["gs://bucket/a.csv"], "text_sentiment"), "import_configs[0].import_schema_uri"),
         (importing([]), "import_configs[0].gcs_source.uris"),
         (importing(["gs://bucket/missing"]), "import_configs[0].gcs_source.uris[0]"),
@@ -170,7 +170,7 @@ async def test_an_import_of_another_kind_or_of_nothing_is_refused(house: House) 
         ),
         ({}, "import_configs"),
     ):
-        assert fields(await house.call("POST", f"{path}:import", asked)) == {field}, asked
+        assert fields(await house.call("POST", f"{path}:import", request)) == {field}, request
     (record,) = await house.store.datasets.datasets("p1", "us-central1", "", 9)
     assert record.files == ()
 
@@ -202,7 +202,7 @@ async def test_a_pipeline_keeps_what_is_to_be_split_in_its_job(house: House) -> 
     dataset = (await made(house)).rpartition("/")[2]
     await house.result("POST", f"{LOCATION}/trainingPipelines", pipeline(dataset))
     (live,) = [
-        each.job for each in await house.store.ledger.load_live() if isinstance(each.job, Job)
+        live.job for live in await house.store.ledger.load_live() if isinstance(live.job, Job)
     ]
     plan = live.spec.data
     assert plan is not None
@@ -216,12 +216,12 @@ async def test_a_pipeline_without_its_dataset_is_refused(house: House) -> None:
     elsewhere = path.replace("us-central1", "europe-west4")
     table = (await made(house)).rpartition("/")[2]
     images = (await made(house, "image")).rpartition("/")[2]
-    for place, asked, field in (
+    for place, request, field in (
         (path, pipeline("404"), "dataset_id"),
         (elsewhere, pipeline(table), "dataset_id"),
         (path, pipeline(images), "dataset_id"),
     ):
-        assert f"input_data_config.{field}" in fields(await house.call("POST", place, asked))
+        assert f"input_data_config.{field}" in fields(await house.call("POST", place, request))
 
 
 def gone(uri: str) -> bool:

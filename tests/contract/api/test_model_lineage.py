@@ -52,8 +52,8 @@ async def test_what_lies_in_a_jobs_output_directory_was_made_by_it(house: House)
     ):
         assert (await origin(house, uri, f"m{number}"))["job"] == job, uri
     again = await job_made(house, "gs://bucket/runs/7")
-    found = await origin(house, "gs://bucket/runs/7/model", "later")
-    assert (found["job"], found["state"], found["pipeline"]) == (again, "QUEUED", "")
+    made_by = await origin(house, "gs://bucket/runs/7/model", "later")
+    assert (made_by["job"], made_by["state"], made_by["pipeline"]) == (again, "QUEUED", "")
 
 
 async def test_a_job_that_was_deleted_is_still_named(house: House) -> None:

@@ -104,7 +104,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
 
     async def found(query: str) -> list[str]:
         answer = await house.result("GET", f"{MODELS}?{query}")
-        return [each["displayName"] for each in answer.get("models", [])]
+        return [model["displayName"] for model in answer.get("models", [])]
 
     assert await found("") == ["c", "a", "b"]
     assert await found('filter=display_name="a"') == ["a"]
@@ -119,7 +119,7 @@ async def test_lists_filter_order_and_page(house: House) -> None:
     ]
     assert await found("filter=NOT%20labels.n=2&orderBy=display_name%20desc") == ["b", "a"]
     page = await house.result("GET", f"{MODELS}?pageSize=2&orderBy=display_name")
-    assert [each["displayName"] for each in page["models"]] == ["a", "b"]
+    assert [model["displayName"] for model in page["models"]] == ["a", "b"]
     token = page["nextPageToken"]
     assert await found(f"pageSize=2&orderBy=display_name&pageToken={token}") == ["c"]
     assert fields(await house.call("GET", f"{MODELS}?pageToken={token}")) == {"page_token"}

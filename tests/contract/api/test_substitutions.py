@@ -30,8 +30,8 @@ async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path:
     services = replace(house.services, runtimes=LocalCatalog(OnePython()))
     house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
-    asked = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
-    explained = await house.result("POST", "/trainshed/v1/jobs:explain", asked)
+    request = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
+    explained = await house.result("POST", "/trainshed/v1/jobs:explain", request)
     made = await house.result("POST", f"{LOCATION}/customJobs", body)
     path = f"/trainshed/v1/jobs/{made['name'].rpartition('/')[2]}"
     timeline = (await house.result("GET", f"{path}/timeline"))["entries"]

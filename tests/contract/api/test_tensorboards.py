@@ -83,11 +83,11 @@ async def test_a_tree_is_made_listed_and_deleted(house: House) -> None:
     for number in range(3):
         await house.result("POST", f"{experiment}/runs?tensorboardRunId=r{number}", {})
     page = await house.result("GET", f"{experiment}/runs?pageSize=2")
-    assert [each["name"].rpartition("/")[2] for each in page["tensorboardRuns"]] == ["r", "r0"]
+    assert [run["name"].rpartition("/")[2] for run in page["tensorboardRuns"]] == ["r", "r0"]
     rest = await house.result(
         "GET", f"{experiment}/runs?pageSize=2&pageToken={page['nextPageToken']}"
     )
-    assert [each["name"].rpartition("/")[2] for each in rest["tensorboardRuns"]] == ["r1", "r2"]
+    assert [run["name"].rpartition("/")[2] for run in rest["tensorboardRuns"]] == ["r1", "r2"]
     narrowed = f"{experiment}/runs?{urlencode({'filter': 'display_name=r'})}"
     assert len((await house.result("GET", narrowed))["tensorboardRuns"]) == 1
     await house.result("PATCH", f"{experiment}?updateMask=description", {"description": "d"})

@@ -107,10 +107,10 @@ async def test_a_client_without_a_name_gets_its_active_trial_again(
     house: House, adviser: Adviser
 ) -> None:
     path = await study(house)
-    one = {"suggestionCount": 1}
+    request = {"suggestionCount": 1}
     numbers = [
         (await house.result("POST", f"{path}/trials:suggest", body))["response"]["trials"][0]["id"]
-        for body in (one, one, one | {"clientId": "a"})
+        for body in (request, request, request | {"clientId": "a"})
     ]
     assert numbers == ["1", "1", "2"]
 
@@ -131,8 +131,8 @@ async def test_contexts_are_refused_unless_they_say_nothing(house: House, advise
     context = {"parameters": [{"parameterId": "rate", "value": 0.5}]}
     answer = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [context]})
     assert answer.error["status"] == "UNIMPLEMENTED"
-    one = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [blank]})
-    assert one.json["done"] is True
+    single = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [blank]})
+    assert single.json["done"] is True
     two = await house.call("POST", f"{path}/trials:suggest", body | {"contexts": [blank, blank]})
     assert list(violations(two)) == ["contexts"]
 

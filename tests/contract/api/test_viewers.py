@@ -194,9 +194,9 @@ class Stored:
 
 
 def job(uid: int, title: str, where: str = "gs://b/x") -> Job:
-    found = jobs.job()
-    spec = replace(found.spec, base_output_directory=where)
-    return replace(found, uid=JobUid(uid), display_name=title, spec=spec)
+    views = jobs.job()
+    spec = replace(views.spec, base_output_directory=where)
+    return replace(views, uid=JobUid(uid), display_name=title, spec=spec)
 
 
 async def labels(*works: Job) -> list[str]:

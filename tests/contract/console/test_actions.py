@@ -59,8 +59,8 @@ async def test_marked_jobs_are_cancelled_retried_and_deleted_together(
     assert (answer.status, answer.headers["location"]) == (303, "/?state=QUEUED&x=%0D%0A")
     first = await house.result("GET", f"/trainshed/v1/jobs/{uids[0]}")
     await house.happen(first["name"], CancelRequested(CancelCause.USER, START))
-    for what in ("retry", "delete"):
-        answer = await browser.post(f"/marked/{what}", **form)
+    for action in ("retry", "delete"):
+        answer = await browser.post(f"/marked/{action}", **form)
         assert answer.status == 400
         assert "done with 1 of 2 jobs" in text_of(answer) and uids[1] in text_of(answer)
     assert (await house.call("GET", f"/trainshed/v1/jobs/{uids[0]}")).status == 404
@@ -149,8 +149,8 @@ async def test_who_may_not_is_told_so(house: ConsoleHouse) -> None:
     await guest.sign_in(token=known(house.tokens, "g@example.com", project="p2"))
     for path in (f"/jobs/{uid}/cancel", f"/jobs/{uid}/drills", "/nodes/node-1/drain"):
         assert (await guest.post(path, kind="kill")).status == 403, path
-    for what in ("cancel", "delete", "retry"):
-        assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{what}", job=uid))
+    for action in ("cancel", "delete", "retry"):
+        assert "done with 0 of 1" in text_of(await guest.post(f"/marked/{action}", job=uid))
     answer = await guest.post("/quotas", project="p1", region="us-central1", metric="x", limit="1")
     assert answer.status == 403
     assert (await house.call("GET", CUSTOM_JOBS)).status == 200

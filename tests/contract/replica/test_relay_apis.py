@@ -59,10 +59,10 @@ def taken(behind: Behind) -> socket.socket:
 
 
 def heard(connection: socket.socket, size: int) -> bytes:
-    got = b""
-    while len(got) < size and (block := connection.recv(size - len(got))):
-        got += block
-    return got
+    received = b""
+    while len(received) < size and (block := connection.recv(size - len(received))):
+        received += block
+    return received
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ def secure(behind: Behind, files: certificates.Interception) -> Iterator[Secure]
 
 def heard(connection: socket.socket | ssl.SSLSocket, size: int) -> bytes:
     """Exactly so many bytes, unless the connection ends before."""
-    got = b""
-    while len(got) < size and (block := connection.recv(size - len(got))):
-        got += block
-    return got
+    received = b""
+    while len(received) < size and (block := connection.recv(size - len(received))):
+        received += block
+    return received
 
 
 def test_googles_storage_hosts_are_answered_over_tls(secure: Secure, behind: Behind) -> None:

@@ -72,7 +72,7 @@ class Registry:
     def put(self, name: str, layers: Sequence[bytes], **config: Any) -> None:
         """An image NAME:TAG of these tar archives, with what it says of itself (`Entrypoint`, `Cmd`, …)."""
         packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
-        said = {
+        headers = {
             "architecture": _ARCHITECTURE,
             "os": "linux",
             "config": config,
@@ -81,7 +81,7 @@ class Registry:
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": self._keep(CONFIG, json.dumps(said).encode()),
+            "config": self._keep(CONFIG, json.dumps(headers).encode()),
             "layers": [self._keep(LAYER, layer) for layer in packed],
         }
         content = json.dumps(manifest).encode()

@@ -102,19 +102,19 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, tar: Path) -> Iterator[
     environ.pop("XDG_RUNTIME_DIR", None)
     if name == "podman":
         environ["CONTAINERS_STORAGE_CONF"] = str(storage(tmp_path))
-    found = Shop(name, environ, tmp_path / "cache" / "images", tar)
-    ready = found.tool("info" if name == "podman" else "version")
+    made = Shop(name, environ, tmp_path / "cache" / "images", tar)
+    ready = made.tool("info" if name == "podman" else "version")
     if ready.returncode:
         pytest.skip(f"{name} does not work here, images are NOT tested with it: {ready.stderr}")
-    yield found
-    for opened in found.opened:
+    yield made
+    for opened in made.opened:
         opened.close()
     if name == "docker":
         return
-    found.tool("rmi", "--all", "--force")
+    made.tool("rmi", "--all", "--force")
     # Rootless, the store holds files of users that only podman can become.
     if os.geteuid():
-        found.tool("unshare", "rm", "-rf", str(tmp_path / "store"))
+        made.tool("unshare", "rm", "-rf", str(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_a_wheel_puts_nothing_outside(workshop: Workshop, outside: Outside, kind
         files[f"{info}/entry_points.txt"] = "[console_scripts]\n" + "\n".join(lines)
     elif kind == "data":
         for scheme in ("scripts", "data", "headers", "purelib"):
-            files |= {f"{name}-1.data/{scheme}/{each}": "planted" for each in outside.targets}
+            files |= {f"{name}-1.data/{scheme}/{target}": "planted" for target in outside.targets}
             files[f"{name}-1.data/{scheme}{_UP}tmp/{outside.word}"] = "planted"
     record = [
         f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip('=')},{len(text.encode())}"

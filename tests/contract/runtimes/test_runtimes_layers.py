@@ -118,9 +118,9 @@ def test_a_build_that_asks_for_another_backend_gets_it(workshop: Workshop, tmp_p
 def test_old_pandas_whose_metadata_uv_cannot_read_can_be_had(tmp_path: Path) -> None:
     """`pytz (>=2011k)`; public programs ask for it in their setup scripts."""
     lines: list[str] = []
-    what = ["--dry-run", "--python-version", "3.7", "--only-binary", ":all:", "pandas==0.24.2"]
+    request = ["--dry-run", "--python-version", "3.7", "--only-binary", ":all:", "pandas==0.24.2"]
     installer = Installer(tmp_path / "cache")
-    installer.install(Path(sys.executable), tmp_path / "site", what, lines.append)
+    installer.install(Path(sys.executable), tmp_path / "site", request, lines.append)
     assert "+ pandas 0.24.2" in lines[-1]
 
 

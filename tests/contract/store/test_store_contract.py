@@ -222,7 +222,7 @@ async def test_a_new_work_that_has_gone_on_already_is_stored_by_the_leader_alone
     await store.ledger.create(epoch, made)
     live = await loaded(store, 1)
     assert (live.job, live.generation) == (job, 1)
-    kinds = [told.kind for told in await store.reader.timeline(JobUid(1))]
+    kinds = [entry.kind for entry in await store.reader.timeline(JobUid(1))]
     assert kinds == ["created", "admitted"]
     with pytest.raises(AlreadyExists):
         await store.ledger.create(epoch, NewWork(replace(job, uid=JobUid(2))))

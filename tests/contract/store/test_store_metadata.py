@@ -196,7 +196,7 @@ async def test_lineage(metadata: Store) -> None:
     assert ids(await door.lineage(context("r"))) == ({"train", "table", "model"}, 2)
     assert ids(await door.lineage(context("e"))) == ({"prep", "train", "table", "model"}, 3)
     assert ids(await door.lineage(train)) == ({"train", "table", "model"}, 2)
-    (event,) = [each for each in (await door.lineage(train)).events if each.role is OUTPUT]
+    (event,) = [edge for edge in (await door.lineage(train)).events if edge.role is OUTPUT]
     assert event == edge(train, OUTPUT, model)
 
 

@@ -240,11 +240,11 @@ def said_until_killed(lines: int, program: str, *arguments: str) -> list[bytes]:
     )
     with child:
         assert child.stdout
-        said = [child.stdout.readline() for _ in range(lines)]
+        printed = [child.stdout.readline() for _ in range(lines)]
         child.send_signal(signal.SIGKILL)
-        said += child.stdout.readlines()
+        printed += child.stdout.readlines()
     assert child.returncode == -signal.SIGKILL
-    return [line for line in said if line.endswith(b"\n")]
+    return [line for line in printed if line.endswith(b"\n")]
 
 
 def acknowledged_until_killed(directory: Path, first: int, lines: int) -> dict[int, int]:

@@ -19,7 +19,7 @@ async def test_a_story_is_told_on_in_any_state(store: Store) -> None:
     epoch = await store.ledger.acquire("me")
     await store.ledger.commit(epoch, step(live_job(live), JobState.SUCCEEDED, "over"))
     await store.intake.tell(job.uid, [entry("shell")])
-    kinds = [each.kind for each in await store.reader.timeline(job.uid)]
+    kinds = [event.kind for event in await store.reader.timeline(job.uid)]
     assert kinds == ["created", "shell", "shell", "over", "shell"]
     await store.intake.delete_job(job.name, operation(1))
     await store.intake.tell(job.uid, [entry("shell")])
@@ -33,6 +33,6 @@ async def test_many_stories_are_told_on_at_once(store: Store) -> None:
         await store.intake.create_job(job, [entry("created")])
     await store.intake.tell_all([JobUid(1), JobUid(9), JobUid(2)], entry("service_away"))
     for job in jobs:
-        kinds = [each.kind for each in await store.reader.timeline(job.uid)]
+        kinds = [event.kind for event in await store.reader.timeline(job.uid)]
         assert kinds == ["created", "service_away"]
     assert await store.reader.timeline(JobUid(9)) == ()

@@ -141,7 +141,7 @@ async def test_a_job_is_not_deleted_before_what_made_it_has_seen_its_end(store: 
     tuning, pipeline = make_tuning(1), make_pipeline(2)
     trial, step = child(tuning, 11, 1), child(pipeline, 12, 0)
     waiting = replace(tuning, running=(RunningTrial(1, trial.uid),))
-    await created(store, waiting, pipeline, *(_ended(each) for each in (trial, step)))
+    await created(store, waiting, pipeline, *(_ended(work) for work in (trial, step)))
     for work in (trial, step):
         with pytest.raises(FailedPrecondition, match="has not taken in"):
             await store.intake.delete_job(work.name, operation(1))

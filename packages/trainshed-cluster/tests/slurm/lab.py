@@ -157,8 +157,8 @@ class SlurmLab(Machines):
         written = {"node_state": f"nodename={self.nodes[0]}"}
         if jobs := self.slurm("squeue", "-h", "-o", "%i").split():
             written["job_state"] = f"jobid={jobs[0]}"
-        for what in written.values():
-            self.slurm("scontrol", "update", what, f"comment={mark}")
+        for text in written.values():
+            self.slurm("scontrol", "update", text, f"comment={mark}")
         for _ in until("the controller to save its state"):
             # A new controller has not written them yet.
             files = [self.directory / "state" / name for name in written]

@@ -53,10 +53,10 @@ class Cluster:
             attributes = json.loads(request.content)["spec"]["resourceAttributes"]
             part = f"/{attributes['subresource']}" if "subresource" in attributes else ""
             where = attributes.get("namespace", "*")
-            what = f"{attributes['verb']} {attributes['resource']}{part} {where}"
+            right = f"{attributes['verb']} {attributes['resource']}{part} {where}"
             groups = {"workloads": "kueue.x-k8s.io"}
             assert attributes.get("group", "") == groups.get(attributes["resource"], "")
-            return httpx2.Response(201, json={"status": {"allowed": what not in self.forbidden}})
+            return httpx2.Response(201, json={"status": {"allowed": right not in self.forbidden}})
         if path.endswith("/pods"):
             assert request.url.params["dryRun"] == "All", "nothing is made"
             self.made.append(json.loads(request.content))

@@ -29,11 +29,11 @@ def test_a_recorded_release_is_read(release: str) -> None:
     assert jobs["waits"].pending and jobs["waits"].reason == "Resources"
     steps = recorded(list_steps([0]), answer(release, "steps"))
     assert [(step.name, step.nodes) for step in steps] == [("step", ("node1",))]
-    for what in ("nodes", "nodes-of-two"):
-        nodes = recorded(list_nodes(""), answer(release, what))
+    for recording in ("nodes", "nodes-of-two"):
+        nodes = recorded(list_nodes(""), answer(release, recording))
         assert [node.name for node in nodes] == ["node1", "node2", "node3"]
         assert nodes[2].reason == "a fan | is 'loud'" and "drain" in nodes[2].states
-        assert nodes[0].in_default is (what == "nodes")
+        assert nodes[0].in_default is (recording == "nodes")
 
 
 def test_a_reason_behind_a_description_is_known() -> None:
