@@ -1,12 +1,19 @@
 """A fresh service per test."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from tests.contract.api.house import House
+
+
+@pytest.fixture(scope="package", autouse=True)
+async def one_loop() -> AsyncIterator[None]:
+    """Keep one event loop for all tests of this folder. On a busy machine gRPC reports what is over even
+    after its server and its channels are closed, and fails the test that runs by then if the loop is gone."""
+    yield
 
 
 @pytest.fixture

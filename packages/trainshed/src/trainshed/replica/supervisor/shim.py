@@ -441,8 +441,7 @@ class Shim:
 
     def _seal(self) -> protocol.Message:
         """Seal metrics and log, which come before the record and the report
-        (spec/invariants#last-lines-first); return the attempt record, which has the fields of
-        `core.job.exits.ExitRecord`."""
+        (spec/invariants#last-lines-first); return the attempt record, whose fields `ExitRecord` explains."""
         assert self._transcript is not None and self._sidecars is not None
         self._transcript.end()
         self._sidecars.seal(succeeded=self._status == 0)
