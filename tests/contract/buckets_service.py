@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tests.e2e import nursery
 from tests.people import owned, write
 from trainshed.access.book import FILE
+from trainshed.access.principals import Principal
 from trainshed.buckets.authentication import Authenticator
 from trainshed.buckets.callers import address_with_key
 from trainshed.buckets.gateway import BucketsGateway
@@ -81,7 +82,12 @@ class Service:
 
     def gateway(self) -> BucketsGateway:
         """As the API's process has it."""
-        return BucketsGateway(self.uds, Authenticator(lambda: self.tokens).caller)
+
+        async def authenticate(header: str) -> Principal:
+            return self.tokens.authenticate(header)
+
+        known = Authenticator(lambda: self.tokens, authenticate)
+        return BucketsGateway(self.uds, known.caller)
 
     def address(self, port: int | None = None) -> str:
         """Of the process's own port or another one, for clients that send no token."""

@@ -300,7 +300,7 @@ def test_a_store_is_served_by_one_process(service: Service) -> None:
 
 class TestGateway:
     def test_without_a_bucket_process_is_a_503(self, tmp_path: Path) -> None:
-        def identify(header: str | None, key: str) -> Caller:
+        async def identify(header: str | None, key: str) -> Caller:
             return ANONYMOUS
 
         with serving(BucketsGateway(tmp_path / "nothing", identify)) as port:

@@ -1,8 +1,10 @@
 """Signing in at an issuer in a real browser (docs/team.md); what an issuer may say: contract/console."""
 
+import dataclasses
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -12,10 +14,20 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM
-from tests.e2e.running import Service, environment, running
+from tests.e2e.gcloud import Gcloud, needs_gcloud
+from tests.e2e.running import (
+    CUSTOM_JOBS,
+    Service,
+    container_job,
+    environment,
+    running,
+    submit,
+    trainshed,
+)
 from tests.issuer import CLIENT, ScriptedIssuer, issuing
+from trainshed.access.account_tokens import SKEW
 
-pytestmark = [pytest.mark.e2e, WITH_CHROMIUM]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +48,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) ->
         yield started
 
 
+@WITH_CHROMIUM
 def test_a_person_signs_in_and_lands_where_they_wanted_to_go(
     service: Service, chromium: Browser
 ) -> None:
@@ -46,6 +59,7 @@ def test_a_person_signs_in_and_lands_where_they_wanted_to_go(
     expect(page.locator("aside")).to_contain_text("ana@corp.example")
 
 
+@WITH_CHROMIUM
 @pytest.mark.parametrize("options", [(), ("--no-browser",)], ids=["browser", "code"])
 def test_a_command_line_is_signed_in_by_a_browser(
     service: Service, chromium: Browser, tmp_path: Path, options: tuple[str, ...]
@@ -87,6 +101,28 @@ def test_a_command_line_is_signed_in_by_a_browser(
     assert service.ask("GET", "/trainshed/v1/whoami", token=known["token"]).status == 401
 
 
+@pytest.mark.gcloud
+@needs_gcloud
+def test_gcloud_shows_an_id_token_as_it_is(
+    service: Service, issuer: ScriptedIssuer, tmp_path: Path
+) -> None:
+    """At the port of the buckets, too, whose process asks the service. What goes on by it ends with it."""
+    trainshed("iam", "user:ana@corp.example", "roles/editor", data=service.data)
+
+    def hers(seconds: int) -> Service:
+        token = issuer.id_token(exp=int(time.time()) + seconds - SKEW)
+        return dataclasses.replace(service, token=token)
+
+    gcloud = Gcloud(hers(600), tmp_path)
+    assert gcloud.run("storage", "ls").stdout == "gs://trainshed/\n"
+    gcloud.run("ai", "custom-jobs", "list")
+    job = submit(service, container_job("import time; time.sleep(600)"))
+    began = time.monotonic()
+    assert not [view for view in hers(3).watch(job) if "SUCCEEDED" in view["state"]]
+    assert time.monotonic() - began < 60
+    service.call("POST", f"{CUSTOM_JOBS}/{job}:cancel")
+
+
 def led_to(address: str) -> str:
     """Where an answer sends a client."""
     parts = urlsplit(address)
@@ -97,6 +133,7 @@ def led_to(address: str) -> str:
     return location
 
 
+@WITH_CHROMIUM
 def test_a_browser_that_is_led_to_another_s_sign_in_asks_first(
     service: Service, chromium: Browser
 ) -> None:

@@ -5,7 +5,7 @@ RPC of the public APIs goes over REST.
 """
 
 import importlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from tests.contract.api.house import Answer, House
+from trainshed.access.issuers import Issuer
 from trainshed.api.grpc import DETAILS, GrpcServer
 from trainshed.wire import json as wire_json
 from trainshed.wire import pool, routes
@@ -26,11 +27,11 @@ grpc: Any = importlib.import_module("grpc")
 class GrpcHouse(House):
     """A house with a gRPC server at `address`; `channel` is one to it without TLS."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, issuers: Sequence[Issuer] = ()) -> None:
+        super().__init__(directory, issuers=issuers)
         self._socket = directory / "s"
         self.address = f"unix:{self._socket}"
-        self.server = GrpcServer(self.services, self.tokens.authenticate)
+        self.server = GrpcServer(self.services, self.signing_in.authenticate)
         self.channel: Any = grpc.aio.insecure_channel(self.address)
 
     @asynccontextmanager

@@ -155,7 +155,7 @@ class House:
             program_logs=self,
             settings=ApiSettings(version="0.0.1"),
         )
-        self.app = ApiApplication(self.services, self.tokens.authenticate, hosts=HOSTS)
+        self.app = ApiApplication(self.services, self.signing_in.authenticate, hosts=HOSTS)
         self._epoch = 0
 
     def new_worker(self) -> ModelExporter:

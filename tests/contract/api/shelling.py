@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from tests.contract.api.house import HOSTS, SECOND, START, House
 from trainshed.access.principals import Principal, Rights
 from trainshed.access.roles import PROGRAM as PROGRAM_MAY
-from trainshed.access.tokens import TokenAuthority
 from trainshed.api.calls.links import Links, Passes
 from trainshed.api.calls.tickets import Tickets
 from trainshed.api.rest import ApiApplication
@@ -22,6 +21,7 @@ from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.names import JobUid, ReplicaId
 from trainshed.core.terminals import Autopsy, TerminalRequest
+from trainshed.serve.signing_in import SigningIn
 
 ADDRESS = "http://trainshed.example"
 PROGRAM = Principal("job@p1.example", Rights(projects={"p1": PROGRAM_MAY}))
@@ -153,7 +153,7 @@ class Shelled(House):
         super().__init__(directory)
         self.shells = PlayedShells(self.now)
         self.services = replace(self.services, shells=self.shells)
-        self.app = ApiApplication(self.services, _with_program(self.tokens), hosts=HOSTS)
+        self.app = ApiApplication(self.services, _with_program(self.signing_in), hosts=HOSTS)
 
     @asynccontextmanager
     async def connected(self, *, path: str = "/shell/connect") -> AsyncGenerator[Socket]:
@@ -176,10 +176,10 @@ class Shelled(House):
         return await self.happen(name, *starts)
 
 
-def _with_program(tokens: TokenAuthority) -> Any:
-    def authenticate(given: str | None) -> Principal:
+def _with_program(known: SigningIn) -> Any:
+    async def authenticate(given: str | None) -> Principal:
         try:
-            return tokens.authenticate(given)
+            return await known.authenticate(given)
         except Unauthenticated:
             if given == "Bearer of-a-program":
                 return PROGRAM

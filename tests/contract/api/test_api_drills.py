@@ -29,7 +29,7 @@ class Drilled(House):
         self.takes_up = True
         self._tasks: set[asyncio.Task[None]] = set()
         services = replace(self.services, wake=self._wake)
-        self.app = ApiApplication(services, self.tokens.authenticate, hosts=HOSTS)
+        self.app = ApiApplication(services, self.signing_in.authenticate, hosts=HOSTS)
 
     def _wake(self, uid: JobUid) -> None:
         if self.takes_up:

@@ -29,7 +29,7 @@ PRIMARY, WORKER, FIRST, SECOND_ONE = map(
 async def house(house: House) -> House:
     """One with a job of two workers and two reducers, which runs."""
     house.services = replace(house.services, runtimes=ReducingRuntimes())
-    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
+    house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
     await house.result("POST", f"{LOCATION}/customJobs", reduced())
     await house.happen(
         NAME,

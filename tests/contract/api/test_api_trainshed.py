@@ -120,7 +120,7 @@ async def test_a_list_of_no_project_is_of_the_services_own(house: House) -> None
         "description": "Whose jobs? Give the project's id.",
     }
     services = replace(house.services, settings=ApiSettings(project="p1"))
-    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
     (job,) = (await house.call("GET", "/trainshed/v1/jobs")).json["jobs"]
     assert job["name"] == NAME
 

@@ -156,7 +156,7 @@ async def test_an_error_leads_to_where_the_service_is_now(house: House) -> None:
     }
     for pages in ("http://127.0.0.1:8080", "https://training.example.org"):
         house.services = replace(house.services, settings=ApiSettings(pages=pages))
-        house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
+        house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
         for path in shown:
             text = json.dumps(await house.result("GET", path))
             assert f"please check the logs: {pages}/jobs/{uid}" in text, path
@@ -299,7 +299,7 @@ async def test_locations(house: House) -> None:
 async def test_a_project_is_the_same_by_its_number(house: House) -> None:
     """spec/clients#projects: programs find the number in CLOUD_ML_PROJECT_ID, and log and list by it."""
     services = replace(house.services, settings=ApiSettings(project="p1"))
-    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
     numbered = LOCATION.replace("p1", str(project_number("p1")))
     name = await created(house)
     listed = await house.call("GET", f"{numbered}/customJobs")

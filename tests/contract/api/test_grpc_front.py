@@ -51,7 +51,7 @@ async def fronted(house: House, tmp_path: Path) -> AsyncGenerator[Fronted]:
     certified: Future[certificates.Certificates] = Future()
     certified.set_result(certificates.own(tmp_path / "tls", "127.0.0.1", time.time()))
     doors = GrpcPorts(listener(), listener(), certified)
-    front = GrpcFront(doors, listener(), tmp_path, house.services, house.tokens.authenticate)
+    front = GrpcFront(doors, listener(), tmp_path, house.services, house.signing_in.authenticate)
     await front.start()
     yield Fronted(house, doors, front)
     await front.close(1)

@@ -26,8 +26,8 @@ OTHERS = LOCATION.replace("p1", "p2")
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncGenerator[House]:
     house = House(tmp_path)
-    mounts = {"mcp": Front(McpSurface(house.services, house.tokens.authenticate))}
-    house.app = ApiApplication(house.services, house.tokens.authenticate, mounts, hosts=HOSTS)
+    mounts = {"mcp": Front(McpSurface(house.services, house.signing_in.authenticate))}
+    house.app = ApiApplication(house.services, house.signing_in.authenticate, mounts, hosts=HOSTS)
     yield house
     house.close()
 

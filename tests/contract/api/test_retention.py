@@ -172,7 +172,7 @@ async def test_status_says_what_is_kept(house: House) -> None:
     kept = timer(house, jobs="90d", size="50GB")
     await kept.look()
     house.services = replace(house.services, retention=lambda: kept.report)
-    house.app = ApiApplication(house.services, house.tokens.authenticate, hosts=HOSTS)
+    house.app = ApiApplication(house.services, house.signing_in.authenticate, hosts=HOSTS)
     retention = (await house.result("GET", "/trainshed/v1/status"))["retention"]
     assert (retention["jobs"], retention["size"]) == ("90d", "50GB")
     assert retention["lastTime"]

@@ -28,7 +28,7 @@ class OnePython:
 async def test_a_missing_python_is_told_before_at_and_after_the_submit(tmp_path: Path) -> None:
     house = House(tmp_path)
     services = replace(house.services, runtimes=LocalCatalog(OnePython()))
-    house.app = ApiApplication(services, house.tokens.authenticate, hosts=HOSTS)
+    house.app = ApiApplication(services, house.signing_in.authenticate, hosts=HOSTS)
     body = custom_job(container(imageUri=IMAGE, command=["python3", "-c", "pass"]))
     request = {"api": "vertex", "project": "p1", "location": "us-central1", "job": body}
     explained = await house.result("POST", "/trainshed/v1/jobs:explain", request)

@@ -47,7 +47,7 @@ class ConsoleHouse(House):
             closing=self.services.closing,
         )
         mounts = dict.fromkeys(FIRST_SEGMENTS, console)
-        self.app = ApiApplication(self.services, self.tokens.authenticate, mounts, hosts=HOSTS)
+        self.app = ApiApplication(self.services, self.signing_in.authenticate, mounts, hosts=HOSTS)
         self.console = console
         return console
 

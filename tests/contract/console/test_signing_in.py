@@ -1,6 +1,7 @@
 """Signing in by OpenID Connect (docs/team.md), against an issuer that answers over HTTP; and those who try to
 get in by it who should not."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -12,16 +13,21 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.contract.api.house import LOCATION, START, Answer
+from tests.contract.api.grpc_house import GrpcHouse
+from tests.contract.api.house import LOCATION, START, Answer, House
 from tests.contract.console.browser import Browser, ConsoleHouse, text_of
+from tests.contract.console.test_sessions import JOB
 from tests.issuer import ScriptedIssuer, issuing, new_key
 from trainshed.access import sessions
 from trainshed.access.issuers import read_issuers
+from trainshed.access.tokens import digest_of
 from trainshed.serve.signing_in import LIFETIME, SigningIn
 
 ANA = "ana@corp.example"
 NOW = START // 10**9
 JOBS = f"{LOCATION}/customJobs"
+JOB_SERVICE = "google.cloud.aiplatform.v1.JobService"
+WHO = "/trainshed/v1/whoami"
 
 
 @pytest.fixture
@@ -73,7 +79,7 @@ async def exchanged(house: ConsoleHouse, token: str) -> Answer:
     return await house.call("POST", "/token", urlencode(form).encode(), token=None, headers=headers)
 
 
-async def give(house: ConsoleHouse, member: str) -> None:
+async def give(house: House, member: str) -> None:
     grant = {"role": "roles/aiplatform.viewer", "member": member, "project": "p1"}
     await house.result("POST", "/trainshed/v1/access:change", grant)
 
@@ -371,6 +377,72 @@ async def test_an_id_token_is_changed_for_a_token_that_lasts_twelve_hours(
     assert (await house.call("GET", JOBS, token=token)).status == 401
 
 
+async def test_an_id_token_is_taken_as_it_is_until_it_expires(
+    tmp_path: Path, issuer: ScriptedIssuer
+) -> None:
+    """By REST, gRPC and our own API; it is verified and recorded once, however many show it side by side."""
+    async with GrpcHouse(tmp_path, [issuer.settings()]).open() as house:
+        await give(house, "group:ml")
+        token = issuer.id_token(now=NOW, groups=["ml"])
+        for _ in range(2):
+            shown = [house.call("GET", path, token=token) for path in (JOBS, WHO) * 5]
+            assert {answer.status for answer in await asyncio.gather(*shown)} == {200}
+            page = await house.ask(
+                f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=token
+            )
+            assert not page.custom_jobs
+        assert issuer.paths.count("/keys") == 1
+        rows = (await house.result("GET", "/trainshed/v1/audit?project=-"))["entries"]
+        assert [row["method"] for row in rows].count("trainshed.v1.Tokens.SignIn") == 1
+        first = issuer.id_token(now=NOW, groups=["ml"], jti="2")
+        await house.ask(f"{JOB_SERVICE}.ListCustomJobs", {"parent": LOCATION[4:]}, token=first)
+        house.clock += 660 * 10**9
+        answer = await house.call("GET", JOBS, token=token)
+        assert answer.status == 401 and "expired" in answer.error["message"]
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_revoked_id_token_is_good_for_nothing_any_more(
+    house: ConsoleHouse, issuer: ScriptedIssuer, by_id: bool
+) -> None:
+    """Nor is another one from before: who signs out everywhere does not know them all."""
+    await give(house, f"user:{ANA}")
+    token, unseen = (issuer.id_token(now=NOW, jti=name) for name in "ab")
+    uid = (await house.result("POST", JOBS, JOB))["name"].rpartition("/")[2]
+    async with house.stream(f"/trainshed/v1/jobs/{uid}/watch", token=token) as lines:
+        assert (await lines.next())["name"].endswith(uid)
+        await house.call(
+            "DELETE", f"/trainshed/v1/tokens/{digest_of(token)[:12] if by_id else ANA}"
+        )
+        assert await lines.next() is None
+    for other in (token, unseen):
+        await refused(house, other, "were revoked after this ID token")
+    house.clock += (later := 61) * 10**9
+    assert (await house.call("GET", JOBS, token=issuer.id_token(now=NOW + later))).status == 200
+
+
+async def test_an_issuer_that_is_taken_out_of_the_settings_has_signed_nobody_in(
+    house: ConsoleHouse, issuer: ScriptedIssuer
+) -> None:
+    token = issuer.id_token(now=NOW)
+    made = (await exchanged(house, token)).json["access_token"]
+    assert (await house.call("GET", WHO, token=token)).status == 200
+    await house.signing_in.forget()
+    assert (await house.call("GET", WHO, token=made)).status == 200
+    await SigningIn([], house.keeper, b"", str, house.now).forget()
+    assert (await house.call("GET", WHO, token=made)).status == 401
+    assert digest_of(token) not in house.keeper.book.tokens
+
+
+async def refused(house: ConsoleHouse, token: str, why: str) -> None:
+    """An ID token is neither exchanged nor taken."""
+    answer = await exchanged(house, token)
+    assert answer.status == 400 and why in answer.json["error_description"]
+    answer = await house.call("GET", WHO, token=token)
+    known = {"signs nobody in here": "nor by an issuer", "no ID token": "token"}.get(why, why)
+    assert answer.status == 401 and known in answer.error["message"]
+
+
 def unsigned(issuer: ScriptedIssuer) -> str:
     _, content, _ = issuer.id_token(now=NOW).split(".")
     header = base64.urlsafe_b64encode(json.dumps({"alg": "none"}).encode()).rstrip(b"=").decode()
@@ -406,8 +478,7 @@ def by_nobody(_: ScriptedIssuer) -> str:
 async def test_a_forged_id_token_is_refused(
     house: ConsoleHouse, issuer: ScriptedIssuer, made: Callable[[ScriptedIssuer], str], why: str
 ) -> None:
-    answer = await exchanged(house, made(issuer))
-    assert answer.status == 400 and why in answer.json["error_description"]
+    await refused(house, made(issuer), why)
 
 
 @pytest.mark.parametrize(
@@ -431,8 +502,7 @@ async def test_a_forged_id_token_is_refused(
 async def test_an_id_token_that_proves_nothing_here_is_refused(
     house: ConsoleHouse, issuer: ScriptedIssuer, claims: dict[str, Any], why: str
 ) -> None:
-    answer = await exchanged(house, issuer.id_token(now=NOW, **claims))
-    assert answer.status == 400 and why in answer.json["error_description"]
+    await refused(house, issuer.id_token(now=NOW, **claims), why)
     assert not [token for token in house.services.access.book.tokens.values() if token.issuer]
 
 
@@ -467,6 +537,11 @@ async def test_new_keys_are_read_when_they_are_shown_and_a_flood_of_them_reads_n
     clock.passes(31)
     assert (await exchanged(house, issuer.id_token(now=NOW))).status == 200
     read = issuer.paths.count("/keys")
+    for token in (
+        issuer.id_token(now=NOW, key=new_key("3")),
+        issuer.id_token(now=NOW, iss="https://evil.example"),
+    ):
+        assert (await house.call("GET", WHO, token=token)).status == 401
     for _ in range(20):
         await exchanged(
             house, issuer.id_token(now=NOW, key=new_key("3")) if _ == 0 else unsigned(issuer)
@@ -487,6 +562,8 @@ async def test_an_issuer_that_is_away_keeps_its_keys_and_begins_no_sign_in(
     for _ in range(2):
         answer = await exchanged(other, issuer.id_token(now=NOW))
         assert answer.status == 503 and "does not answer" in answer.json["error_description"]
+        answer = await other.call("GET", WHO, token=issuer.id_token(now=NOW))
+        assert answer.status == 503 and "does not answer" in answer.error["message"]
     with issuing(lambda: NOW, port=int(issuer.address.rpartition(":")[2])):
         assert (await exchanged(other, issuer.id_token(now=NOW))).status == 503, (
             "asked a moment ago"

@@ -44,7 +44,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     built.services = replace(
         built.services, settings=replace(built.services.settings, notify=("ops", "team"))
     )
-    built.app = ApiApplication(built.services, built.tokens.authenticate, hosts=HOSTS)
+    built.app = ApiApplication(built.services, built.signing_in.authenticate, hosts=HOSTS)
     yield built
     built.close()
 

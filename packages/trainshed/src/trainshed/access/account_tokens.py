@@ -112,8 +112,8 @@ def _self_signed(token: str, header: Mapping[str, Any], book: AccessBook, now: i
     issuer = claims.get("iss")
     if key is None or issuer != key.email or claims.get("sub", issuer) != key.email:
         raise Unauthenticated(
-            "The token is signed by no key of a service account here, or the key was deleted: `gcloud iam "
-            "service-accounts keys list` shows those that there are."
+            "The token is signed by no key of a service account here, nor by an issuer of the settings, or "
+            "the key was deleted: `gcloud iam service-accounts keys list` shows those that there are."
         )
     check_claims(claims, now, SKEW)
     if claims["exp"] - claims["iat"] > LIFETIME:

@@ -68,6 +68,13 @@ class AccountKey(Struct, frozen=True):
     created: Nanos
 
 
+class SignedOut(Struct, frozen=True):
+    """When tokens of somebody were revoked last: ID tokens from before are not taken any more."""
+
+    email: str
+    at: Nanos
+
+
 class AccessBook(Struct, frozen=True):
     """Everything that access is decided by. Immutable."""
 
@@ -79,6 +86,8 @@ class AccessBook(Struct, frozen=True):
     accounts: Mapping[str, ServiceAccount] = field(default_factory=dict[str, ServiceAccount])
     #: By their ids.
     keys: Mapping[str, AccountKey] = field(default_factory=dict[str, AccountKey])
+    #: By their addresses.
+    signed_out: Mapping[str, SignedOut] = field(default_factory=dict[str, SignedOut])
 
     def with_token(self, token: Token) -> "AccessBook":
         return replace(self, tokens={**self.tokens, token.digest: token})
@@ -87,6 +96,10 @@ class AccessBook(Struct, frozen=True):
         gone = frozenset(digests)
         kept = {digest: token for digest, token in self.tokens.items() if digest not in gone}
         return replace(self, tokens=kept)
+
+    def with_signed_out(self, emails: Iterable[str], now: Nanos) -> "AccessBook":
+        out = {email: SignedOut(email, now) for email in emails}
+        return replace(self, signed_out={**self.signed_out, **out})
 
     def with_grants(self, project: str, grants: Iterable[Grant]) -> "AccessBook":
         """With these grants of a project in place of its former ones."""
@@ -109,14 +122,14 @@ class AccessBook(Struct, frozen=True):
     def without_account(self, email: str) -> "AccessBook":
         """Without a service account, its keys, tokens and grants: one that is made later under the same
         address has none of them."""
-        return AccessBook(
-            {digest: token for digest, token in self.tokens.items() if token.email != email},
-            Policy(
+        return replace(
+            self,
+            tokens={key: token for key, token in self.tokens.items() if token.email != email},
+            policy=Policy(
                 grant for grant in self.policy.grants if grant.member.partition(":")[2] != email
             ),
-            self.projects,
-            {name: account for name, account in self.accounts.items() if name != email},
-            {id_: key for id_, key in self.keys.items() if key.email != email},
+            accounts={name: account for name, account in self.accounts.items() if name != email},
+            keys={id_: key for id_, key in self.keys.items() if key.email != email},
         )
 
     def with_key(self, key: AccountKey) -> "AccessBook":
@@ -167,6 +180,7 @@ def _tables(book: AccessBook, other: AccessBook) -> dict[str, Mapping[str, Struc
         "project": book.projects,
         "account": book.accounts,
         "key": book.keys,
+        "signed_out": book.signed_out,
         "grant": {_key(grant): grant for grant in grants},
     }
 
@@ -189,6 +203,7 @@ def book_of(stored: Documents) -> AccessBook:
         entries("project", Project),
         entries("account", ServiceAccount),
         entries("key", AccountKey),
+        entries("signed_out", SignedOut),
     )
 
 

@@ -138,8 +138,7 @@ def issuer_of(token: str) -> str:
     from joserfc.errors import JoseError
 
     try:
-        claims = msgspec.json.decode(jws.extract_compact(token.encode()).payload)
-        return str(claims["iss"])
+        return str(msgspec.json.decode(jws.extract_compact(token.encode()).payload)["iss"])
     except (JoseError, ValueError, KeyError, TypeError):
         raise Unauthenticated("That is no ID token: get one of the issuer.") from None
 

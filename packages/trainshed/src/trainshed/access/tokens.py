@@ -2,7 +2,8 @@
 
 A person's token is 256 random bits, stored as its SHA-256: it cannot be guessed, so a plain hash is enough,
 and a slow password hash would cost more than the request (ADR 7). Tokens of programs and the short-lived ones
-of service accounts are signed and stored nowhere (`job_tokens`).
+of service accounts are signed and stored nowhere (`job_tokens`). An ID token that was taken is in the book
+like any other (`serve.signing_in`).
 """
 
 import hashlib
@@ -68,21 +69,15 @@ class TokenAuthority:
             raise
 
     def _shown(self, header: str | None) -> Principal:
-        if not header:
-            raise Unauthenticated(f"The request has no credentials: {_HOW}.")
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer":
-            raise Unauthenticated(f"Credentials of the kind {scheme!r} are not served: {_HOW}.")
-        token = token.strip()
+        token = token_in(header)
         if self._jobs is not None and is_job_token(token):
             return self._program(self._jobs, token)
+        if (principal := self.holder(digest_of(token))) is not None:
+            return principal
         if self._jobs is not None and account_tokens.is_json_web_token(token):
             secret, seconds = self._jobs.account_secret, self._now() // 10**9
             return self._account(account_tokens.read(token, secret, self.book, seconds))
-        principal = self.holder(digest_of(token))
-        if principal is None:
-            raise Unauthenticated(f"The access token is not known here: {_HOW}.")
-        return principal
+        raise Unauthenticated(f"The access token is not known here: {_HOW}.")
 
     def holder(self, digest: str) -> Principal | None:
         """Returns for whom the token with this SHA-256 (hexadecimal digits) speaks; None if it is not known,
@@ -149,6 +144,16 @@ class TokenAuthority:
                 f"{claims.job_uid}, which is over: use a token of your own."
             )
         return program(claims)
+
+
+def token_in(header: str | None) -> str:
+    """Returns the token in an `Authorization` header. Raises Unauthenticated, which says what to send."""
+    if not header:
+        raise Unauthenticated(f"The request has no credentials: {_HOW}.")
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer":
+        raise Unauthenticated(f"Credentials of the kind {scheme!r} are not served: {_HOW}.")
+    return token.strip()
 
 
 def program(claims: JobClaims) -> Principal:

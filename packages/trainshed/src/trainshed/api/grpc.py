@@ -15,7 +15,7 @@ import importlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -24,12 +24,11 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 from msgspec import Struct
 
-from trainshed.access.principals import Principal
 from trainshed.api.calls.call import Call, Handlers, permitted
 from trainshed.api.calls.checks import Checks, completed
 from trainshed.api.calls.errors import Refusal, internal_refusal, refusal
 from trainshed.api.calls.http import LARGE, most_of, read_aside
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import BETA, V1, Version
@@ -77,15 +76,15 @@ _FIELD: Final = 200
 _REST: Final = " ... (shortened to fit into a gRPC trailer; over REST the answer is whole)"
 
 
-class GrpcTransport:
-    """The public APIs as one generic handler (`grpc.GenericRpcHandler`) for a grpc.aio server."""
+class GrpcTransport(aio.ServerInterceptor):  # pyright: ignore[reportUntypedBaseClass]
+    """The public APIs for a grpc.aio server, which asks for the handler of a call on its event loop."""
 
     def __init__(
         self,
         handlers: Handlers,
         checks: Checks,
         services: Services,
-        authenticate: Callable[[str | None], Principal],
+        authenticate: Authenticate,
     ) -> None:
         self._handlers = handlers
         self._checks = checks
@@ -98,9 +97,10 @@ class GrpcTransport:
             for path, rpc in routes.rpcs(api).items():
                 self._methods.setdefault(path, (api, rpc))
 
-    def service(self, details: Any) -> Any:
-        """Return the handler of one call, which gRPC asks for here. Every path has one, if only to say what
-        is wrong."""
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Return the handler of one call. Every path has one, if only to say what is wrong."""
+        if (other := await continuation(details)) is not None:
+            return other
         path: str = details.method
         metadata: Iterable[tuple[str, str | bytes]] = details.invocation_metadata
         method = self._methods.get(aliased(path))
@@ -126,7 +126,7 @@ class GrpcTransport:
             return await self._end(context, path, outcome, identity, began)
 
         try:
-            self._authenticate(_authorization(metadata))
+            await self._authenticate(_authorization(metadata))
         except Exception:  # Whatever it is, `refuse` meets it again and tells the caller.
             return grpc.stream_unary_rpc_method_handler(refuse)
         return grpc.unary_unary_rpc_method_handler(answer)
@@ -160,7 +160,7 @@ class GrpcTransport:
         """Return the full names of the services with at least one handler."""
         return tuple(sorted({method.rpartition(".")[0] for method in self._handlers}))
 
-    def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
+    async def _unserved(self, path: str, metadata: Iterable[tuple[str, str | bytes]]) -> Refusal:
         """Return the refusal for a path without a handler. For a method of the public APIs it is the same as
         over REST."""
         known = known_methods.by_name(_name(aliased(path))) or known_methods.by_name(_name(path))
@@ -169,7 +169,7 @@ class GrpcTransport:
             text = f"There is no method {path} in the APIs that are served here: {services}."
             return Refusal(StatusCode.UNIMPLEMENTED, text)
         try:
-            self._authenticate(_authorization(metadata))
+            await self._authenticate(_authorization(metadata))
             raise not_served(known, self._handlers)
         except Exception as error:  # A caller is answered whatever goes wrong.
             return refusal(error, "") or internal_refusal()
@@ -182,10 +182,10 @@ class GrpcTransport:
         request: bytes,
     ) -> bytes | Refusal:
         if known is None:
-            return self._unserved(path, metadata)
+            return await self._unserved(path, metadata)
         api, rpc = known
         try:
-            principal = self._authenticate(_authorization(metadata))
+            principal = await self._authenticate(_authorization(metadata))
             method = f"{rpc.service}.{rpc.method}"
             handler = permitted(self._handlers, principal, method)
             call = Call(principal, self._services, method)
@@ -349,12 +349,10 @@ class Identity(Struct, frozen=True):
 class GrpcServer:
     """A gRPC server; created and used on one event loop."""
 
-    def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._transport = GrpcTransport(handlers(), CHECKS, services, authenticate)
-        self._server: Any = aio.server(options=_OPTIONS)
-        # The transport comes last, because it answers for every path.
-        health = _health(("", *self._transport.served()))
-        self._server.add_generic_rpc_handlers((health, self._transport))
+        self._server: Any = aio.server(interceptors=(self._transport,), options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((_health(("", *self._transport.served())),))
 
     def listen(self, path: str, identity: Identity | None = None) -> None:
         """Listen on a Unix socket, with TLS if there is an identity. Raises RuntimeError if it cannot."""

@@ -67,7 +67,7 @@ class InsideCaller:
             raise _refused(error, "trainshed_v1") from error
 
 
-def _nobody(header: str | None) -> Principal:
+async def _nobody(header: str | None) -> Principal:
     raise Unauthenticated("Who calls from within is known already.")
 
 

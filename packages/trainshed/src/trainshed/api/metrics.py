@@ -8,9 +8,8 @@ from itertools import accumulate
 from typing import Final
 
 from trainshed.access.authorization import authorize
-from trainshed.access.principals import Principal
 from trainshed.api.calls.http import no_such_method, refusal_answer
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.core.capacity import Load, NodeStatus
 from trainshed.eventloop.lag import Lag
 from trainshed.httpd.messages import Request, Response
@@ -24,7 +23,7 @@ _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 class MetricsSurface:
     """Answers requests for `/metrics`."""
 
-    def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services
         self._authenticate = authenticate
 
@@ -34,7 +33,7 @@ class MetricsSurface:
         if request.method != "GET" or request.path != "/metrics":
             return refusal_answer(no_such_method(request))
         request.api = "trainshed_v1"
-        principal = self._authenticate(request.headers.get("authorization"))
+        principal = await self._authenticate(request.headers.get("authorization"))
         # Principals of one project are refused, because the metrics cover all projects.
         authorize(principal, METHOD, ())
         return Response(

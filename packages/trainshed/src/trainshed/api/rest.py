@@ -37,7 +37,7 @@ from trainshed.api.calls.http import (
     read_aside,
     refusal_answer,
 )
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.calls.strangers import Strangers
 from trainshed.api.calls.unserved import not_served
 from trainshed.api.calls.versions import Version
@@ -47,7 +47,7 @@ from trainshed.api.shell.ports import PortSurface
 from trainshed.api.shell.surface import ShellSurface
 from trainshed.api.trainshed_v1.transport import TrainshedSurface
 from trainshed.api.viewers.surface import ViewerSurface
-from trainshed.core.errors import NotFound, Unauthenticated
+from trainshed.core.errors import NotFound, Unauthenticated, Unavailable
 from trainshed.httpd.front import Front
 from trainshed.httpd.hosts import Hosts, keeps_credentials, refuse
 from trainshed.httpd.messages import (
@@ -70,8 +70,6 @@ from trainshed.wire.pool import discovery_document
 from trainshed.wire.routes import Route
 from trainshed.wire.status import Violation, WireError
 
-Authenticate = Callable[[str | None], Principal]
-"""Takes the value of the `Authorization` header."""
 Endpoint = Callable[[Request, Mapping[str, str]], Awaitable[Response]]
 """Takes a request and the variables of its path."""
 
@@ -182,7 +180,7 @@ class ApiApplication:
             return answered
         matched = self._router.match(call.method, call.raw_path)
         if matched is None:
-            return self._rest.refuse(call)
+            return await self._rest.refuse(call)
         endpoint, variables = matched
         return await endpoint(call, variables)
 
@@ -195,7 +193,7 @@ class ApiApplication:
     ) -> Response:
         request.api = "resourcemanager_v3"
         request.scope[METHOD], handler = method
-        principal = self._authenticate(request.headers.get("authorization"))
+        principal = await self._authenticate(request.headers.get("authorization"))
         body, root = await _fields(request), _root_url(request)
         call = HandCall(principal, self._services, method[0], names, body, root)
         return json_answer(wire_json.encode_text(await handler(call)))
@@ -227,8 +225,8 @@ class ApiApplication:
         token also its version."""
         health = {"service": "trainshed", "status": "ok"}
         if authorization := request.headers.get("authorization"):
-            with contextlib.suppress(Unauthenticated):
-                self._authenticate(authorization)
+            with contextlib.suppress(Unauthenticated, Unavailable):
+                await self._authenticate(authorization)
                 health["version"] = self._services.settings.version
         body = wire_json.encode_text(health)
         return json_answer(b"" if request.method == "HEAD" else body)
@@ -260,7 +258,7 @@ class RestSurface:
         route, variables = matched
         request.api = route.api
         request.scope[METHOD] = f"{route.service}.{route.method}"
-        principal = self._authenticate(request.headers.get("authorization"))
+        principal = await self._authenticate(request.headers.get("authorization"))
         body = await request.decoded_body(most_of(route.method))
         query = request.parameters
         if is_form:
@@ -282,14 +280,14 @@ class RestSurface:
             principal, route, variables, parameters, body, version=_version(path)
         )
 
-    def refuse(self, request: Request) -> Response:
+    async def refuse(self, request: Request) -> Response:
         """Refuse a request without a route: as not found, or with NotServed if the public APIs have the
         method."""
         verb, path = request.method, request.raw_path
         known = known_methods.by_request(verb, _plain(path)) or known_methods.by_request(verb, path)
         if known is None:
             return refusal_answer(no_such_method(request, " in the APIs that are served here"))
-        self._authenticate(request.headers.get("authorization"))
+        await self._authenticate(request.headers.get("authorization"))
         raise not_served(known, self._handlers)
 
     def _match(self, request: Request) -> tuple[Route, dict[str, str]] | None:

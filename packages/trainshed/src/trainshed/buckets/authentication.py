@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +19,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from trainshed.access.account_tokens import is_json_web_token
 from trainshed.access.book import AccessFile
 from trainshed.access.job_tokens import JobTokens
 from trainshed.access.principals import Principal
-from trainshed.access.tokens import TokenAuthority
+from trainshed.access.tokens import TokenAuthority, token_in
 from trainshed.buckets.callers import (
     UNKNOWN,
     Caller,
@@ -34,6 +35,7 @@ from trainshed.buckets.callers import (
 from trainshed.buckets.errors import Unauthenticated, Unavailable
 from trainshed.buckets.reach import reach_of
 from trainshed.core.errors import Unauthenticated as UnknownToken
+from trainshed.core.errors import Unavailable as NotNow
 from trainshed.httpd.protocol import ConnectionGroups, GuardedProtocol, guarded
 from trainshed.replica.system.unix_sockets import reachable
 
@@ -109,15 +111,21 @@ def _told(error: UnreadableCaller) -> str:
 
 
 class Authenticator:
-    """Finds the caller of a request. It never waits."""
+    """Finds the caller of a request."""
 
-    def __init__(self, authority: Callable[[], TokenAuthority]) -> None:
-        """`authority`: returns the current tokens."""
+    def __init__(
+        self,
+        authority: Callable[[], TokenAuthority],
+        authenticate: Callable[[str], Awaitable[Principal]],
+    ) -> None:
+        """`authority`: returns the current tokens. `authenticate`: returns whose an `Authorization` header
+        is; raises as core does."""
         self._authority = authority
+        self._authenticate = authenticate
         self._digests: list[str] = []
         self._keys: Mapping[str, str] = {}
 
-    def caller(self, authorization: str | None, key: str) -> Caller:
+    async def caller(self, authorization: str | None, key: str) -> Caller:
         """Returns the caller; UNKNOWN if the request does not say. Raises Unauthenticated for an unknown
         token or key, Unavailable."""
         cause = "The key in this address is not known here."
@@ -128,9 +136,11 @@ class Authenticator:
             return replace(caller_of(principal), kind=Kind.KEY)
         if authorization:
             try:
-                return caller_of(self._authority().authenticate(authorization))
+                return caller_of(await self._authenticate(authorization))
             except UnknownToken as error:
                 cause = str(error)
+            except NotNow as error:
+                raise Unavailable(str(error)) from None
         if key or authorization:
             raise Unauthenticated(
                 f"{cause} `trainshed env` prints the addresses and the token of today."
@@ -169,9 +179,16 @@ class TokenFile:
     """The service's file of who is known, read by a process that does not write it: it is read again when it
     has changed."""
 
-    def __init__(self, path: Path, jobs: JobTokens, now: Callable[[], int]) -> None:
-        """`jobs` recognises the tokens of programs, which are in no file."""
+    def __init__(
+        self,
+        path: Path,
+        jobs: JobTokens,
+        now: Callable[[], int],
+        liveness: Liveness | None = None,
+    ) -> None:
+        """`jobs` recognises the tokens of programs, which are in no file. `liveness`: takes ID tokens."""
         self._path = path
+        self._liveness = liveness
         self._jobs = jobs
         self._now = now
         self._version = (-1, -1)
@@ -189,6 +206,17 @@ class TokenFile:
             raise Unavailable(f"The service's tokens cannot be read: {error}.") from error
         return self._authority
 
+    async def authenticate(self, authorization: str) -> Principal:
+        """Returns whose an `Authorization` header is. Raises UnknownToken, Unauthenticated, Unavailable."""
+        try:
+            return self.read().authenticate(authorization)
+        except UnknownToken:
+            if self._liveness is None or not is_json_web_token(token_in(authorization)):
+                raise
+        # It may be an ID token that the service has not seen yet, and puts into the file now.
+        await self._liveness.require(authorization, "-")
+        return self.read().authenticate(authorization)
+
     def _now_there(self) -> tuple[int, int]:
         status = self._path.stat()
         return status.st_ino, status.st_mtime_ns
@@ -197,11 +225,16 @@ class TokenFile:
 _PATIENCE: Final = 10.0
 """Seconds to wait for the answer: a starting service accepts connections before it answers."""
 _LONGEST_ANSWER: Final = 1 << 16
+_OVER: Final = "The access token is that of a program that is over: use a token of your own."
+_SILENT: Final = (
+    "The service is restarting and does not say whether this token is good: try again soon."
+)
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class Liveness:
-    """Asks the service's API process whether the program that a token was given to still runs.
+    """Asks the service's API process about a token: whether the program that it was given to still runs, or
+    whose ID token it is.
 
     A program's token is signed, stored nowhere, and valid for an hour; only the API process knows whether its
     job has ended since. It is asked with the token itself whenever a request brings one: nothing is cached
@@ -213,19 +246,19 @@ class Liveness:
         self._service = service
 
     async def require(self, authorization: str, project: str) -> None:
-        """Raises Unauthenticated, with the service's message, for a token whose program has ended;
-        Unavailable if the service does not answer."""
+        """Raises Unauthenticated, with the service's message, for a token that it refuses; Unavailable if it
+        does not answer."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 answer = await self._ask(authorization, project)
         except (OSError, TimeoutError) as failure:
-            raise _silent() from failure
+            raise Unavailable(_SILENT) from failure
         head, _, body = answer.partition(b"\r\n\r\n")
         status = _STATUS.match(head)
         if status is None or status[1].startswith(b"5"):
-            raise _silent()
+            raise Unavailable(_message(body, _SILENT))
         if status[1] == b"401":
-            raise Unauthenticated(_message(body))
+            raise Unauthenticated(_message(body, _OVER))
 
     async def _ask(self, authorization: str, project: str) -> bytes:
         # The cheapest method that needs a token of the project.
@@ -245,17 +278,9 @@ class Liveness:
             writer.close()
 
 
-def _message(body: bytes) -> str:
-    """Returns the message of an API error."""
+def _message(body: bytes, otherwise: str) -> str:
+    """Returns the message of an API error; `otherwise` if it has none."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):
-        return "The access token is that of a program that is over: use a token of your own."
-
-
-def _silent() -> Unavailable:
-    return Unavailable(
-        "The service does not say whether the program that this token was given to still runs: it "
-        "is restarting. "
-        "Try again in a moment."
-    )
+        return otherwise

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ _HOP_BY_HOP = {
 }
 _CAPITALS = {b"location": VerbatimName(b"Location"), b"range": VerbatimName(b"Range")}
 
-Identify = Callable[[str | None, str], Caller]
+Identify = Callable[[str | None, str], Awaitable[Caller]]
 """Returns who asks, given the ``Authorization`` header and the key in the address (``Authenticator.caller``).
 A ``BucketsError`` that it raises is the answer."""
 
@@ -88,7 +88,7 @@ class BucketsGateway:
             raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
             sent: bytes | None = dict(scope["headers"]).get(b"authorization")
             header = sent.decode("latin-1") if sent is not None else None
-            caller = self._identify(header, split_key(raw_path)[0])
+            caller = await self._identify(header, split_key(raw_path)[0])
             await self._forward(scope, receive, send, _head_of(scope, caller))
         except BucketsError as error:
             await _refused(error).send(receive, send)
@@ -222,7 +222,11 @@ class BucketCalls:
 
     def __init__(self, uds: Path, caller: Caller) -> None:
         """`uds`: the bucket process's socket for the service."""
-        self._gateway = BucketsGateway(uds, lambda _authorization, _key: caller)
+
+        async def identify(_authorization: str | None, _key: str) -> Caller:
+            return caller
+
+        self._gateway = BucketsGateway(uds, identify)
 
     async def send(self, method: str, path: str, receive: Receive, send: Send) -> None:
         """Forward a request, and its answer to `send`."""

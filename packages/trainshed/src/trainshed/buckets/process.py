@@ -58,13 +58,15 @@ def serve(setup: BucketSetup, listeners: Listeners, parent: int) -> None:
     store.clean()
     tokens = Path(setup.tokens)
     jobs = JobTokens.open(tokens.with_name(KEY_FILE), time.time_ns)
-    authenticator = Authenticator(TokenFile(tokens, jobs, time.time_ns).read)
+    liveness = Liveness(Path(setup.service)) if setup.service else None
+    known = TokenFile(tokens, jobs, time.time_ns, liveness)
+    authenticator = Authenticator(known.read, known.authenticate)
     app = BucketsApp(
         store,
         authenticator,
         hosts=setup.hosts,
         metadata=Metadata(jobs),
-        liveness=Liveness(Path(setup.service)) if setup.service else None,
+        liveness=liveness,
     )
     kinds: dict[object, Listener] = {}
     groups = ConnectionGroups(limits.of_this_process())

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from trainshed.access.principals import Principal
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.eventloop.background import begin
 from trainshed.eventloop.joining import End
 from trainshed.httpd import limits
@@ -58,7 +57,7 @@ class GrpcFront:
         programs: socket.socket,
         directory: Path,
         services: Services,
-        authenticate: Callable[[str | None], Principal],
+        authenticate: Authenticate,
     ) -> None:
         """`programs`: the Unix socket that replicas' endpoints call; `directory`: contains gRPC's own
         sockets, open to this user alone."""

@@ -126,9 +126,10 @@ class Service:
         if bad := await self._bootstrap.store.reader.set_aside():
             say(told_set_aside(bad))
         await self._begin_work()
-        data, authenticate = self._bootstrap.settings.data, self._bootstrap.tokens.authenticate
+        await self._bootstrap.signing_in.forget()
+        data, authenticate = self._bootstrap.settings.data, self._bootstrap.signing_in.authenticate
         settings = self._bootstrap.settings
-        authenticator = Authenticator(lambda: self._bootstrap.tokens)
+        authenticator = Authenticator(lambda: self._bootstrap.tokens, authenticate)
         gateway = BucketsGateway(self._bootstrap.gateway_socket, authenticator.caller)
         mounts: dict[str, Application] = dict.fromkeys(
             (prefix.split("/")[1] for prefix in PREFIXES), gateway

@@ -21,6 +21,7 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
+from trainshed.access.account_tokens import OWNER_EMAIL, SKEW, is_json_web_token
 from trainshed.access.book import AccessBook, Token
 from trainshed.access.issuers import (
     Issuer,
@@ -32,7 +33,8 @@ from trainshed.access.issuers import (
     person_of,
     verified,
 )
-from trainshed.access.tokens import digest_of, new_token
+from trainshed.access.principals import Principal
+from trainshed.access.tokens import digest_of, new_token, token_in
 from trainshed.core.errors import Unauthenticated, Unavailable
 from trainshed.core.units import Nanos
 from trainshed.serve.access_keeper import AccessKeeper
@@ -80,6 +82,7 @@ class SigningIn:
         now: Callable[[], Nanos],
     ) -> None:
         self._issuers = {issuer.name: issuer for issuer in issuers}
+        self._by_url = {issuer.issuer: issuer for issuer in issuers}
         self._keeper = keeper
         self._key = hmac.digest(key, b"sign-in", "sha256")
         self._back = back
@@ -88,6 +91,7 @@ class SigningIn:
         #: When an issuer did not answer last (seconds of the monotonic clock), and what was wrong.
         self._failures: dict[str, tuple[float, str]] = {}
         self._reading = asyncio.Lock()
+        self._taking = asyncio.Lock()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,17 +151,47 @@ class SigningIn:
         nonce = self._derived(id_, "nonce")
         claimed = await self._verified(str(answer.get("id_token", "")), issuer, nonce)
         person = person_of(await self._completed(claimed, issuer, answer), issuer)
-        token = await self._token_of(person, issuer)
+        token = await self._token_of(person, issuer, new_token(), LIFETIME)
         return SignedIn(token, str(begun["next"]), str(begun["mark"]))
 
     async def exchange(self, id_token: str) -> str:
         """Return a token for whom an ID token names. Raises Unauthenticated, Unavailable."""
         url = issuer_of(id_token)
-        issuer = next((known for known in self._issuers.values() if known.issuer == url), None)
-        if issuer is None:
+        if url not in self._by_url:
             raise Unauthenticated(f"{url[:200]!r} signs nobody in here.")
+        return await self._taken(id_token, self._by_url[url], new_token(), LIFETIME)
+
+    async def authenticate(self, header: str | None) -> Principal:
+        """Return the principal of an `Authorization` header. An ID token is taken as it is, and from then on
+        known like a token of this service. Raises Unauthenticated, Unavailable."""
+        try:
+            return self._keeper.authenticate(header)
+        except Unauthenticated:
+            token = token_in(header)
+            issuer = self._by_url.get(issuer_of(token)) if is_json_web_token(token) else None
+            if issuer is None:
+                raise
+        await self._taken(token, issuer, token)
+        return self._keeper.authenticate(header)
+
+    async def forget(self) -> None:
+        """Revoke the tokens of whom issuers have signed in that are not in the settings any more."""
+        tokens = self._keeper.book.tokens
+        gone = [key for key, token in tokens.items() if token.issuer not in ("", *self._issuers)]
+        if gone:
+            with recording(Recorded(self._now(), OWNER_EMAIL, "trainshed.v1.Tokens.Revoke")):
+                await self._keeper.change(lambda book: book.without_tokens(gone), "", "[[oidc]]")
+
+    async def _taken(self, id_token: str, issuer: Issuer, token: str, seconds: int = 0) -> str:
+        """Make `token` speak for whom an ID token names, for `seconds`; 0 = as long as that is valid."""
         claims = await self._verified(id_token, issuer, None)
-        return await self._token_of(person_of(claims, issuer), issuer)
+        seconds = seconds or int(min(claims["exp"] + SKEW - self._seconds(), LIFETIME))
+        person = person_of(claims, issuer)
+        async with self._taking:
+            # Requests that show it for the first time come side by side.
+            if self._keeper.known(digest_of(token)) is not None:
+                return token
+            return await self._token_of(person, issuer, token, seconds, claims["iat"])
 
     async def _verified(self, token: str, issuer: Issuer, nonce: str | None) -> Mapping[str, Any]:
         """Return what an ID token says. It may be signed by a key that was not there when they were read."""
@@ -189,26 +223,33 @@ class SigningIn:
         # What is told of somebody else is not believed.
         return {**more, **claims} if more.get("sub") == claims.get("sub") else claims
 
-    async def _token_of(self, person: Person, issuer: Issuer) -> str:
-        token, now = new_token(), self._now()
+    async def _token_of(
+        self, person: Person, issuer: Issuer, token: str, seconds: int, issued: float | None = None
+    ) -> str:
+        """Store that `token` speaks for somebody, and return it. `issued`: when the issuer said who it is;
+        None = just now."""
+        now = self._now()
         made = Token(
             digest_of(token),
             person.email,
             now,
-            now + LIFETIME * 10**9,
-            f"signed in by {issuer.name}",
+            now + seconds * 10**9,
+            f"{'signed in' if issued is None else 'ID token'} by {issuer.name}",
             issuer.name,
             person.groups,
         )
 
         def signed_in(book: AccessBook) -> AccessBook:
+            out = book.signed_out.get(person.email)
+            if issued is not None and out is not None and issued <= out.at / 1e9 + SKEW:
+                raise Unauthenticated(
+                    f"The tokens of {person.email} were revoked after this ID token was issued: get a new "
+                    f"one, {SKEW} s after that at the earliest."
+                )
             of_issuers = [entry for entry in book.tokens.values() if entry.issuer]
-            over = [
-                entry for entry in of_issuers if entry.expires is not None and entry.expires <= now
-            ]
-            own = [
-                entry for entry in of_issuers if entry.email == person.email and entry not in over
-            ]
+            over = [entry for entry in of_issuers if entry.expires and entry.expires <= now]
+            like = [entry for entry in of_issuers if entry.note == made.note and entry not in over]
+            own = [entry for entry in like if entry.email == person.email]
             own.sort(key=lambda entry: -entry.created)
             gone = (*over, *own[_MOST - 1 :])
             return book.without_tokens(entry.digest for entry in gone).with_token(made)

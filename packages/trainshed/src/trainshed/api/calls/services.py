@@ -1,7 +1,7 @@
 """What handlers work with: stores, clocks and settings, handed in by the composition root."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -43,6 +43,9 @@ from trainshed.store.sqlite.studies import Studies
 from trainshed.store.sqlite.tensorboards import Tensorboards
 from trainshed.summaries.directories import LogDirectory
 from trainshed.telemetry.meters import Meters
+
+Authenticate = Callable[[str | None], Awaitable[Principal]]
+"""Returns the principal of an `Authorization` header. Raises Unauthenticated, Unavailable."""
 
 
 class CreateWorks(Protocol):

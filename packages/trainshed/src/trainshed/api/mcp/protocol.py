@@ -10,10 +10,9 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from trainshed.api.calls.http import MAX_BODY, error_answer, read_aside
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.inside import InsideCaller
 from trainshed.api.mcp.tools import BY_NAME, TOOLS, Inside
-from trainshed.api.rest import Authenticate
 from trainshed.api.trainshed_v1.call import Fields
 from trainshed.core.errors import InvalidRequest
 from trainshed.httpd.messages import JSON, Request, Response, sized
@@ -59,7 +58,7 @@ class McpSurface:
         if call.method != "POST":
             return sized(b"", JSON, 405, [(b"allow", b"POST")])
         call.api = "trainshed_v1"
-        principal = self._authenticate(call.headers.get("authorization"))
+        principal = await self._authenticate(call.headers.get("authorization"))
         body = await call.decoded_body(MAX_BODY)
         try:
             message = await read_aside(len(body), lambda: decode_text(body))

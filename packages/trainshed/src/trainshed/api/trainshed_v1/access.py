@@ -140,7 +140,10 @@ async def revoke_token(call: JsonCall) -> Nothing:
             )
         detail["tokens"] = [token.id for token in gone]
         detail["of"] = sorted({token.email for token in gone})
-        return book.without_tokens(token.digest for token in gone)
+        left = book.without_tokens(token.digest for token in gone)
+        # A command line that signs out ends nothing else.
+        out = {token.email for token in gone if token.note != _OWN_NOTE}
+        return left.with_signed_out(out, call.services.now())
 
     detail: dict[str, object] = {}
     await call.services.access.change(remove, "", target, detail)

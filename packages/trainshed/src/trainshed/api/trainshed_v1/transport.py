@@ -4,7 +4,7 @@ A path is a collection (`nodes`), or one of its members (`nodes/node-1`), perhap
 (`nodes/node-1:drain`, `quotas:set`) or with something below it (`jobs/7/timeline`). Bodies are JSON objects.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -26,7 +26,7 @@ from trainshed.api.calls.http import (
     read_aside,
     refusal_answer,
 )
-from trainshed.api.calls.services import Services
+from trainshed.api.calls.services import Authenticate, Services
 from trainshed.api.resources.jobs import find_work
 from trainshed.api.trainshed_v1 import (
     access,
@@ -172,7 +172,7 @@ _ROUTER: Final = Router(
 class TrainshedSurface:
     """Answers requests below `/trainshed/v1/`."""
 
-    def __init__(self, services: Services, authenticate: Callable[[str | None], Principal]) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate) -> None:
         self._services = services
         self._authenticate = authenticate
 
@@ -185,7 +185,7 @@ class TrainshedSurface:
         method, _ = matched
         if method.stream is None:
             request.scope[METHOD] = method.name
-        principal = self._authenticate(request.headers.get("authorization"))
+        principal = await self._authenticate(request.headers.get("authorization"))
         authorize(principal, method.name)
         body = await _body(request, method.most)
         call = await self._call(principal, matched, request.values, body)

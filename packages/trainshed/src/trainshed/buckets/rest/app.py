@@ -135,7 +135,7 @@ class BucketsApp:
         """Returns who calls at the TCP port. Raises Unauthenticated, Unavailable."""
         if self._authenticator is None:
             return ANONYMOUS
-        caller = self._authenticator.caller(authorization, key)
+        caller = await self._authenticator.caller(authorization, key)
         if caller.kind is Kind.REPLICA and authorization and self._liveness is not None:
             await self._liveness.require(authorization, caller.project)
         return caller
