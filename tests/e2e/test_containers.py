@@ -219,16 +219,3 @@ def test_a_registry_that_asks_for_a_login_and_is_down_for_a_while(yard: Yard) ->
     output = "\n".join(yard.service.lines(uid, "service"))
     assert "retrying in 1s" in output
     assert "connection refused" in output
-
-
-def test_without_a_tool_an_image_is_refused_at_create(tmp_path: Path) -> None:
-    """spec/runtimes#images: refused at once, with the reason, and nothing is stored."""
-    config = tmp_path / "service.toml"
-    config.write_text(f'cache = "{tmp_path}/cache"\ncontainer_tool = "none"\n')
-    body = job({"containerSpec": {"imageUri": "registry.example.org/team/trainer:1"}})
-    with running(tmp_path / "data", "--config", str(config)) as service:
-        refused = service.call("POST", CUSTOM_JOBS, body, expect=400)["error"]
-        assert "container_tool" in refused["message"]
-        (violation,) = refused["details"][0]["fieldViolations"]
-        assert violation["field"] == "job_spec.worker_pool_specs[0].container_spec.image_uri"
-        assert service.call("GET", CUSTOM_JOBS) == {}

@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e import running as services
 from tests.e2e.processes import children, end_those_in, leftovers, marked, new_mark, wait_until_gone
-from tests.e2e.running import CUSTOM_JOBS, Service, container_job, down, running, submit
+from tests.e2e.running import Service, container_job, down, running, submit
 
 # A process as users start it.
 start = partial(services.start, forked=False)
@@ -249,46 +249,3 @@ def test_down_cancels_jobs_of_all_projects_and_leaves_nothing(data: Path) -> Non
     assert not leftovers(data)
     again = services.trainshed("down", "--data", str(data), data=data, status=None)
     assert "No Trainshed service is running" in again.stderr + again.stdout
-
-
-AS_ORDINARY_USER = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
-
-GANG = """
-import json, os, socket, time
-peers = [p for l in json.loads(os.environ["CLUSTER_SPEC"])["cluster"].values() for p in l]
-host, port = peers[int(os.environ["RANK"])].split(":")
-listener = socket.create_server((host, int(port)))
-links = []
-for peer in peers:
-    while True:
-        try:
-            links.append(socket.create_connection(peer.split(":")))
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.01)
-links += [listener.accept()[0] for _ in peers]  # everybody has met everybody
-print("uid", os.getuid(), "peers", len(peers), "port", port)
-"""
-
-
-def test_ordinary_users_run_gangs_too(data: Path) -> None:
-    """spec/program#hostnames: hostnames and port 2222 for every replica at once, root or not; ends leave
-    nothing. Without namespaces: tests/engines/test_conformance.py."""
-    probe = subprocess.run([*AS_ORDINARY_USER, "true"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip(f"this machine does not allow it: {probe.stderr.decode()}")
-    mark = new_mark()
-    service = start(data, prefix=AS_ORDINARY_USER)
-    try:
-        job_id = submit(service, container_job(f"{GANG} # {mark}", pools=(1, 3)))
-        view = service.finish(job_id)
-        assert view["state"] == "SUCCEEDED", (view, said(service))
-        lines = service.lines(job_id, "workerpool0-0")
-        assert any("peers 4 port 2222" in line for line in lines), lines
-        endless = run_forever(service, mark)
-        service.call("POST", f"{CUSTOM_JOBS}/{endless}:cancel", {})
-        assert service.finish(endless)["state"] == "CANCELLED"
-        assert not marked(mark)
-    finally:
-        assert service.terminate() == 0
-    assert not leftovers(data)

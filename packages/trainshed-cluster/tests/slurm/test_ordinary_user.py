@@ -9,10 +9,25 @@ import pytest
 from tests.contract.ordinary_user import NOBODY
 from tests.e2e.running import Service, common_place, container_job, submit
 from tests.e2e.stories import timeline
-from tests.e2e.test_up import GANG
 from tests.slurm.lab import SlurmLab
 from tests.slurm.whole import configure, give_environments, service_on_login_node
 
+GANG = """
+import json, os, socket, time
+peers = [p for l in json.loads(os.environ["CLUSTER_SPEC"])["cluster"].values() for p in l]
+host, port = peers[int(os.environ["RANK"])].split(":")
+listener = socket.create_server((host, int(port)))
+links = []
+for peer in peers:
+    while True:
+        try:
+            links.append(socket.create_connection(peer.split(":")))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+links += [listener.accept()[0] for _ in peers]  # everybody has met everybody
+print("uid", os.getuid(), "peers", len(peers), "port", port)
+"""
 _TOP = 'capacity = "relaxed"\nmemory_per_replica = 300\ngrace = 1'
 
 
