@@ -52,15 +52,6 @@ def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeSer
     assert "No jobs with 'digits gpu' of yours" in result.stderr
 
 
-def test_a_name_is_looked_for_in_the_project_that_is_named(
-    trainshed: Invoke, service: FakeService
-) -> None:
-    service.refuse("GET", f"{JOBS}/digits", 404, "none")
-    service.on("GET", JOBS, listed(job("7", displayName="digits")))
-    service.on("GET", f"{JOBS}/7", job("7"))
-    result = trainshed("jobs", "describe", "digits", "--project", "vision")
-    assert result.exit_code == 0, result.stderr
-    assert service.sent[1].query["project"] == "vision"
 
 
 def test_an_id_means_no_job_of_another_project_than_is_named(
