@@ -76,7 +76,7 @@ TOGETHER = {
         "e2e/test_grpc_clients.py",
         "e2e/test_pipelines.py",
         "e2e/test_sdk.py",
-        "unit/test_wire_sdk.py",
+        "unit/test_wire_routes.py",
     ),
 }
 """Files that share what takes seconds to make, an environment, a cluster or a process that has loaded the

@@ -1,9 +1,10 @@
-"""What every command of the tree has, whoever wrote it last."""
+"""What every command of the tree has, whoever wrote it last, and what a wrong one teaches."""
 
 from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from trainshed.cli.commands import LazyCommand
 from trainshed.serve import main
@@ -37,3 +38,16 @@ def test_what_only_the_service_has_is_told_of(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(main, "group", missing)
     with pytest.raises(SystemExit, match=r"pip install 'trainshed\[service\]'"):
         main.main()
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("logs", "No such command 'logs'. Did you mean 'trainshed jobs logs'?"),
+        ("job", "No such command 'job'. Did you mean 'jobs'?"),
+        ("frobnicate", "No such command 'frobnicate'."),
+    ],
+)
+def test_who_leaves_the_group_out_is_told_which(typed: str, text: str) -> None:
+    result = CliRunner().invoke(group, [typed, "x"], prog_name="trainshed")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {text}")

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.datasets_in_memory import OUT, Memory, shards, table_plan, written
 from trainshed.core.datasets.assignment import Places
-from trainshed.core.datasets.plans import SplitMethod, SplitRule
+from trainshed.core.datasets.plans import SplitMethod, SplitRule, completed
+from trainshed.core.datasets.schemas import FORMATS, annotation_of, annotation_uri
 from trainshed.datasets.port import DataRefused
 from trainshed.datasets.storage import Found
 
@@ -206,3 +207,28 @@ def test_many_rows_take_little_memory() -> None:
         tracemalloc.stop()
     # The files themselves are kept by the buckets of this test.
     assert sum(len(part) for part in shards(buckets, "training")) < peak < 25 << 20
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((0.0, 0.0, 0.0), (0.8, 0.1, 0.1)),
+        ((0.6, 0.0, 0.0), (0.6, 0.2, 0.2)),
+        ((0.8, 0.2, 0.0), (0.8, 0.2, 0.0)),
+        ((0.5, 0.3, 0.0), (0.5, 0.3, 0.2)),
+        ((0.0, 0.1, 0.0), (0.8, 0.1, 0.1)),
+        ((0.5, 0.2, 0.2), (0.6, 0.2, 0.2)),
+        ((0.7, 0.2, 0.1 + 1e-12), (0.7, 0.2, 0.1)),
+    ],
+)
+def test_what_fractions_leave_goes_to_the_splits_that_have_none(
+    given: tuple[float, float, float], found: tuple[float, float, float]
+) -> None:
+    assert completed(given) == pytest.approx(found)
+
+
+def test_annotation_schemas_are_known_by_their_uri() -> None:
+    for form in FORMATS.values():
+        assert annotation_of(annotation_uri(form.annotation)) == form.annotation
+    assert annotation_of("gs://google-cloud-aiplatform/schema/dataset/annotation/x.yaml") == ""
+    assert annotation_of("image_classification") == ""

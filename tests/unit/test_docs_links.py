@@ -1,4 +1,6 @@
-"""The pages of the documentation lead to each other, and to files that are there."""
+"""What pages, docstrings and comments refer to is there: pages, headings, files, modules, classes of the
+glossary, and headings of the specification (docs/spec/README.md). The site has all pages in its order
+(docs/adr/0054)."""
 
 import re
 import unicodedata
@@ -6,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tools import site
 
 ROOT = Path(__file__).parents[2]
 TRAINSHED = ROOT / "packages/trainshed/src/trainshed"
@@ -123,3 +126,128 @@ def test_tests_of_the_security_page_exist() -> None:
             missing.append(row)
     assert len(rows) > 100
     assert not missing
+
+
+SPEC = ROOT / "docs/spec"
+SHELVES = {"spec": SPEC, "facts": SPEC / "facts"}
+TREES = ("docs", "packages", "tests", "tools", "bench")
+KINDS = {".py", ".md", ".toml", ".sh", ".c", ".sql", ".patch", ".txt"}
+
+CITATION = re.compile(r"(?<![\w/.`-])(spec|facts)/([a-z]\w*)(?:#([\w-]+))?(?![\w/]|\.md)")
+
+
+@cache
+def headings(page: Path) -> frozenset[str]:
+    return frozenset(map(slug, re.findall(r"^#{2,} (.*)$", page.read_text(), re.MULTILINE)))
+
+
+def slug(heading: str) -> str:
+    kept = (c for c in heading.lower() if c in " -_" or unicodedata.category(c)[0] in "LN")
+    return "".join(kept).strip().replace(" ", "-")
+
+
+def files() -> list[Path]:
+    return [
+        path
+        for tree in TREES
+        for path in sorted((ROOT / tree).rglob("*"))
+        if path.suffix in KINDS and path != Path(__file__)
+    ]
+
+
+def test_every_citation_names_a_heading() -> None:
+    wrong: list[str] = []
+    for path in files():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for shelf, name, heading in CITATION.findall(line):
+                page = SHELVES[shelf] / f"{name}.md"
+                if not page.is_file() or (heading and heading not in headings(page)):
+                    wrong.append(f"{path.relative_to(ROOT)}:{number}: {shelf}/{name}#{heading}")
+    assert not wrong
+
+
+SOURCE = ROOT / "packages/trainshed/src/trainshed"
+PACKAGES = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+#: Those of the other distributions, of which texts name the whole alone.
+OTHERS = {path.name: path for path in (ROOT / "packages").glob("*/src/*")}
+
+#: `core.study.records.Trial`, in backticks, with `trainshed.` before it or without.
+NAMED = re.compile(r"`(?:trainshed\.)?([a-z]\w*(?:\.\w+)+)(?:\(\))?`")
+#: What ends so is a file, such as `buckets.sock`.
+FILES = {"sock", "toml", "md", "py", "json", "jsonl", "log", "db"}
+#: Decision records tell of the code as it was; distributions of their own name modules of their own.
+PASSED_OVER = {"adr", "trainshed_reduction"}
+
+
+def is_there(name: str) -> bool:
+    place, parts = SOURCE, name.split(".")
+    while parts and (place / parts[0] / "__init__.py").is_file():
+        place /= parts.pop(0)
+    if parts and (module := place / f"{parts[0]}.py").is_file():
+        parts.pop(0)
+    else:
+        module = place / "__init__.py"
+    text = module.read_text()
+    return all(re.search(rf"\b{part}\b", text) for part in parts)
+
+
+def test_modules_that_texts_name_are_there() -> None:
+    wrong: list[str] = []
+    for tree in TREES:
+        for path in sorted((ROOT / tree).rglob("*")):
+            if path.suffix not in (".py", ".md") or PASSED_OVER & {*path.parts}:
+                continue
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                for name in NAMED.findall(line):
+                    package, last = name.split(".")[0], name.split(".")[-1]
+                    if package in PACKAGES and last not in FILES and not is_there(name):
+                        wrong.append(f"{path.relative_to(ROOT)}:{number}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+#: A row of the glossary: the term, its meaning, the packages that it is a word of.
+ROW = re.compile(
+    r"^\| (?P<term>\w[^|(]*?)(?: \([^|]*\))? \| .+ \| (?P<packages>`.+`) \|$", re.MULTILINE
+)
+CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+
+
+def test_classes_of_the_glossary_are_in_the_packages_that_it_names() -> None:
+    """Terms with a capital letter are classes."""
+    homes: dict[str, set[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for name in CLASS.findall(path.read_text()):
+            homes.setdefault(name, set()).add(path.relative_to(SOURCE).parts[0])
+    for package, place in OTHERS.items():
+        for path in place.rglob("*.py"):
+            for name in CLASS.findall(path.read_text()):
+                homes.setdefault(name, set()).add(package)
+    rows = [*ROW.finditer((ROOT / "docs" / "glossary.md").read_text())]
+    assert len(rows) > 60
+    wrong: list[str] = []
+    for row in rows:
+        packages = {name.split(".")[0] for name in re.findall(r"`([\w.]+)`", row["packages"])}
+        result = homes.get(row["term"], set()) if row["term"][0].isupper() else packages
+        if not packages <= PACKAGES | OTHERS.keys() or not result & packages:
+            wrong.append(f"{row['term']}: {row['packages']}, and it is in {sorted(result)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_page_has_its_place() -> None:
+    """Decisions are listed on a page of their own."""
+    pages = site.pages_in_order()
+    there = {
+        str(page.relative_to(ROOT))
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        if page.parent.name != "adr" or page.name == "README.md"
+    }
+    assert len(pages) == len(set(pages))
+    assert set(pages) == there
+
+
+def test_state_diagrams_are_tables_which_need_no_library() -> None:
+    page = site.diagrams_as_tables(site.with_tables("lifecycle.md", ""))
+    assert "mermaid" not in page and "-->" not in page
+    assert "| *beginning* | QUEUED |  |" in page
+    assert "| PREPARING | RUNNING | all up |" in page
+    assert "| FAILED | *end* |  |" in page

@@ -1,15 +1,18 @@
-"""Work that nobody awaits: its death is heard, and what must not end is begun again (docs/adr/0042)."""
+"""Work that nobody awaits: its death is heard, and what must not end is begun again. The lag meter: what is
+late, what was computed, and where the loop was (docs/adr/0042)."""
 
 import asyncio
 import concurrent.futures
 import itertools
 import logging
+import time
 
 import pytest
 
 from tests.sim import virtual
 from tests.sim.engine.clock import Clock
-from trainshed.eventloop import background
+from trainshed.eventloop import background, lag
+from trainshed.eventloop.lag import Lag, LagMeter
 
 
 def test_the_death_of_a_task_is_logged_with_its_job_and_healed(
@@ -59,3 +62,33 @@ def test_a_thread_that_fails_for_nobody_is_heard(caplog: pytest.LogCaptureFixtur
     with concurrent.futures.ThreadPoolExecutor(1) as workers:
         background.heed(workers.submit(fails), "looking for container tools")
     assert "looking for container tools failed: OSError('no such tool')" in caplog.text
+
+
+def measured(block: float, *, computing: bool) -> Lag:
+    """What a meter says after the loop has stood still for so many seconds."""
+
+    async def story() -> Lag:
+        meter = LagMeter()
+        meter.start()
+        await asyncio.sleep(0.1)
+        if computing:
+            end = time.thread_time() + block
+            while time.thread_time() < end:
+                pass
+        else:
+            time.sleep(block)
+        await asyncio.sleep(0.1)
+        meter.close()
+        return meter.reading()
+
+    return asyncio.run(story())
+
+
+def test_what_is_late_is_logged_with_where_the_loop_was(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        measured(1.0, computing=False)
+    messages = [record.getMessage() for record in caplog.records if record.name == lag.__name__]
+    where, how_late = messages
+    assert "the event loop has been waiting for" in where
+    assert "time.sleep(block)" in where
+    assert "the event loop was late by" in how_late

@@ -1,12 +1,16 @@
-"""Secrets that other users could read or replace are closed at the start, and told; or it is refused."""
+"""What is its user's alone: secrets that other users could read or replace are closed at the start, and told,
+or it is refused; the owner's token; sockets."""
 
 import os
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from trainshed.serve.bootstrap import Exposed, close_to_others
+from trainshed.replica.system import listening, unix_sockets
+from trainshed.serve.bootstrap import Exposed, close_to_others, owner_token
 
 OPEN = ("owner.token", "access.json", "jobs.key", "secrets.key", "sessions.json", "tls/ca.key")
 
@@ -47,3 +51,40 @@ def test_a_strangers_secret_is_refused(tmp_path: Path) -> None:
         list(close_to_others(tmp_path))
     os.chown(tmp_path, 4242, 4242)
     assert not list(close_to_others(tmp_path)), "in a directory of that user"
+
+
+def test_the_token_stays_the_same_and_a_lost_one_is_made_anew(tmp_path: Path) -> None:
+    """Who has lost it, or given it away, removes the file and starts the service again. A crash may have
+    left an empty one."""
+    token = owner_token(tmp_path)
+    file = tmp_path / "owner.token"
+    assert owner_token(tmp_path) == token
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.unlink()
+    second = owner_token(tmp_path)
+    file.write_text("")
+    assert len({token, second, owner_token(tmp_path)}) == 3
+
+
+def test_a_socket_is_its_users_alone_and_nothing_else_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other threads make while it is made has the rights that it always has: a directory made just then
+    could not be entered, and a first start failed by it now and then."""
+    made = tmp_path / "made-meanwhile"
+    path = unix_sockets.reachable
+
+    @contextmanager
+    def slowly(place: str) -> Generator[str]:
+        made.mkdir()
+        with path(place) as short:
+            yield short
+
+    monkeypatch.setattr(unix_sockets, "reachable", slowly)
+    before = os.umask(0o022)
+    try:
+        listening.listen_unix(tmp_path / "socket").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600

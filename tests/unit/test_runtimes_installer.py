@@ -1,10 +1,18 @@
-"""Running uv: a clean environment, the last lines kept, whose fault it was."""
+"""Running uv: a clean environment, pip's configuration, what is heard of it and how that is read
+(spec/runtimes#builds), the last lines kept, whose fault it was."""
 
+import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from trainshed.runtimes import installer as module
+from trainshed.runtimes import output
+from trainshed.runtimes.indexes import index_environment, names_indexes
 from trainshed.runtimes.installer import Installer, InstallFailed
+from trainshed.runtimes.output import Narration
 from trainshed.runtimes.port import BuildFailed
 
 
@@ -106,3 +114,135 @@ def test_whoever_names_a_file_that_is_not_seen_learns_what_is_seen() -> None:
     failure = InstallFailed(("error: Distribution not found at: file:///home/me/a.whl",))
     assert "visible_paths" in failure.correction
     assert "visible_paths" not in InstallFailed(("error: no such package",)).correction
+
+
+def _told(tmp_path: Path, text: str = "", **environ: str) -> dict[str, str]:
+    file = tmp_path / "pip.conf"
+    file.write_text(text)
+    return index_environment({"HOME": str(tmp_path), **environ}, [file])
+
+
+def test_files_are_translated(tmp_path: Path) -> None:
+    environ = _told(
+        tmp_path,
+        "[global]\n"
+        "index-url = https://mirror.test/simple\n"
+        "find-links = /wheels /more\n"
+        "extra-index-url =\n"
+        "    https://a.test/simple\n"
+        "    https://b.test/simple\n"
+        "trusted-host = mirror.test\n",
+    )
+    assert environ == {
+        "UV_DEFAULT_INDEX": "https://mirror.test/simple",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "UV_INDEX": "https://a.test/simple https://b.test/simple",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_INSECURE_HOST": "mirror.test",
+    }
+
+
+def test_where_uv_is_configured_pip_is_left_alone(tmp_path: Path) -> None:
+    mirror = "[global]\nindex-url = https://mirror.test\n"
+    assert _told(tmp_path, mirror, UV_DEFAULT_INDEX="https://uv.test") == {}
+    settings = tmp_path / ".config" / "uv"
+    settings.mkdir(parents=True)
+    (settings / "uv.toml").write_text('[[index]]\nurl = "https://uv.test"\n')
+    assert _told(tmp_path, mirror) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "named"),
+    [
+        ("", {}, False),
+        ("[global]\ncert = /ca.pem\ntimeout = 60\n", {}, False),
+        ("[global]\nindex-url = https://mirror.test/simple\n", {}, True),
+        ("[install]\nfind-links = /wheels\n", {}, True),
+        ("", {"PIP_EXTRA_INDEX_URL": "https://a.test"}, True),
+        ("", {"UV_DEFAULT_INDEX": "https://a.test"}, True),
+        ("", {"UV_TORCH_BACKEND": "cu130"}, True),
+    ],
+)
+def test_whether_somebody_said_where_packages_come_from(
+    tmp_path: Path, text: str, environ: dict[str, str], named: bool
+) -> None:
+    """Builds for CPUs are asked for where nobody did (`Release.first`)."""
+    file = tmp_path / "pip.conf"
+    file.write_text(text)
+    assert names_indexes({"HOME": str(tmp_path), **environ}, [file]) is named
+
+
+def test_what_a_smoke_test_says_is_for_nobody_unless_it_fails(tmp_path: Path) -> None:
+    """TensorFlow's remarks about missing GPUs are no news of a build; of a failed one they are."""
+    lines: list[str] = []
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    installer = Installer(tmp_path / "cache", known, "/bin/false", limit_seconds=30)
+    installer.run(["/bin/sh", "-c", "echo no libcudart"], tmp_path, lines.append)
+    assert lines == []
+    with pytest.raises(InstallFailed, match="no libcudart"):
+        installer.run(["/bin/sh", "-c", "echo no libcudart; exit 1"], tmp_path, lines.append)
+    assert lines == []
+
+
+def test_a_silent_installer_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT", 0.05)
+    fake = tmp_path / "uv"
+    # It stays silent until it was heard that it lives.
+    fake.write_text(
+        f"#!/bin/sh\necho 'Downloading torch (180MiB)'\n"
+        f"while [ ! -e {tmp_path}/heard ]; do sleep 0.02; done\necho done\n"
+    )
+    fake.chmod(0o755)
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if line.startswith("Still working since 'Downloading torch (180MiB)'"):
+            (tmp_path / "heard").touch()
+
+    known = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    installer = Installer(tmp_path / "cache", known, str(fake), limit_seconds=30)
+    installer.install(Path(sys.executable), tmp_path / "site", [], hear)
+    assert lines[-1] == "done"
+
+
+def test_of_a_flood_only_so_much_is_told() -> None:
+    lines: list[str] = []
+    narration = Narration(lines.append)
+    for number in range(30_000):
+        narration.hear(f"line {number}")
+    assert len(lines) == 10_001
+    assert lines[-1] == "It has said more than 10000 lines; the rest is not shown."
+
+
+def _pipe(content: bytes) -> tuple[int, int]:
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    return reader, writer
+
+
+def test_a_line_that_does_not_end_is_cut() -> None:
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writer, "wb") as file:
+            file.write(b"x" * 1_000_000)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    pieces = [line or "" for line in output.lines(reader, 60)]
+    writing.join()
+    os.close(reader)
+    assert "".join(pieces) == "x" * 1_000_000
+    assert max(map(len, pieces)) <= 1 << 18
+
+
+def test_who_still_holds_the_other_end_is_not_waited_for() -> None:
+    reader, writer = _pipe(b"first\nlast")
+    line, end = os.pipe()
+    os.close(end)
+    assert list(output.lines(reader, 60, line)) == ["first", "last"]
+    for handle in (reader, writer, line):
+        os.close(handle)

@@ -1,9 +1,10 @@
 """The advisor's process as the service uses it (docs/adr/0018): real processes, started by the client
-alone."""
+alone. Which algorithm serves which study."""
 
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
@@ -18,7 +19,9 @@ from trainshed.core.study.spec import Algorithm, MedianStopping, Parameter, Para
 from trainshed.studies import advisor_client as client
 from trainshed.studies.advisor_client import ProcessAdvisor
 from trainshed.studies.advisor_process import HEAD, Kind, SuggestCall, algorithm_for, frame
+from trainshed.studies.gp.bandit import GaussianProcessBandit
 from trainshed.studies.port import AdvisorFailed, Curve, Seen
+from trainshed.studies.random_search import GridSearch, RandomSearch
 
 
 def spec(algorithm: Algorithm = Algorithm.RANDOM_SEARCH) -> StudySpec:
@@ -312,3 +315,19 @@ def test_what_libraries_print_does_not_get_among_the_answers() -> None:
     assert Kind(kind) is Kind.PROPOSALS
     assert answers == answers[: head + length] * 2
     assert errors.count(b"hello from a library") == errors.count(b"and from its C code") == 2
+
+
+def test_each_study_gets_what_it_asks_for() -> None:
+    """facts/tuning#ml: the default is Bayesian."""
+    assert isinstance(algorithm_for(Algorithm.DEFAULT), GaussianProcessBandit)
+    assert isinstance(algorithm_for(Algorithm.GRID_SEARCH), GridSearch)
+    assert isinstance(algorithm_for(Algorithm.RANDOM_SEARCH), RandomSearch)
+
+
+def test_importing_the_room_loads_no_numpy() -> None:
+    """The service imports the port and the registry; numbers are for the process that suggests."""
+    code = (
+        "import sys, trainshed.studies, trainshed.studies.port, trainshed.studies.advisor_process;"
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'scipy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,5 +1,8 @@
-"""Routes from the http annotations, and the binding of requests (spec/clients#surface, spec/clients#wire)."""
+"""Routes from the http annotations, those of the unmodified Python SDK, and the binding of requests
+(spec/clients#surface, spec/clients#wire)."""
 
+import importlib
+import inspect
 from typing import Any
 
 import pytest
@@ -132,3 +135,39 @@ def test_unknown_query_parameters_are_refused(key: str) -> None:
     fields = [violation.field for violation in caught.value.violations]
     assert fields == ["custom_job.bad", key]
     assert "Cannot bind query parameter" in caught.value.violations[1].description
+
+
+SERVICES = {
+    "job_service": "JobService",
+    "pipeline_service": "PipelineService",
+    "vizier_service": "VizierService",
+    "model_service": "ModelService",
+}
+
+
+@pytest.mark.parametrize(("module", "service"), SERVICES.items())
+def test_every_route_of_the_sdk_is_ours(module: str, service: str) -> None:
+    transport = importlib.import_module(
+        f"google.cloud.aiplatform_v1.services.{module}.transports.rest_base"
+    )
+    base: Any = getattr(transport, f"_Base{service}RestTransport")
+    ours = {
+        (route.method, route.verb.lower(), route.template.text, route.body)
+        for route in routes.routes("aiplatform_v1")
+        if route.service == f"google.cloud.aiplatform.v1.{service}"
+    }
+    checked = 0
+    for name, method in inspect.getmembers(base):
+        if not hasattr(method, "_get_http_options"):
+            continue
+        rpc = name.removeprefix("_Base")
+        for option in method._get_http_options():
+            if option["uri"].startswith(
+                "/ui/"
+            ) or f"/google.cloud.aiplatform.v1.{service}/{rpc}" not in (
+                routes.rpcs("aiplatform_v1")
+            ):
+                continue
+            checked += 1
+            assert (rpc, option["method"], option["uri"], option.get("body", "")) in ours
+    assert checked >= 6
