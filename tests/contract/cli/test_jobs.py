@@ -52,8 +52,6 @@ def test_list_asks_for_what_its_options_name(trainshed: Invoke, service: FakeSer
     assert "No jobs with 'digits gpu' of yours" in result.stderr
 
 
-
-
 def test_an_id_means_no_job_of_another_project_than_is_named(
     trainshed: Invoke, service: FakeService
 ) -> None:
