@@ -1,6 +1,7 @@
 """The console in a real browser: what a newcomer does, on every page no error and nothing that keeps people
 out. `./dev test-all` takes a picture of each (build/console)."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import FORMS, WITH_CHROMIUM, credentials_of
+from tests.e2e.packages import PROGRAMS
 from tests.e2e.running import PROJECT, REGION, ROOT, SKLEARN, Service, container_job, running
 from tests.e2e.stories import make_pipe
 from tests.soaks import SOAKS
@@ -25,6 +27,7 @@ TABLES = """() => [...document.querySelectorAll(".table-frame")].map(
   frame => frame.scrollWidth - frame.clientWidth).filter(n => n > 0)"""
 """By how many pixels tables are wider than what shows them."""
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+WRITER = (PROGRAMS / "event_writer.py").read_text()
 JOBS = f"/v1/projects/{PROJECT}/locations/{REGION}/customJobs"
 SEARCHES = f"/v1/projects/{PROJECT}/locations/{REGION}/hyperparameterTuningJobs"
 FAILING = """
@@ -92,6 +95,26 @@ def test_a_newcomer_submits_a_job_and_watches_it(
     expect(row).to_contain_text("epoch 3 of 10")
     gate.write_text("")
     expect(row).to_contain_text("Succeeded", timeout=30_000)
+
+
+def test_a_part_of_a_long_curve_is_drawn_finer(
+    service: Service, enter: Callable[..., Page]
+) -> None:
+    lines = 'for n in range(5000):\n    w.scalar("loss", 9.0 if n == 3333 else 1 / (n + 1), n)\n'
+    job = container_job(f'{WRITER}\nw = EventWriter("/gcs/trainshed/long/logs")\n{lines}')
+    job["jobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://trainshed/long"}
+    page = enter()
+    page.goto(f"{service.rest}/jobs/{finished(service, job)}")
+    chart = page.locator("[data-curves]")
+    assert " 9.0," in str(chart.get_attribute("data-curves"))  # No extreme is left out.
+    chart.focus()
+    for _ in range(3):
+        page.keyboard.press("+")
+    expect(chart).to_have_attribute("data-curves", re.compile(r'"at": \[218\d, 218'))
+    page.keyboard.press("Escape")
+    expect(chart).to_have_attribute("data-curves", re.compile(r'"at": \[0, '))
+    page.get_by_role("button", name="Smooth").click()
+    expect(chart).not_to_have_attribute("data-curves", re.compile(r" 9\.0,"))
 
 
 def test_somebody_finds_why_a_job_failed(service: Service, enter: Callable[..., Page]) -> None:

@@ -12,9 +12,7 @@ NOTEBOOK = ROOT / "examples" / "notebook" / "notebook.py"
 
 
 @pytest.mark.soak
-def test_a_notebook_goes_from_a_table_to_a_model(
-    service: Service, tmp_path: Path
-) -> None:
+def test_a_notebook_goes_from_a_table_to_a_model(service: Service, tmp_path: Path) -> None:
     """Issue 16. Three jobs with PyTorch beside each other: a minute or two."""
     done = subprocess.run(
         [sys.executable, str(NOTEBOOK), "churn"],

@@ -151,8 +151,8 @@ KEEPING: Final = (
     Mutant(
         "a write that is repeated doubles its points",
         "packages/trainshed/src/trainshed/store/points.py",
-        "                if later is None or steps[later] != steps[index]\n",
-        "                if later is None or steps[later] >= steps[index]\n",
+        "later is None or steps[later] != steps[n]",
+        "later is None or steps[later] >= steps[n]",
         "A client that had no answer, and sends its points again, sees them twice.",
         _KILLS,
     ),

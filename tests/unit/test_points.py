@@ -2,15 +2,18 @@
 
 import asyncio
 import os
+import struct
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from trainshed.core.errors import FailedPrecondition, Unavailable
 from trainshed.core.tensorboards import Point
 from trainshed.store import points as store_points
-from trainshed.store.points import PointFiles
+from trainshed.store.points import Part, PointFiles
 
 
 def points(*steps: int, value: float = 0.5) -> list[Point]:
@@ -93,8 +96,36 @@ async def test_a_read_takes_no_more_than_is_asked_for(tmp_path: Path) -> None:
     files = PointFiles(tmp_path)
     await files.append(7, [(1, points(*range(5, 100), *range(10)))])
     assert (await files.read(7, [1]))[1] == points(*range(100))
-    assert (await files.read(7, [1], 2))[1] == points(0, 99)
-    assert (await files.read(7, [1], 1))[1] == points(99)
+    assert (await files.read(7, [1], Part(2)))[1] == points(0, 99)
+    assert (await files.read(7, [1], Part(1)))[1] == points(99)
+    some = (await files.read(7, [1], Part(2, 20, 30)))[1]
+    assert some == points(19, 31)  # A line goes on at both edges.
+    means = (await files.read(7, [1], Part(10, has_means=True)))[1]
+    assert [(point.step, point.value) for point in means[:2]] == [(9, 2.25), (19, 7.25)]
+
+
+async def test_points_as_version_0_2_wrote_them_are_read(tmp_path: Path) -> None:
+    payload = msgspec.msgpack.encode((1, [1, 2, 1], [1001, 1002, 1001], [0.5, 1.0, 0.5]))
+    frame = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+    (tmp_path / "7.points").write_bytes(frame)
+    files = PointFiles(tmp_path)
+    await files.append(7, [(1, points(3))])
+    assert await files.read(7, [1]) == {1: points(1, 2, 3)}
+
+
+async def test_small_writes_come_together_and_those_of_a_restart_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_points, "_LOOSE", 1000)
+    files = PointFiles(tmp_path)
+    for step in [*range(300), *range(250, 400)]:
+        await files.append(7, [(1, points(step, value=0.5 if step < 250 else 0.25))])
+        await files.append(7, [(2, points(step))])
+    assert await PointFiles(tmp_path).read(7, [1]) == {
+        1: [*points(*range(250)), *points(*range(250, 400), value=0.25)]
+    }
+    bare = 2 * 400 * 3 * 8
+    assert (tmp_path / "7.points").stat().st_size < 1.5 * bare
 
 
 async def test_a_run_takes_so_many_bytes_and_no_more(

@@ -99,6 +99,11 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     loss = everything[":loss"]
     assert len(loss) == 1000 and (loss[0], loss[-1]) == (0.0, 4999.0) and loss == sorted(loss)
     assert await shown(house, tag="loss", points=2) == {":loss": [0.0, 4999.0]}
+    part = (await shown(house, tag="loss", begin=2000, end=2100))[":loss"]
+    assert part == [float(step) for step in range(1999, 2102)]
+    assert await shown(house, tag="loss", points=3, means="true") == {
+        ":loss": [832.5, 2499.0, 4166.0]
+    }
     assert (await shown(house, run=["eval", "other"])).keys() == {"eval:acc"}
     assert await shown(house, tag="nothing") == {}
     refused = await house.call("GET", f"{CURVES}?points=1001")

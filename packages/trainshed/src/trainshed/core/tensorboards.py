@@ -9,8 +9,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -19,8 +20,6 @@ from trainshed.core.job import JobSpec
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.names import Api
 from trainshed.core.units import Nanos
-
-T = TypeVar("T")
 
 
 class Level(enum.StrEnum):
@@ -129,31 +128,38 @@ class Point(NamedTuple):
     value: float | bytes
 
 
-def thinned(items: Sequence[T], most: int) -> Sequence[T]:
-    """Return at most `most` of the items, spread evenly. The last one is among them, and if `most` is 2 or
-    more the first."""
-    if len(items) <= most:
-        return items
-    last = len(items) - 1
-    if most == 1:
-        return items[last:]
-    return [items[round(number * last / (most - 1))] for number in range(most)]
+def folded(values: Sequence[float], ends: Iterable[int]) -> list[int]:
+    """Return the places of the first value, of the last one, and of the least and the greatest of each
+    stretch between them, ascending. What is no number is passed over, unless a stretch has nothing else.
+    `ends`: where the stretches end, ascending."""
+    kept, begin = {0, len(values) - 1}, 1
+    for end in ends:
+        if stretch := list(values[begin:end]):
+            # After one that is a number, `min` and `max` never take one that is none.
+            is_none = math.isnan(stretch[0])
+            numbers = [v for v in stretch if not math.isnan(v)] or stretch if is_none else stretch
+            kept |= {begin + stretch.index(extreme(numbers)) for extreme in (min, max)}
+        begin = end
+    return sorted(kept)
 
 
-def spread(points: Sequence[Point], most: int) -> list[Point]:
-    """Return about `most` of the points at most, which ascend by step. They are spread evenly over the steps
-    rather than over the points, so that points which were spread before stay so when more follow. The first
-    and the last are among them."""
-    if len(points) <= most:
-        return list(points)
-    first, last = points[0], points[-1]
-    stride = (last.step - first.step) / most
-    kept, due = [first], first.step + stride
-    for point in points[1:-1]:
-        if point.step >= due:
-            kept.append(point)
-            due = max(due + stride, point.step + stride / 2)
-    return [*kept, last]
+def averaged(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+    """Return the place of the last value and the mean of each of `most` stretches of equal length, or of
+    each value if there are no more."""
+    count = len(values)
+    ends = [count * number // min(count, most) for number in range(min(count, most) + 1)]
+    return [(end - 1, sum(values[begin:end]) / (end - begin)) for begin, end in pairwise(ends)]
+
+
+def thinned(values: Sequence[float], most: int) -> Sequence[int]:
+    """Return the places of at most `most` of some values, ascending: those that stretches of equal length
+    are `folded` to. If it is 1, that of the last one."""
+    count = len(values)
+    if count <= most:
+        return range(count)
+    stretches = max(0, most - 2) // 2
+    ends = [1 + (count - 2) * number // stretches for number in range(1, stretches + 1)]
+    return folded(values, ends) if most > 1 else [count - 1]
 
 
 MOST_SERIES: Final = 1000
@@ -185,6 +191,11 @@ def point(step: int, at: float, value: float) -> Point:
     """Return a point; `at` is the time as a program wrote it, in seconds since the epoch."""
     nanos = at * 1e9
     return Point(step, int(nanos) if math.isfinite(nanos) and 0 <= nanos < _LATEST else 0, value)
+
+
+def last_point(series: CurveSeries) -> Point:
+    """Return the point of a series that was read last."""
+    return Point(series.step, series.at, math.nan if series.value is None else series.value)
 
 
 class BoardExperiment(Struct, frozen=True):

@@ -18,6 +18,7 @@ from trainshed.core.tensorboards import (
     Point,
     ValueType,
 )
+from trainshed.store.points import Part
 
 MOST_POINTS: Final = 5_000
 """Most points of one write."""
@@ -171,7 +172,7 @@ async def _points(
     points: dict[int, list[Point]] = {}
     for name, uids in by_run.items():
         run = await call.services.tensorboards.resource(name)
-        points |= await call.services.points.read(run.uid, uids, most)
+        points |= await call.services.points.read(run.uid, uids, Part(most))
     return [(series, points[series.uid]) for series in wanted]
 
 

@@ -176,7 +176,10 @@ async def _compare(inside: Inside, fields: Fields) -> Any:
     compared: list[dict[str, Any]] = []
     for name in names:
         path = f"jobs/{quote(name, safe='')}"
-        job, curves = await inside.ask("GET", path), await inside.ask("GET", f"{path}/curves")
+        job, curves = (
+            await inside.ask("GET", path),
+            await inside.ask("GET", f"{path}/curves", {"points": "1"}),
+        )
         last = {
             curve["tag"]: curve["points"][-1]["value"]
             for curve in curves["curves"]

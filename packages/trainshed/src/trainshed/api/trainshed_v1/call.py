@@ -171,7 +171,7 @@ class JsonCall(Struct, frozen=True):
         text = self.parameter(name)
         if not text:
             return 0
-        if not text.isdecimal() or len(text) > 9:
+        if not text.isdecimal() or len(text) > 18:
             raise InvalidRequest((Violation(name, f"{text!r} is not a whole number."),))
         return int(text)
 

@@ -7,12 +7,13 @@ from typing import Final
 
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.resources.jobs import find_work, jobs_below
-from trainshed.api.trainshed_v1.call import JsonCall
+from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall
 from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.printed_measures import Measures
-from trainshed.core.tensorboards import CurveSeries, Point, log_directory
+from trainshed.core.tensorboards import CurveSeries, Point, last_point, log_directory, thinned
 from trainshed.core.units import Nanos
+from trainshed.store.points import Part
 from trainshed.wire.trainshed_v1 import usage as records
 
 _MOST_POINTS: Final = 1000
@@ -22,13 +23,17 @@ _MOST_CURVES: Final = 2000
 
 
 async def curves(call: JsonCall) -> records.JobCurves:
-    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N`: return the curves, of these runs and tags
-    if any are named (both may be repeated), thinned to `points` points each (1,000 by default and at most;
-    fewer if there are more than a hundred curves)."""
+    """`GET /trainshed/v1/jobs/{job}/curves?run=R&tag=T&points=N&begin=S&end=S&means=true`: return the curves,
+    of these runs and tags if any are named (both may be repeated), each by at most `points` points that have
+    its extremes, or are means (1,000 by default and at most; fewer if there are more than a hundred curves).
+    Of event files: with one point a curve, the one that was read last; steps from `begin` to `end`, 0 = to
+    the last, with the points before and after."""
     most = call.number("points") or _MOST_POINTS
     if most > _MOST_POINTS:
         text = f"An answer has at most {_MOST_POINTS} points of a curve, not {most}."
         raise InvalidRequest((Violation("points", text),))
+    begin, end = call.number("begin"), call.number("end") or LAST_MOMENT
+    has_means = call.flag("means")
     services = call.services
     work, _ = await find_work(services.reader, call.target)
     jobs = [work] if isinstance(work, Job) else await jobs_below(services.reader, work.uid)
@@ -47,7 +52,10 @@ async def curves(call: JsonCall) -> records.JobCurves:
     for job, series in by_job:
         if not series:
             continue
-        points = await services.points.read(job.uid, [curve.uid for curve in series], most)
+        points = {curve.uid: [last_point(curve)] for curve in series}
+        if most > 1:
+            uids = [curve.uid for curve in series]
+            points = await services.points.read(job.uid, uids, Part(most, begin, end, has_means))
         drawn = (_view(job, curve, points[curve.uid]) for curve in series)
         views += await asyncio.to_thread(list, drawn)
     if not views and isinstance(work, Job) and work.started:
@@ -64,9 +72,8 @@ async def curves(call: JsonCall) -> records.JobCurves:
 def _printed(job: Job, measures: Measures, most: int) -> Iterator[records.JobCurve]:
     for series in measures.series:
         part = "" if series.part == "train" else series.part
-        count = min(len(series.points), most)
-        step = (len(series.points) - 1) / max(count - 1, 1)
-        points = [series.points[round(number * step)] for number in range(count)]
+        kept = thinned([point.value for point in series.points], most)
+        points = [series.points[place] for place in kept]
         yield records.JobCurve(
             job=str(job.name),
             run=part,

@@ -1,6 +1,5 @@
 """Tells how far a job is, for how long it will still run, and in one line what it does at the moment."""
 
-import math
 from typing import Final, assert_never
 
 from msgspec import UNSET, UnsetType
@@ -13,6 +12,7 @@ from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines import Pipeline
 from trainshed.core.printed_measures import rank, split_name
 from trainshed.core.progress import Estimate
+from trainshed.core.tensorboards import last_point
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
 from trainshed.wire.trainshed_v1 import jobs as records
@@ -95,8 +95,8 @@ async def trend(services: Services, work: Work, *, reads: bool) -> records.Trend
         return records.Trend(measure=shown.measure, values=values)
     if logged := await services.curves.series(work.uid):
         curve = min(logged, key=lambda curve: (rank(split_name(curve.tag)[0]), curve.run))
-        last = math.nan if curve.value is None else curve.value
-        return records.Trend(measure=curve.tag[:_LONGEST], values=(number(last),))
+        last = number(last_point(curve).value)
+        return records.Trend(measure=curve.tag[:_LONGEST], values=(last,))
     return UNSET
 
 

@@ -22,6 +22,7 @@ from trainshed.core.study.spec import (
     MedianStopping,
     StudySpec,
 )
+from trainshed.core.tensorboards import thinned
 from trainshed.core.terminals import Autopsy
 from trainshed.core.tuning.records import TuningJob
 from trainshed.core.works import Work
@@ -285,6 +286,7 @@ def trial_view(
     was deleted."""
     metric = job.spec.study.metrics[0].id
     final = trial.final
+    curve = [(m.step, value) for m in measured if (value := m.value(metric)) is not None]
     stopping = {running.number: running.stopping for running in job.running}.get(trial.number, "")
     return records.Trial(
         number=trial.number,
@@ -300,7 +302,7 @@ def trial_view(
         job_state=state.value if state else "",
         stopped_early=trial.stopped_early,
         reason=trial.infeasible_reason or stopping,
-        curve=_thinned([(m.step, v) for m in measured if (v := m.value(metric)) is not None]),
+        curve=tuple(curve[place] for place in thinned([value for _, value in curve], _POINTS)),
     )
 
 
@@ -320,13 +322,6 @@ def pipeline_view(pipeline: Pipeline, job: str, state: JobState | None) -> recor
         job_state=state.value if state else "",
         model=pipeline.model,
     )
-
-
-def _thinned(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    if len(points) <= _POINTS:
-        return tuple(points)
-    last = len(points) - 1
-    return tuple(points[round(index * last / (_POINTS - 1))] for index in range(_POINTS))
 
 
 def _stopping(spec: StudySpec) -> str:

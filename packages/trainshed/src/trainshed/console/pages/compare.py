@@ -3,12 +3,12 @@
 import asyncio
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET, Struct
 
-from trainshed.console.pages.job import describe
+from trainshed.console.pages.job import Chart, describe, last_values, with_points
 from trainshed.console.pages.jobs import first_line, lasted
 from trainshed.console.pages.searches import Axis, Line, Metric, Search, parallel
 from trainshed.console.rendering import (
@@ -26,7 +26,7 @@ from trainshed.httpd.messages import Response, sized
 from trainshed.wire.status import Refused, StatusCode
 from trainshed.wire.trainshed_v1.jobs import JobDescription, Trial
 from trainshed.wire.trainshed_v1.launches import Launch
-from trainshed.wire.trainshed_v1.usage import JobCurves, Usage
+from trainshed.wire.trainshed_v1.usage import JobCurve, Usage
 
 MOST: Final = 20
 _POINTS: Final = 300
@@ -44,8 +44,8 @@ class Compared(Struct, frozen=True):
     title: str
     #: Texts by group, and in it by name; a text that is not there is not known.
     facts: Mapping[str, Mapping[str, str]]
-    #: The values of each measure of each part of the data, by step.
-    curves: Mapping[str, Mapping[float, float | str]]
+    #: The curve of each measure of each part of the data, with its last point.
+    curves: Mapping[str, JobCurve]
 
     def text(self, group: str, name: str) -> str:
         """Return one of the facts; "" = not known."""
@@ -55,10 +55,7 @@ class Compared(Struct, frozen=True):
 async def page(visit: Visit) -> View:
     """`/compare?job=A&job=B`: the jobs beside each other, what differs first. Raises Refused."""
     jobs = await _compared(visit)
-    charts = [
-        (name, curve_data({job.title: job.curves.get(name, {}) for job in jobs}, "Step"))
-        for name in _measures(jobs)[:_CHARTS]
-    ]
+    charts = await _charts(visit, jobs)
     axes, lines = _parallel(jobs)
     return View(
         "Compare",
@@ -66,10 +63,12 @@ async def page(visit: Visit) -> View:
         {
             "jobs": jobs,
             "groups": [(group, rows(jobs, group)) for group in jobs[0].facts],
-            "charts": charts,
             "query": visit.request.raw_query,
         },
-        parts={"parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines})},
+        parts={
+            "curves": Part("_job_curves.html", {"charts": charts}),
+            "parallel": Part("_trials_parallel.html", {"axes": axes, "lines": lines}),
+        },
         place="jobs",
     )
 
@@ -114,18 +113,13 @@ async def _compared(visit: Visit) -> list[Compared]:
 
 
 async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
-    measured = await visit.get(JobCurves, of_job(job.uid, "/curves"), points=str(_POINTS))
+    # Each trial of a tuning job has curves of its own.
+    curves = _by_name(await last_values(visit, job.uid) if job.tuning is UNSET else ())
     launch = usage = None
     if job.replicas is not UNSET:
         launch = await visit.get(Launch, of_job(job.uid, "/launch"))
         usage = await visit.get(Usage, of_job(job.uid, "/usage"), points="0")
-    curves: dict[str, dict[float, float | str]] = {}
-    # Each trial of a tuning job has curves of its own.
-    for curve in measured.curves if job.tuning is UNSET else ():
-        measure, part = split_name(curve.tag)
-        name = " ".join(filter(None, (measure or curve.tag, part or curve.run)))
-        curves[name] = {point.step: point.value for point in curve.points}
-    last = {name: list(values.values())[-1] for name, values in curves.items() if values}
+    last = {name: curve.points[-1].value for name, curve in curves.items()}
     if job.tuning and job.tuning.best_value is not None:
         last = {job.tuning.metric: job.tuning.best_value}
     pool = next(iter(requested(job.resource or {}).pools), Pool("", 0, ""))
@@ -142,6 +136,25 @@ async def _look(visit: Visit, job: JobDescription, title: str) -> Compared:
         "Used": _used(usage) if usage else {},
     }
     return Compared(job, title, facts, curves)
+
+
+def _by_name(curves: Iterable[JobCurve]) -> Mapping[str, JobCurve]:
+    by_name: dict[str, JobCurve] = {}
+    for curve in curves:
+        measure, part = split_name(curve.tag)
+        by_name[" ".join(filter(None, (measure or curve.tag, part or curve.run)))] = curve
+    return by_name
+
+
+async def _charts(visit: Visit, jobs: Sequence[Compared]) -> list[Chart]:
+    lines: dict[str, dict[str, dict[float, float | str]]]
+    lines = {name: {} for name in _measures(jobs)[:_CHARTS]}
+    for job in jobs:
+        shown = [job.curves[name] for name in lines if name in job.curves]
+        for name, curve in _by_name(await with_points(visit, job.job.uid, shown, _POINTS)).items():
+            if name in lines:
+                lines[name][job.title] = {point.step: point.value for point in curve.points}
+    return [Chart(name, curve_data(by_job, "Step")) for name, by_job in lines.items()]
 
 
 def _code(pool: Pool, launch: Launch | None) -> dict[str, str]:

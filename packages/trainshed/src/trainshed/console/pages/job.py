@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
@@ -90,11 +91,11 @@ async def overview(visit: Visit) -> View:
         runs_timeline = await visit.get(Timeline, of_job(runs.uid, "/timeline"))
     tail, charts = LogPage(), ()
     if runs.replicas is not UNSET:
-        measured = await visit.get(JobCurves, of_job(runs.uid, "/curves"), points=str(_POINTS))
-        charts = _curve_charts(measured)
+        charts = await _curve_charts(visit, runs.uid)
         tail = await visit.get(LogPage, of_job(runs.uid, "/logPage"), limit=str(_LAST_LINES))
     wanted = requested(job.resource or {})
     is_live = job.state not in FINAL
+    tail_lives = is_live and runs.replicas is not UNSET
     of_job_itself = {"job": job, "uid": job.uid, "is_live": is_live}
     of_runs = {"job": runs, "uid": runs.uid, "is_live": is_live}
     parts = {
@@ -104,7 +105,7 @@ async def overview(visit: Visit) -> View:
         "curves": Part("_job_curves.html", {"charts": charts}),
         "replicas": Part("_job_replicas.html", of_runs),
         "chart": Part("_job_chart.html", of_runs | _chart(runs, runs_timeline, visit)),
-        "tail": Part("_job_tail.html", of_runs | _tail(runs, tail, is_live=is_live)),
+        "tail": Part("_job_tail.html", {**of_runs, "page": tail, "is_live": tail_lives}),
         "story": Part("_job_story.html", of_job_itself | _story(timeline, visit)),
     }
     return View(
@@ -143,15 +144,6 @@ def _chart(runs: JobDescription, timeline: Timeline, visit: Visit) -> dict[str, 
     return {"chart": drawn, "tones": tones}
 
 
-def _tail(runs: JobDescription, page: LogPage, *, is_live: bool) -> dict[str, object]:
-    """Return the last lines of its log."""
-    return {
-        "lines": page.lines,
-        "is_live": is_live and runs.replicas is not UNSET,
-        "several": len(page.tasks) > 1,
-    }
-
-
 def _story(timeline: Timeline, visit: Visit) -> dict[str, object]:
     """Return the entries of the timeline that are shown: the newest, or all if the address asks for them."""
     is_whole = bool(visit.query("story"))
@@ -167,25 +159,59 @@ class Chart(Struct, frozen=True):
     """One measure over its steps."""
 
     name: str
-    #: The last value of each line, by the line's name.
-    latest: tuple[tuple[str, float | str], ...]
     #: For the script that draws it.
     data: str
+    #: The last value of each line, by the line's name.
+    latest: tuple[tuple[str, float | str], ...] = ()
 
 
-def _curve_charts(curves: JobCurves) -> tuple[Chart, ...]:
+async def last_values(visit: Visit, uid: str) -> Sequence[JobCurve]:
+    """Return the curves of a job, each with the point that was measured last."""
+    return (await visit.get(JobCurves, of_job(uid, "/curves"), points="1")).curves
+
+
+async def with_points(
+    visit: Visit, uid: str, curves: Sequence[JobCurve], points: int
+) -> Sequence[JobCurve]:
+    """Return some curves of a job with so many points, in the part and the form that the address names."""
+    if not curves:
+        return ()
+    form = {name: visit.query(name) for name in ("begin", "end", "means")}
+    runs, tags = ({getattr(curve, name) for curve in curves} for name in ("run", "tag"))
+    path = of_job(uid, "/curves")
+    answer = await visit.get(
+        JobCurves, path, points=str(points), run=sorted(runs), tag=sorted(tags), **form
+    )
+    return tuple([curve for curve in answer.curves if curve.points])
+
+
+async def _curve_charts(visit: Visit, uid: str) -> tuple[Chart, ...]:
     """Return the charts: loss first, and what is no result of the training last."""
+    last = _by_measure(await last_values(visit, uid))
+    names = sorted(last, key=rank)[:_CHARTS]
+    drawn = {name: dict(list(last[name].items())[:_LINES]) for name in names}
+    shown = [curve for lines in drawn.values() for curve in lines.values()]
+    curves = _by_measure(await with_points(visit, uid, shown, _POINTS))
+    return tuple(
+        [_curve_chart(name, drawn[name], curves[name]) for name in names if name in curves]
+    )
+
+
+def _by_measure(curves: Iterable[JobCurve]) -> Mapping[str, Mapping[str, JobCurve]]:
+    """Return the curves with more than one point, by their measure and what of the data it was taken of."""
     by_measure: dict[str, dict[str, JobCurve]] = {}
-    for curve in curves.curves:
-        if len(curve.points) > 1:
+    for curve in curves:
+        if curve.count > 1:
             measure, part = split_name(curve.tag)
             where = part or curve.run or ("" if curve.unit else curve.tag) or "train"
             by_measure.setdefault(measure or curve.tag, {})[where] = curve
-    names = sorted(by_measure, key=rank)[:_CHARTS]
-    return tuple([_curve_chart(name, by_measure[name]) for name in names])
+    return by_measure
 
 
-def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
+def _curve_chart(
+    name: str, last: Mapping[str, JobCurve], measured: Mapping[str, JobCurve]
+) -> Chart:
+    lines = {where: curve for where, curve in measured.items() if where in last}
     units = {curve.unit or "step" for curve in lines.values()}
     # What one line counts in epochs and another one in steps has only the time in common.
     by_time = len(units) > 1
@@ -196,10 +222,10 @@ def _curve_chart(name: str, lines: Mapping[str, JobCurve]) -> Chart:
 
     drawn = {
         where: {place(point): point.value for point in curve.points}
-        for where, curve in list(lines.items())[:_LINES]
+        for where, curve in lines.items()
     }
-    latest = tuple((where, lines[where].points[-1].value) for where in drawn)
-    return Chart(name, latest, curve_data(drawn, "Seconds" if by_time else units.pop().title()))
+    latest = tuple((where, curve.points[-1].value) for where, curve in last.items())
+    return Chart(name, curve_data(drawn, "Seconds" if by_time else units.pop().title()), latest)
 
 
 async def usage(visit: Visit) -> View:
@@ -222,24 +248,18 @@ async def usage(visit: Visit) -> View:
 
 def usage_data(used: Usage) -> str:
     """Return the data of the charts as JSON: for each replica, the times (seconds since 1970) and the
-    columns of values. GPUs are as many as at the last point."""
-    replicas: list[dict[str, Any]] = []
-    for replica in used.replicas:
-        points = replica.points
-        gpus = len(points[-1].gpus) if points else 0
-        replicas.append(
-            {
-                "task": replica.task,
-                "at": [round(epoch(point.at), 3) for point in points],
-                "cpus": [point.cpus for point in points],
-                "memory": [point.memory_bytes for point in points],
-                "disk": [point.disk_bytes for point in points],
-                "gpus": [
-                    [point.gpus[place] if place < len(point.gpus) else None for point in points]
-                    for place in range(gpus)
-                ],
-            }
-        )
+    columns of values."""
+    replicas = [
+        {
+            "task": replica.task,
+            "at": [round(epoch(point.at), 3) for point in replica.points],
+            "cpus": [point.cpus for point in replica.points],
+            "memory": [point.memory_bytes for point in replica.points],
+            "disk": [point.disk_bytes for point in replica.points],
+            "gpus": list(zip_longest(*(point.gpus for point in replica.points))),
+        }
+        for replica in used.replicas
+    ]
     return json.dumps(replicas)
 
 

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from trainshed.console.backend import Facts
 from trainshed.console.rendering import clean, epoch
 from trainshed.console.visits import Part, View, Visit
 from trainshed.wire.trainshed_v1.jobs import JobList, JobSummary
@@ -79,7 +78,6 @@ async def page(visit: Visit) -> View:
             # Not `/`: a script's request accepts any type, and `/` answers those with the service's health
             # (`api.rest`).
             "following": further and f"/jobs?{further.partition('?')[2]}",
-            "snippets": snippets(visit.facts),
             "is_empty": not listed.jobs and not is_filtered and not token,
         },
         parts=rows,
@@ -180,36 +178,3 @@ def first_line(text: str) -> str:
         if raised:
             return raised[0].strip()[:300]
     return lines[0][:300]
-
-
-_IMAGE = "us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest"
-
-
-def snippets(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Return (name, text) of each example."""
-    project, region = facts.project or "trainshed", facts.region or "us-central1"
-    enter = 'eval "$(trainshed env)"'
-    return (
-        ("This service’s own command", "trainshed run task.py --watch"),
-        (
-            "gcloud",
-            f"{enter}\n"
-            f"gcloud ai custom-jobs create --region={region} --display-name=hello \\\n"
-            "  --worker-pool-spec=machine-type=n1-standard-4,replica-count=1,"
-            f"container-image-uri={_IMAGE} \\\n"
-            "  --command=python3 --args=-c,'print(\"hello\")'",
-        ),
-        (
-            "Python, with the Vertex SDK",
-            f"{enter}\npython3 - <<'END'\n"
-            "import os\n"
-            "from google.cloud import aiplatform\n\n"
-            f'aiplatform.init(project="{project}", location="{region}",\n'
-            f'                staging_bucket="gs://{facts.bucket}",\n'
-            f'                api_endpoint="{facts.address}", api_transport="rest")\n'
-            'aiplatform.CustomJob("hello", [{\n'
-            '    "machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": 1,\n'
-            f'    "container_spec": {{"image_uri": "{_IMAGE}",\n'
-            '                       "command": ["python3", "-c", "print(\'hello\')"]}}]).run()\nEND',
-        ),
-    )

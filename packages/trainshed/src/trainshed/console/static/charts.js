@@ -16,17 +16,51 @@ const share = (n) => (n == null ? "–" : `${Math.round(n * 100)} %`);
 const POWERS = [...Array(50).keys()].map((n) => 2 ** n);
 const draw = (box, at, lines, { value = plain, time = true, points = false, label = "", zero = false, log = false, together = "" } = {}) => {
   const colours = palette();
+  const range = together && zoomed.get(together);
   box.uplot?.destroy();
   const axis = { stroke: ink("--soft"), grid: { stroke: ink("--rule"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   box.uplot = new uPlot({
     width: Math.max(box.clientWidth, 200), height: 160,
-    cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together } } : {}) },
+    cursor: { y: false, points: { size: 6 }, ...(together ? { sync: { key: together }, dataIdx: nearest } : {}) },
+    hooks: together ? { setSelect: [(u) => { const { left, width } = u.select; if (width) zoom(together, u.posToVal(left, "x"), u.posToVal(left + width, "x")); }] } : {},
     legend: { live: true },
     scales: { x: { time }, y: log ? { distr: 3 } : zero ? { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
-    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
+    axes: [time ? { ...axis, size: 28, values: (u, all) => all.map((t) => clock.format(new Date(t * 1000))), space: 90 } : { ...axis, size: 28, space: 70, incrs: [1, 2, 5].flatMap((n) => [...Array(12).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b) }, { ...axis, size: 68, ...(value === bytes ? { incrs: POWERS } : {}), values: (u, all) => all.map((v) => (v == null ? "" : value(v))) }],
     series: [{ label: label || (time ? "Time" : "Step"), value: (u, v) => (v == null ? "" : time ? clock.format(new Date(v * 1000)) : plain(v)) },
       ...lines.map(([name, , form], i) => ({ label: name, paths: form === "points" ? () => null : form === "steps" ? uPlot.paths.stepped({ align: 1 }) : undefined, stroke: colours[i % colours.length], width: 1.5, points: { show: form === "points" || points || at.length < 12, size: 6, fill: form === "points" ? colours[i % colours.length] : undefined }, spanGaps: Boolean(together), value: (u, v) => (v == null ? "" : value(v)), dash: i >= colours.length ? [4, 3] : undefined }))],
   }, [at, ...lines.map(([, values]) => values)], box);
+  if (range) box.uplot.setScale("x", { min: range[0], max: range[1] });
+  if (together) box.uplot.over.addEventListener("dblclick", () => zoom(together));
+};
+// Lines have values at places of their own: the cursor shows the nearest of each.
+const nearest = (u, series, at) => {
+  const values = u.data[series];
+  for (let far = 0; far < values.length; far++)
+    for (const place of [at - far, at + far]) if (values[place] != null) return place;
+  return at;
+};
+
+// What is shown of charts that count the same, by what they count: [first, last]. What is near is asked for
+// anew, and so is a smooth line: the values of the page are the extremes of many.
+const zoomed = new Map();
+const zoom = (label, first, last) => {
+  if (String(zoomed.get(label)) === String(first == null ? undefined : [first, last])) return;
+  first == null ? zoomed.delete(label) : zoomed.set(label, [first, last]);
+  curves();
+  if (label === "Step" && document.getElementById("curves")) look();
+};
+let looks = 0;
+const look = async () => {
+  const mine = ++looks, address = new URL(location.href), range = zoomed.get("Step");
+  if (range) address.searchParams.set("begin", Math.max(0, Math.floor(range[0])));
+  if (range) address.searchParams.set("end", Math.max(1, Math.ceil(range[1])));
+  if (drawn.smooth) address.searchParams.set("means", "true");
+  const answer = await fetch(address);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.getElementById("curves");
+  if (!fresh || mine !== looks) return;
+  put("curves", fresh.outerHTML);
+  if (page.body.dataset.events) stream.move(page.body.dataset.events);
 };
 
 const joined = (replicas, pick) => {
@@ -84,6 +118,14 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   drawn[button.dataset.drawn] = !drawn[button.dataset.drawn];
   curves();
+  if (button.dataset.drawn === "smooth" && document.getElementById("curves")) look();
+});
+document.addEventListener("keydown", (event) => {
+  const u = event.target.closest?.("[data-curves]")?.uplot, { min, max } = u?.scales.x ?? {}, far = max - min;
+  const [first, last] = { "+": [far / 4, -far / 4], "-": [-far / 2, far / 2], ArrowLeft: [-far / 4, -far / 4], ArrowRight: [far / 4, far / 4], Escape: [] }[event.key] ?? [];
+  if (!far || !u.cursor.sync?.key || !["+", "-", "ArrowLeft", "ArrowRight", "Escape"].includes(event.key)) return;
+  event.preventDefault();
+  zoom(u.cursor.sync.key, first && min + first, last && max + last);
 });
 
 // Ranges of axes in parallel coordinates, by the axis's place: lines that leave one are faded.

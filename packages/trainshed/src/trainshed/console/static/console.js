@@ -35,6 +35,7 @@ const made = (html) => {
 };
 
 const SCROLLS = ".log, .table-frame, .code, .story";
+const wayOf = (el) => el.getAttribute("href") || el.name || el.ariaLabel || el.textContent;
 const put = (id, html) => {
   const old = document.getElementById(id);
   const fresh = made(html);
@@ -47,10 +48,10 @@ const put = (id, html) => {
   for (const box of old.querySelectorAll("[name=job]:checked")) for (const same of fresh.querySelectorAll("[name=job]")) same.checked ||= same.value === box.value;
   if (old.classList.contains("is-selected")) fresh.classList.add("is-selected");
   const focused = old.contains(document.activeElement) && document.activeElement;
-  const way = focused && (focused.getAttribute("href") || focused.name);
+  const way = focused && wayOf(focused);
   old.replaceWith(fresh);
   [...fresh.querySelectorAll(SCROLLS)].forEach((el, i) => { if (scrolled[i]) [el.scrollLeft, el.scrollTop] = scrolled[i]; });
-  if (way) [...fresh.querySelectorAll("a, button, select, input")].find((el) => (el.getAttribute("href") || el.name) === way)?.focus();
+  if (way) [...fresh.querySelectorAll("a, button, select, input, [tabindex]")].find((el) => wayOf(el) === way)?.focus();
   ages(fresh.parentElement);
   fresh.dispatchEvent(new CustomEvent("part", { bubbles: true }));
 };
