@@ -89,8 +89,9 @@ async def test_who_hangs_up_takes_the_shell_along(house: House, mark: str) -> No
     if sys.platform == "darwin" or not shutil.which("ps"):
         pytest.skip("there is no ps that tells it")
     uid = await sleeper(house)
-    stubborn = f"trap '' HUP; : {mark}; while :; do sleep 0.1; done"
+    stubborn = f"trap '' HUP; : {mark}; echo here; while :; do sleep 0.1; done"
     terminal = await opened(house, uid, command=stubborn)
+    await until(terminal, "here")
     other = await opened(house, uid, **PLAIN)
     count = b"ps axww -o args= | grep -c '^[b]*a*sh -c trap.*MARK'\n".replace(
         b"MARK", mark.encode()
