@@ -34,6 +34,7 @@ def install(lab: KubernetesLab) -> None:
     """Apply it, with what only a lab without images, DNS and volumes of its own needs otherwise."""
     place = lab.on_disk(_HOME, _VOLUME)
     (place / "cache").mkdir(parents=True)
+    CACHE.parent.chmod(0o755)  # Whoever made it may have kept it to himself.
     # The lab reaches no package index.
     # As they are: the Pod has them where they were built.
     shutil.copytree(CACHE / "environments", place / "cache" / "environments", symlinks=True)
