@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tests.e2e.processes import ancestors, children, command_line, named
 from tests.e2e.running import command, environment
+from trainshed.replica import preloader
 
 START: Final = 60.0
 """Seconds within which a service must serve."""
@@ -28,7 +29,7 @@ _MARKS: Final = {
     "zygote": "zygote",
     "advisor": "studies.advisor_process",
     "buckets": "trainshed.buckets",
-    "preloader": "preloader.program",
+    "preloader": preloader.START,
 }
 """What is in the command lines of a service's children."""
 PATIENCE: Final = 300.0

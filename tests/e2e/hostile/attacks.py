@@ -12,7 +12,6 @@ from typing import Any, cast
 import grpc
 
 from tests.e2e.hostile.yard import MEMORY, OTHER, OWN, Yard, parent_of
-from tests.e2e.processes import commands, marked
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def attack(yard: Yard) -> Attack:
     with yard.listening(name):
         at_home = yard.home_file()
         try:
-            target = yard.target(commands(running), other, endpoint, name, at_home)
+            target = yard.target(yard.processes(other, running), other, endpoint, name, at_home)
             job = yard.submit(OWN, "attacker", TARGET=json.dumps(target))
             verdicts = json.loads(yard.heard(job, "VERDICTS"))
         finally:
@@ -52,7 +51,7 @@ def attack(yard: Yard) -> Attack:
     if at_home is None:
         del verdicts["home"]
     answers = by_grpc(yard.service.extra["grpc"], results["TOKEN"])
-    shim = yard.shim(min(marked(name)))
+    shim = yard.shim(min(yard.processes(job, name)))
     handle = os.pidfd_open(shim)
     yard.service.put("attacking", "heard", b"")
     memory = 0

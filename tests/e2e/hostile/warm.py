@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.hostile.yard import BUCKETS, OTHER, OWN, PROGRAMS, Yard, parent_of
+from tests.e2e.hostile.yard import BUCKETS, OTHER, OWN, PROGRAMS, STAGING, Yard, parent_of
 from tests.e2e.packages import package_job, source_package
+from tests.e2e.processes import children, command_line
 from trainshed.core.launch import WARM_LABEL
+from trainshed.replica.preloader import START
+from trainshed.replica.supervisor.journal import Entries
 
 SERVICE = (
+    # As in a command, nothing is imported from the working directory, which is that of an installer as well.
+    "import sys; sys.path.remove('');"
     "import msgspec; from trainshed.runtimes import families;"
     "msgspec.structs.force_setattr(families.SCIKIT_LEARN, 'preloads', ('numpy',));"
     "from trainshed.serve.main import main; main()"
@@ -66,12 +71,14 @@ class WarmYard(Yard):
         target["sockets"] = sockets
         return target
 
+    def processes(self, job: str, mark: str) -> list[int]:
+        """Those below its shim: a fork has its preloader's words and variables."""
+        uid = self.service.call("GET", f"/trainshed/v1/jobs/{job}")["uid"]
+        shim, _ = Entries(str(self.service.data / "slots" / uid / "1" / "workerpool0-0")).shim
+        return children(shim)
+
     def preloaders(self) -> list[int]:
-        return [
-            int(place.parent.name)
-            for place in Path("/proc").glob("[0-9]*/cmdline")
-            if _is_preloader_of(place, self.service.pid)
-        ]
+        return [pid for pid in children(self.service.pid) if START in command_line(pid)]
 
     def sockets(self) -> list[str]:
         """By the paths that the attacker's machine has them at."""
@@ -90,7 +97,8 @@ class WarmYard(Yard):
         arguments: tuple[str, ...],
         environ: dict[str, str],
     ) -> str:
-        bucket, name = BUCKETS[project], f"{program}/pkg-1.0.tar.gz"
+        bucket = STAGING[1] if project == OTHER else BUCKETS[project]
+        name = f"{program}/pkg-1.0.tar.gz"
         if (project, program) not in self.uploaded:
             self.service.put(bucket, name, source_package(text))
             self.uploaded.add((project, program))
@@ -102,11 +110,3 @@ class WarmYard(Yard):
         job: str = self.service.call("POST", parent_of(project), body)["name"]
         self.jobs.append(job.rsplit("/", 1)[1])
         return self.jobs[-1]
-
-
-def _is_preloader_of(cmdline: Path, service: int) -> bool:
-    try:
-        status = (cmdline.parent / "stat").read_text().rpartition(")")[2].split()
-        return int(status[1]) == service and b"preloader.program" in cmdline.read_bytes()
-    except OSError:
-        return False  # Ended since it was listed.

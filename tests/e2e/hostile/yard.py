@@ -18,6 +18,7 @@ import pytest
 
 from tests.contract.ordinary_user import NOBODY, interpreter_of_nobody
 from tests.e2e.hostile.table import Column
+from tests.e2e.processes import marked
 from tests.e2e.running import ROOT, NotStarted, Service, cache_of, ready
 from tests.sources import search_path
 from trainshed.core.launch import OWN_ROOT_LABEL, WARM_LABEL
@@ -212,6 +213,10 @@ class Yard:
         path.write_text(canary())
         path.chmod(0o600)
         return path
+
+    def processes(self, job: str, mark: str) -> list[int]:
+        """A running job's processes, of which the program has `mark` among its words or variables."""
+        return marked(mark)
 
     def shim(self, pid: int) -> int:
         """Process id of the shim of a program's main process."""
