@@ -51,7 +51,9 @@ class Place:
         self.hub: Hub[Message, Message] = self.made()
         self._dialers: list[Dialer[Message, Message]] = []
 
-    def made(self, port: int = 0, silence: float = 15) -> Hub[Message, Message]:
+    def made(
+        self, port: int = 0, silence: float = 15, head_seconds: float = 1
+    ) -> Hub[Message, Message]:
         return Hub(
             self.issuer,
             host="127.0.0.1",
@@ -62,7 +64,7 @@ class Place:
             serve=self._serve,
             introduction=lambda name, line: line in self.introductions.get(name, ()),
             silence=silence,
-            limits=Limits(connections=8, opening=8, head_seconds=1.0),
+            limits=Limits(connections=8, opening=8, head_seconds=head_seconds),
         )
 
     async def _serve(self, channel: Channel[Message, Message]) -> None:
