@@ -216,8 +216,8 @@ def besieged(
             node, *others = [
                 node["name"] for node in service.call("GET", "/trainshed/v1/nodes")["nodes"]
             ]
-            for node in others:
-                service.call("POST", f"/trainshed/v1/nodes/{node}:drain", {})
+            for idle in others:
+                service.call("POST", f"/trainshed/v1/nodes/{idle}:drain", {})
             yard = furnished(
                 kind(
                     identity.level,
