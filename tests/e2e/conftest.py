@@ -1,7 +1,8 @@
-"""One service for the whole end-to-end run; tests that kill it start their own. The Node client, installed
-once."""
+"""One service for the whole end-to-end run; tests that kill it start their own. Packages of Node,
+installed once."""
 
 import fcntl
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from tests.e2e.browsing import CHROMIUM, FORMS, PageMessages, sign_in
 from tests.e2e.running import CACHE, Service, common_place, running
 from tests.e2e.stories import make_pipe
 
-NODE_CLIENT = "@google-cloud/aiplatform@6.11.0"
+NODE = Path(__file__).parent / "node"
 
 RUNTIME_VERSION = ("--runtime-version=2.11", "--python-version=3.7")
 """Of `ml` jobs on the service that the files share. It runs them in the environment that the other jobs have:
@@ -61,27 +62,27 @@ def gate(commons: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def node_modules() -> Path:
-    """The Node client, installed once for all test runs of a checkout, also by those that go on side by
-    side."""
+    """What programs of Node need, installed once for all test runs of a checkout, also by those that go on
+    side by side."""
     if shutil.which("npm") is None:
-        pytest.skip("npm is not installed: the Node client is NOT tested")
-    directory = CACHE / "node"
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
+        pytest.skip("npm is not installed: the Node client and a certified issuer are NOT tested")
+    locks = [NODE / name for name in ("package.json", "package-lock.json")]
+    place = CACHE / f"node-{hashlib.sha256(locks[1].read_bytes()).hexdigest()[:12]}"
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (directory / "node_modules" / "@google-cloud" / "aiplatform").exists():
-            _install(directory)
-    return directory / "node_modules"
-
-
-def _install(directory: Path) -> None:
-    command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory), NODE_CLIENT]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("npm could not install the Node client in time: it is NOT tested")
-    if done.returncode != 0:
-        pytest.skip(f"npm could not install the Node client, it is NOT tested: {done.stderr}")
+        if not (place / "node_modules/.package-lock.json").exists():
+            for file in locks:
+                shutil.copy(file, place)
+            command = ["npm", "ci", "--no-audit", "--no-fund", "--prefix", str(place)]
+            try:
+                subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+            except subprocess.SubprocessError as failure:
+                cause = getattr(failure, "stderr", "")
+                pytest.skip(
+                    f"npm installs nothing, so what it brings is NOT tested: {failure} {cause}"
+                )
+    return place / "node_modules"
 
 
 @pytest.fixture(scope="module")

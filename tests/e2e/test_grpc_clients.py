@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.e2e.conftest import NODE
 from tests.e2e.running import PROJECT, REGION, SKLEARN, Service, environment, given_by_env, seen_by
 
 PARENT = f"projects/{PROJECT}/locations/{REGION}"
@@ -170,7 +171,7 @@ def test_the_node_client(service: Service, node_modules: Path, tmp_path: Path) -
         "METADATA_SERVER_DETECTION": "none",
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": service.extra["ca_bundle"],
     }
-    program = Path(__file__).with_name("grpc_node_client.js")
+    program = NODE / "grpc_client.js"
     done = subprocess.run(
         ["node", str(program), str(ready), SKLEARN],
         env=variables,

@@ -5,7 +5,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.browsing import WITH_CHROMIUM
+from tests.e2e.conftest import NODE
 from tests.e2e.gcloud import Gcloud, needs_gcloud
 from tests.e2e.running import (
     CUSTOM_JOBS,
@@ -38,25 +40,17 @@ def issuer() -> Iterator[ScriptedIssuer]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, issuer: ScriptedIssuer) -> Iterator[Service]:
-    config = tmp_path_factory.mktemp("settings") / "trainshed.toml"
-    table = {"name": "Corp", "issuer": issuer.address, "client_id": CLIENT}
-    config.write_text(
-        "[[oidc]]\n" + "".join(f'{key} = "{value}"\n' for key, value in table.items())
-    )
-    data: Path = tmp_path_factory.mktemp("signing-in")
-    with running(data, "--config", str(config)) as started:
+    with trusting(issuer.address, tmp_path_factory.mktemp("signing-in")) as started:
         yield started
 
 
-@WITH_CHROMIUM
-def test_a_person_signs_in_and_lands_where_they_wanted_to_go(
-    service: Service, chromium: Browser
-) -> None:
-    page = chromium.new_context().new_page()
-    page.goto(f"{service.rest}/team")
-    page.get_by_text("Sign in with Corp").click()
-    expect(page).to_have_url(f"{service.rest}/team")
-    expect(page.locator("aside")).to_contain_text("ana@corp.example")
+@contextmanager
+def trusting(issuer: str, data: Path) -> Generator[Service]:
+    """A service at which people of an issuer sign in."""
+    config = data / "corp.toml"
+    config.write_text(f'[[oidc]]\nname = "Corp"\nissuer = "{issuer}"\nclient_id = "{CLIENT}"\n')
+    with running(data, "--config", str(config)) as started:
+        yield started
 
 
 @WITH_CHROMIUM
@@ -99,6 +93,33 @@ def test_a_command_line_is_signed_in_by_a_browser(
     begun("login", "--forget").communicate(timeout=60)
     assert not list(file.parent.iterdir())
     assert service.ask("GET", "/trainshed/v1/whoami", token=known["token"]).status == 401
+
+
+@WITH_CHROMIUM
+def test_a_certified_provider_signs_a_person_in(
+    node_modules: Path, chromium: Browser, tmp_path: Path
+) -> None:
+    """In a browser, which lands where they wanted to go; and the ID token that it gave then is good by
+    itself."""
+    command = ["node", str(NODE / "provider.mjs"), str(node_modules), CLIENT]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as provider:
+        assert provider.stdin is not None and provider.stdout is not None
+        with trusting(provider.stdout.readline().strip(), tmp_path) as service:
+            print(f"{service.rest}/login/back", file=provider.stdin, flush=True)
+            page = chromium.new_context().new_page()
+            page.route("**://fonts.googleapis.com/**", lambda route: route.abort())
+            page.goto(f"{service.rest}/team")
+            page.get_by_text("Sign in with Corp").click()
+            page.locator("input[name=login]").fill("bo")
+            page.locator("input[name=password]").fill("any")
+            page.locator("button[type=submit]").click()
+            page.get_by_text("Continue").click()
+            expect(page).to_have_url(f"{service.rest}/team")
+            expect(page.locator("aside")).to_contain_text("bo@corp.example")
+            token = provider.stdout.readline().strip()
+            me = service.ask("GET", "/trainshed/v1/whoami", token=token).json
+            assert me == {"email": "bo@corp.example", "grants": [], "issuer": "Corp"}
 
 
 @pytest.mark.gcloud
