@@ -33,6 +33,7 @@ from tests.e2e.running import (
     trainshed,
 )
 from tests.ports import free_port
+from trainshed.cli.run.notebook import UNUSED
 
 pytestmark = pytest.mark.e2e
 PROGRAM = (Path(__file__).parent / "programs" / "web_page.py").read_text()
@@ -117,9 +118,12 @@ def test_a_notebook_runs_cells(service: Service, enter: Callable[..., Page]) -> 
         "gs://trainshed/notes",
     )
     made = trainshed(*words, data=service.data).stdout.strip().rpartition("/")[2]
+    printed = ""
     for line in service.follow(made):
+        printed += line
         if "is running at" in line:
             break
+    assert f"shut down after {UNUSED} seconds with no kernels or terminals" in printed
     # What JupyterLab's own page complains about is not ours.
     page = enter().context.new_page()
     page.set_default_timeout(120_000)

@@ -63,7 +63,7 @@ async def test_every_method_of_the_public_apis_is_served_or_said_not_to_be(house
         ("GET", f"{LOCATION}/datasets/1/annotationSpecs/2", "its path, gs://BUCKET/PATH"),
         ("GET", f"{LOCATION}/pipelineJobs", "each as a customJob"),
         ("POST", f"{LOCATION}/indexes", "build the index in a custom job"),
-        ("POST", f"{LOCATION}/notebookRuntimes:assign", "run Jupyter on your machine"),
+        ("POST", f"{LOCATION}/notebookRuntimes:assign", "run --notebook"),
         ("POST", f"{LOCATION}/tuningJobs", "no language models of its own"),
         ("POST", f"{LOCATION}/publishers/google/models/m:generateContent", "no language models"),
         ("POST", "/v1/projects/p1/models/m/versions", "does not deploy them"),

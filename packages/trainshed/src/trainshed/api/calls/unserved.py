@@ -24,8 +24,8 @@ _VECTORS: Final = (
     "requirements), and write it to a bucket"
 )
 _NOTEBOOKS: Final = (
-    "No notebooks are hosted here: run Jupyter on your machine, pointed at this service by `trainshed env`; "
-    "`trainshed run NOTEBOOK.py` runs the code as a job, and `trainshed jobs shell JOB` opens a shell in it"
+    "Here a notebook is a job: `trainshed run --notebook` opens JupyterLab on a machine of the service, and "
+    "`trainshed run NOTEBOOK.py` runs its code"
 )
 _FILES: Final = (
     "Put the data into a bucket and give the program its path, gs://BUCKET/PATH or /gcs/BUCKET/PATH"

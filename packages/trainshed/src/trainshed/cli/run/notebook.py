@@ -11,6 +11,9 @@ from pathlib import Path
 
 SOCKET = "notebook.sock"
 """In the working directory (`core.terminals`)."""
+UNUSED = 8 * 3600
+"""Seconds without an open page and without a cell at work after which kernels, then the server and the job
+end."""
 
 
 def main() -> None:
@@ -39,6 +42,9 @@ def main() -> None:
         # At a port of the machine programs of other jobs could read what is printed.
         "--KernelManager.transport=ipc",
         "--ServerApp.root_dir=" + str(here),
+        f"--MappingKernelManager.cull_idle_timeout={UNUSED}",
+        f"--TerminalManager.cull_inactive_timeout={UNUSED}",
+        f"--ServerApp.shutdown_no_activity_timeout={UNUSED}",
     ]
     os.execv(words[0], words + sys.argv[1:])
 
