@@ -13,7 +13,7 @@ from tests.contract.store.metadata_samples import make_progress
 from tests.unit.specs_requests import custom_job
 from tests.unit.test_specs_pipeline import pipeline
 from tests.unit.test_specs_tuning import tuning_job
-from trainshed.api.trainshed_v1 import curves
+from trainshed.api.trainshed_v1 import curves, jobs
 from trainshed.core.lifecycle.events import JobAdmitted, RuntimePrepared
 from trainshed.core.lifecycle.replica_events import ReplicaStarted
 from trainshed.core.lifecycle.states import JobState
@@ -108,6 +108,47 @@ async def test_curves_are_read_by_run_and_tag_and_thinned(house: House) -> None:
     assert await shown(house, tag="nothing") == {}
     refused = await house.call("GET", f"{CURVES}?points=1001")
     assert (refused.status, fields(refused)) == (400, {"points"})
+
+
+async def test_jobs_are_listed_by_what_they_measured_last(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spec: by event files and by what programs print, with other filters and page by page."""
+    for number in range(4):
+        name = await created(house)
+        events = JobAdmitted(()), RuntimePrepared(1), ReplicaStarted(1, ReplicaId(0, 0), 1, START)
+        await house.happen(name, *events)
+        uid = int(name.rpartition("/")[2])
+        line = f"epoch 1/3 loss: {number} - val_accuracy: {number / 4}"
+        house.write_log(uid, "workerpool0-0", (START, line))
+    series = CurveSeries(7, "eval", "top5/accuracy", 9, AT, 0.99, 9)
+    nowhere = CurveSeries(8, "", "loss", 9, AT, None, 9)
+    await house.store.curves.put(UID, make_progress("events"), (series, nowhere))
+
+    async def listed(*bounds: str, **query: str) -> list[int]:
+        uids: list[int] = []
+        query["project"] = "p1"
+        while True:
+            wanted = urlencode({**query, "metric": bounds}, doseq=True)
+            page = await house.result("GET", f"/trainshed/v1/jobs?{wanted}")
+            uids += [int(job["uid"]) for job in page["jobs"]]
+            if not (token := page["nextPageToken"]):
+                return uids
+            query["pageToken"] = token
+
+    first, *_, last = sorted(await listed())
+    assert await listed("val_accuracy>0.7") == [last]
+    assert await listed("accuracy >= 0.75") == [last]  # Of whatever data.
+    assert await listed("top5/accuracy>0.5") == [first]
+    assert await listed("loss<1e0", "val_acc=0") == [first]
+    assert await listed("loss>0", limit="1") == [last, last - 1, last - 2]
+    assert await listed("loss>0", state="SUCCEEDED") == []
+    monkeypatch.setattr(jobs, "_SEARCHING", -1.0)
+    assert await listed("loss>0", limit="2") == [last, last - 1, last - 2]
+    for wrong in ("loss", "loss>", ">1", "loss>nan", "loss>1e999", "loss>.", " " * 9000 + "x"):
+        refused = await house.call("GET", f"/trainshed/v1/jobs?{urlencode({'metric': wrong})}")
+        assert (refused.status, fields(refused)) == (400, {"metric"})
+        assert "val_accuracy>0.9" in str(refused.json)
 
 
 async def test_a_deleted_job_has_no_curves(house: House) -> None:

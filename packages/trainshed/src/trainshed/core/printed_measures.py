@@ -5,8 +5,9 @@ A number counts if the name before it is that of a measure. Where it belongs fol
 """
 
 import math
+import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from msgspec import Struct, field
@@ -162,6 +163,55 @@ def values_of(name: str, line: str) -> Iterator[float]:
         is_meant = not _MEASURES.isdisjoint(_words(whole)) and split_name(whole) == meant
         if (wanted in names or is_meant) and math.isfinite(value := float(match[2])):
             yield value
+
+
+_BOUND: Final = re.compile(
+    r"(.{1,200}?)\s{0,9}([<>]=?|=)\s{0,9}([-+]?\d{0,15}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,3})?)"
+)
+_COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+}
+
+
+class Bound(Struct, frozen=True):
+    """What the last value of a measure has to be, such as `val_accuracy>0.9`."""
+
+    name: str
+    #: One of `_COMPARE`.
+    compare: str
+    limit: float
+
+    def admits(self, name: str, part: str, value: float | None) -> bool:
+        """Whether a measure is meant, and its last value passes. `name`: as a program or an event file has
+        it; `part`: the part of the data, if the name has none. A value that is no finite number passes
+        nowhere."""
+        (measure, own), (wanted, of) = split_name(name), split_name(self.name)
+        is_meant = measure == wanted != "" and of in ("", own or part)
+        return (
+            (is_meant or name == self.name)
+            and value is not None
+            and math.isfinite(value)
+            and _COMPARE[self.compare](value, self.limit)
+        )
+
+
+def read_bound(text: str) -> Bound:
+    """Read a text such as `val_accuracy > 0.9`. Raises ValueError, which says what is a bound."""
+    match = _BOUND.fullmatch(text.strip())
+    try:
+        limit = float(match[3]) if match else math.nan
+    except ValueError:
+        limit = math.nan
+    if match is None or not math.isfinite(limit):
+        raise ValueError(
+            f"{text[:60]!r} is no bound of a metric; write a name, one of >, >=, <, <= and =, and a number: "
+            "val_accuracy>0.9."
+        )
+    return Bound(match[1], match[2], limit)
 
 
 def split_name(name: str) -> tuple[str, str]:

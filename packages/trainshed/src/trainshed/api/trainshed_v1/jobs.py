@@ -4,13 +4,13 @@ service."""
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec import UNSET, UnsetType, structs
 
 from trainshed.access.permissions import PERMISSIONS
-from trainshed.api.calls.paging import decode_number, encode_token, list_jobs, page_size
+from trainshed.api.calls.paging import Page, cut, decode_number, encode_token, list_jobs, page_size
 from trainshed.api.calls.services import Services
 from trainshed.api.calls.timestamps import text_micros
 from trainshed.api.filters.jobs import JobFilter
@@ -26,7 +26,7 @@ from trainshed.api.resources.jobs import (
 from trainshed.api.trainshed_v1 import views
 from trainshed.api.trainshed_v1.call import LAST_MOMENT, JsonCall, queried_project
 from trainshed.api.trainshed_v1.describing import Memory, described, seen
-from trainshed.api.trainshed_v1.progress import glance, progress_of, trend
+from trainshed.api.trainshed_v1.progress import glance, meets, progress_of, trend
 from trainshed.api.trainshed_v1.tensorboard import link_if_any
 from trainshed.api.trainshed_v1.timeline import (
     attempts_view,
@@ -38,6 +38,7 @@ from trainshed.core.errors import InvalidRequest, Violation
 from trainshed.core.lifecycle.actors import person_of
 from trainshed.core.lifecycle.states import JobState, PipelineState
 from trainshed.core.names import default_bucket
+from trainshed.core.printed_measures import Bound, read_bound
 from trainshed.core.retention import RetentionReport
 from trainshed.core.units import Nanos
 from trainshed.core.works import Work
@@ -64,7 +65,10 @@ _LARGEST_PAGE: Final = 500
 _MOST_COUNTED: Final = 1000
 _READING: Final = 0.2
 """Seconds after which a list reads no further logs for trends; the next list goes on."""
+_SEARCHING: Final = 0.5
+"""Seconds for which jobs are looked at for their metrics; then a short page tells where to go on."""
 _MOST_LABELS: Final = 8
+_MOST_BOUNDS: Final = 8
 
 
 async def status(call: JsonCall) -> records.Status:
@@ -129,16 +133,17 @@ def _lag(lag: Lag) -> records.LoopLag:
 
 async def list_(call: JsonCall) -> records.JobList:
     """`GET
-    /trainshed/v1/jobs?project=P[&state=S][&user=U][&label=K=V][&machine=TEXT][&since=TIME][&search=TEXT][&displayName=N][&limit=N][&pageToken=T]`:
+    /trainshed/v1/jobs?project=P[&state=S][&user=U][&label=K=V][&machine=TEXT][&since=TIME][&search=TEXT][&metric=BOUND][&displayName=N][&limit=N][&pageToken=T]`:
     list what clients made, newest first; `project=-`: of all projects.
 
     `state`: one or several. `user`: whose, by the address; `me`: the caller's. `label`: with this label, `K`
     with any value of it; may be repeated. `machine`: a text in the type of a machine or accelerator. `since`:
-    created at this time or later. `search`: words in the display name, the id or a label. `displayName`:
-    exactly this name, of any age at the same cost. `&glance=true`: tell what each does at the moment;
-    `&trend=true`: what it measures; `&counts=true`: how many there are in each state, whatever else is asked
-    for. `?parent=NAME` in place of the project lists what a tuning job or pipeline made: the jobs of its
-    trials, or its job.
+    created at this time or later. `search`: words in the display name, the id or a label. `metric`: with a
+    last value within a bound (`val_accuracy>0.9`); may be repeated. For a page some jobs are looked at, so
+    that it may be short. `displayName`: exactly this name, of any age at the same cost. `&glance=true`: tell
+    what each does at the moment; `&trend=true`: what it measures; `&counts=true`: how many there are in each
+    state, whatever else is asked for. `?parent=NAME` in place of the project lists what a tuning job or
+    pipeline made: the jobs of its trials, or its job.
     """
     since = call.moment("since")
     labels = [key.partition("=") for key in call.query.get("label", ())][:_MOST_LABELS]
@@ -148,6 +153,7 @@ async def list_(call: JsonCall) -> records.JobList:
     display_name = call.parameter("displayName")
     user = call.parameter("user")
     user = call.principal.email if user == _ME else user
+    bounds = _bounds(call)
     size = page_size(
         call.number("limit"), default=_DEFAULT_PAGE, maximum=_LARGEST_PAGE, field="limit"
     )
@@ -166,19 +172,21 @@ async def list_(call: JsonCall) -> records.JobList:
     # What the token of a page is bound to, besides whose jobs are listed.
     bound = (
         *(",".join(sorted(states)), call.parameter("search"), display_name, user, machine),
-        *(str(since), *map("".join, labels)),
+        *(str(since), *map("".join, labels), *map(str, bounds)),
     )
     if parent := call.parameter("parent"):
-        return await _list_below(call, parent, passes, size, bound)
+        return await _list_below(call, parent, passes, size, bound, bounds)
     project = _project(call)
     where = _stored_as(states, display_name, user, labels, since)
+    question = (project, *bound)
     page = await list_jobs(
         call.services.reader,
-        JobQuery(project, None, None, limit=size),
+        JobQuery(project, None, None, limit=_LARGEST_PAGE if bounds else size),
         JobFilter(passes if where or words or machine else everything, where),
         token=call.parameter("pageToken"),
-        question=(project, *bound),
+        question=question,
     )
+    page = await _within(call.services, page, bounds, size, question)
     shown = [views.summary(with_link(call.services, job)) for job, _ in page.jobs]
     if call.flag("glance"):
         shown = [
@@ -202,12 +210,40 @@ async def list_(call: JsonCall) -> records.JobList:
     return records.JobList(jobs=tuple(shown), next_page_token=page.next_token, counts=counts)
 
 
-async def _list_below(
+def _bounds(call: JsonCall) -> tuple[Bound, ...]:
+    texts = call.query.get("metric", ())[:_MOST_BOUNDS]
+    try:
+        return tuple([read_bound(text) for text in texts if text])
+    except ValueError as wrong:
+        raise InvalidRequest((Violation("metric", str(wrong)),)) from None
+
+
+async def _within(
+    services: Services, page: Page, bounds: Sequence[Bound], size: int, question: tuple[str, ...]
+) -> Page:
+    """Return those jobs of a page, at most `size`, that have measured what is within bounds, as far as they
+    can be looked at in a short time."""
+    if not bounds:
+        return page
+    kept: list[tuple[Work, str]] = []
+    until = asyncio.get_running_loop().time() + _SEARCHING
+    for number, (work, etag) in enumerate(page.jobs):
+        is_late = number > 0 and asyncio.get_running_loop().time() > until
+        if is_late or len(kept) == size:
+            before = str(int(page.jobs[number - 1][0].uid))
+            return Page(tuple(kept), encode_token(before, *question))
+        if await meets(services, work, bounds):
+            kept.append((work, etag))
+    return Page(tuple(kept), page.next_token)
+
+
+async def _list_below(  # noqa: PLR0917  as they were read
     call: JsonCall,
     parent: str,
     passes: Callable[[Work], bool],
     size: int,
     bound: tuple[str, ...],
+    bounds: Sequence[Bound],
 ) -> records.JobList:
     question = (parent, *bound)
     after = decode_number(call.parameter("pageToken"), *question)
@@ -218,11 +254,14 @@ async def _list_below(
         for child in reversed(await reader.children(work.uid))
         if (not after or child.uid < after) and passes(child)
     ]
-    page = children[:size]
-    more = len(children) > size
+    shown, token = cut(
+        children, _LARGEST_PAGE if bounds else size, lambda child: child.uid, *question
+    )
+    page = Page(tuple([(child, "") for child in shown]), token)
+    page = await _within(call.services, page, bounds, size, question)
     return records.JobList(
-        jobs=tuple(views.summary(with_link(call.services, child)) for child in page),
-        next_page_token=encode_token(str(page[-1].uid), *question) if more else "",
+        jobs=tuple(views.summary(with_link(call.services, child)) for child, _ in page.jobs),
+        next_page_token=page.next_token,
     )
 
 

@@ -1,5 +1,7 @@
 """Tells how far a job is, for how long it will still run, and in one line what it does at the moment."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from msgspec import UNSET, UnsetType
@@ -10,7 +12,7 @@ from trainshed.api.trainshed_v1.describing import seen, waits_of
 from trainshed.core.lifecycle.records import Job
 from trainshed.core.lifecycle.states import JobState
 from trainshed.core.pipelines import Pipeline
-from trainshed.core.printed_measures import rank, split_name
+from trainshed.core.printed_measures import Bound, rank, split_name
 from trainshed.core.progress import Estimate
 from trainshed.core.tensorboards import last_point
 from trainshed.core.tuning.records import TuningJob
@@ -98,6 +100,28 @@ async def trend(services: Services, work: Work, *, reads: bool) -> records.Trend
         last = number(last_point(curve).value)
         return records.Trend(measure=curve.tag[:_LONGEST], values=(last,))
     return UNSET
+
+
+async def meets(services: Services, work: Work, bounds: Sequence[Bound]) -> bool:
+    """Whether the last values of what a job logs in event files or prints are within all bounds. Reads
+    a bounded part of its log."""
+    if not isinstance(work, Job) or not work.started:
+        return False
+    logged = await services.curves.series(work.uid)
+    known = await services.trends.look(services.logs, work)
+    printed = [
+        (series.measure, series.part, series.points[-1].value) for series in known.taker.series
+    ]
+
+    def within() -> bool:
+        values = [
+            *printed,
+            *((curve.tag, split_name(curve.run)[1], curve.value) for curve in logged),
+        ]
+        return all(any(bound.admits(*value) for value in values) for bound in bounds)
+
+    # It may have logged a thousand.
+    return await asyncio.to_thread(within)
 
 
 def _of_trials(work: TuningJob, waits: str) -> records.Glance:

@@ -75,6 +75,12 @@ add_lazily(
 @click.option("--user", metavar="EMAIL", help="Show only the jobs of this person.")
 @click.option("--search", metavar="TEXT", help="Show only jobs with TEXT in name, id or a label.")
 @click.option(
+    "--metric",
+    metavar="BOUND",
+    multiple=True,
+    help="Show only jobs whose last value is within this: 'val_accuracy>0.9'.",
+)
+@click.option(
     "--project", metavar="PROJECT", help="Project of the jobs, - for all. Default: the service's."
 )
 @click.option(
@@ -97,6 +103,7 @@ def list_(
     state: str | None,
     user: str | None,
     search: str | None,
+    metric: tuple[str, ...],
     project: str | None,
     parent: str | None,
     limit: int,
@@ -111,7 +118,7 @@ def list_(
     # For a table one more is requested, to know whether there are more.
     wanted = limit if form == "json" else limit + 1
     filters = {"state": state, "user": user, "search": search, "parent": above}
-    jobs = list_jobs(client, chosen, **filters, limit=wanted, glance=True)
+    jobs = list_jobs(client, chosen, **filters, metric=metric, limit=wanted, glance=True)
     if form == "json":
         print_data(jobs)
         return
@@ -119,6 +126,7 @@ def list_(
         which = f"in state {state.upper()} " if state else ""
         which = f"of {'yours' if user == 'me' else user} {which}" if user else which
         which = f"with {search!r} {which}" if search else which
+        which = f"with {' and '.join(metric)} {which}" if metric else which
         where = f" --project {project}" if project and project != EVERY_PROJECT else ""
         submit = f"Submit one: trainshed run task.py{where}"
         advice = f"below {above}." if above else f"in project {chosen}. {submit}"

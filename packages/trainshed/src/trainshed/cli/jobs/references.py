@@ -65,12 +65,14 @@ def list_jobs(
     parent: str | None = None,
     display_name: str | None = None,
     search: str | None = None,
+    metric: Sequence[str] = (),
     glance: bool = False,
 ) -> list[dict[str, Any]]:
     """Return summaries of a project's newest jobs of both APIs, newest first. `limit`: None = all jobs.
     `parent`: full name of a tuning job or pipeline; its jobs are listed instead of those that clients
     created. `state`: one state, or several separated by commas. `user`: of this person, or of "me".
-    `display_name`: of that name. `search`: with this text in name, id or a label. `glance`: what each does.
+    `display_name`: of that name. `search`: with this text in name, id or a label. `metric`: bounds of
+    last values. `glance`: what each does.
 
     Raises Refused, Unreachable.
     """
@@ -87,6 +89,7 @@ def list_jobs(
             user=user,
             displayName=display_name,
             search=search,
+            metric=metric or None,
             limit=wanted,
             pageToken=token,
             glance="true" if glance else None,

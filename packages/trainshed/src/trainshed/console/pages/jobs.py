@@ -24,7 +24,7 @@ _COUNTED: Final = 1000
 """Up to this number the API counts jobs in a state."""
 AGES: Final = {"1h": "The last hour", "1d": "The last day", "7d": "The last week", "30d": "30 days"}
 """The spans of time by which jobs are chosen, with their names."""
-NARROWING: Final = ("user", "project", "label", "machine", "since", "search")
+NARROWING: Final = ("user", "project", "label", "machine", "metric", "since", "search")
 """Parameters of the address that narrow the list, besides the state."""
 FILTERS: Final = (
     ("", "All"),
